@@ -7,3 +7,13 @@ talks to it, ``agent`` runs on each node, and ``emulation`` plays a node for tes
 A set of GPUs is a *mask*: an ``int`` whose bit *p* stands for the GPU at position *p* of
 ``NodeTopology.gpus``.
 """
+
+
+def our_version() -> str:
+    """The version of this package; ``unknown`` in a source tree that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("gpu-topology")
+    except PackageNotFoundError:
+        return "unknown"

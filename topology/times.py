@@ -19,6 +19,15 @@ def seconds_of(text: str) -> float | None:
         return None
 
 
+def time_text(seconds: float) -> str:
+    """A time in seconds since 1970 as a text, to the microsecond.
+
+    >>> time_text(0.0), time_text(0.25), seconds_of(time_text(0.25))
+    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:00.250000Z', 0.25)
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
 def age(moment: float | None, today: float) -> float | None:
     """How many seconds ago a moment was; None if the moment is not known."""
     return None if moment is None else max(0.0, today - moment)

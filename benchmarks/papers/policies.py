@@ -120,7 +120,9 @@ def _descend(
     before = value(nodes.cpu, nodes.gpu, nodes.model)
     cpu = nodes.cpu - pod.cpu
     if not pod.is_share:
-        after = value(cpu, _after_whole(nodes.gpu, pod.gpus), nodes.model)
+        free = nodes.gpu == WHOLE
+        taken = free & (np.cumsum(free, axis=1) <= pod.gpus)  # the first so many free ones
+        after = value(cpu, np.where(taken, 0, nodes.gpu), nodes.model)
         return Answer(score(after - before), np.zeros(n, dtype=np.int64))
     rows, columns = np.nonzero(nodes.gpu >= pod.milli)
     gpu = nodes.gpu[rows]
@@ -129,13 +131,6 @@ def _descend(
     scores = np.full((n, MOST_GPUS), -np.inf)
     scores[rows, columns] = score(after - before[rows])
     return Answer(scores.max(axis=1), scores.argmax(axis=1))
-
-
-def _after_whole(gpu: Ints, count: int) -> Ints:
-    """The GPUs after the first so many free ones have been taken."""
-    free = gpu == WHOLE
-    taken = free & (np.cumsum(free, axis=1) <= count)
-    return np.where(taken, 0, gpu)
 
 
 POLICIES: dict[str, Policy] = {"FGD": fgd, "Worth": worth}

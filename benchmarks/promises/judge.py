@@ -107,7 +107,9 @@ class Judge(Observer):
         replicas = topology.resources[0].replicas
         if replicas == 1:
             return
-        memory, foreign = _memory_of(topology), {e.record.uid for e in self._foreign[node]}
+        memory: dict[str, int] = {gpu.uuid: gpu.memory for gpu in topology.gpus}
+        memory |= {part.uuid: part.memory for gpu in topology.gpus for part in gpu.mig_instances}
+        foreign = {e.record.uid for e in self._foreign[node]}
         # A pod that the extender had not seen takes the GPU on which another one would have come.
         unknown = any(other.seen > entry.decided for other in self._foreign[node])
         for unit, pods in self._kubelets[node].sharing().items():
@@ -222,12 +224,6 @@ def _part_wanted(wanted: Constraints) -> int:
     """The memory that a share's part is to have."""
     own = wanted.exclusive_gpus or wanted.gpu_memory is not None
     return 0 if own else wanted.min_gpu_memory or 0
-
-
-def _memory_of(topology: NodeTopology) -> dict[str, int]:
-    """The memory of each GPU and each MIG instance."""
-    found: dict[str, int] = {gpu.uuid: gpu.memory for gpu in topology.gpus}
-    return found | {part.uuid: part.memory for gpu in topology.gpus for part in gpu.mig_instances}
 
 
 def _is_meant(product: str, wanted: Constraints) -> bool:

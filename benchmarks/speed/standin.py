@@ -1,6 +1,6 @@
 """A stand-in for an API server with a large cluster behind it: it lists, watches, and no more.
 
-``python -m benchmarks.speed.standin NODES PODS`` tells its port and serves until it is ended.
+``python -m benchmarks.speed.standin NODES PODS_PATH`` tells its port and serves until it is ended.
 Objects are as long as a real server's are (``managedFields``, images, conditions), for reading them
 is what is measured. Every node has eight GPUs and two pods of two GPUs; the other pods ask for
 none. ``POST /burst?reports=N&seconds=S`` publishes so many changed reports, each of a node drawn at
@@ -15,24 +15,22 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from benchmarks.speed.processes import HOST, node_name, tell
+from scheduler_extender.kube.sinks import NODES_PATH, PODS_PATH, RECORDS_PATH
+from scheduler_extender.simulator.pods import GPU
 from topology.codec import encode, encode_report
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, Report
 from topology.machines import machine
+from topology.times import time_text
 
 MACHINES = ("dgx1-v100", "hgx-h100-8")
-RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
-PODS = "/api/v1/pods"
-NODES = "/api/v1/nodes"
-GPU = "nvidia.com/gpu"
 GPU_PODS = 2  # pods of two GPUs on each node
-NOW = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+NOW = time_text(int(time.time()))
 
 
 class World:
@@ -45,9 +43,9 @@ class World:
             machine(MACHINES[i % len(MACHINES)]).topology(node_name(i)) for i in range(nodes)
         ]
         self.items: dict[str, list[bytes]] = {
-            RECORDS: [self._record(i) for i in range(nodes)],
-            PODS: [_json(_pod(i, nodes)) for i in range(pods)],
-            NODES: [_json(_node(i)) for i in range(nodes)],
+            RECORDS_PATH: [self._record(i) for i in range(nodes)],
+            PODS_PATH: [_json(_pod(i, nodes)) for i in range(pods)],
+            NODES_PATH: [_json(_node(i)) for i in range(nodes)],
         }
         self.watching: dict[str, list[queue.Queue[bytes]]] = {path: [] for path in self.items}
 
@@ -60,7 +58,7 @@ class World:
             self._sequence += 1
             self._version += 1
             line = b'{"type":"MODIFIED","object":' + self._record(i) + b"}\n"
-            for watcher in self.watching[RECORDS]:
+            for watcher in self.watching[RECORDS_PATH]:
                 watcher.put(line)
 
     def _record(self, node: int) -> bytes:

@@ -25,6 +25,7 @@ from benchmarks.output import preamble, shown
 from benchmarks.promises.workloads import GpuContainer, app, init, manifest
 from benchmarks.speed.processes import Client, program, serve, told, waits
 from scheduler_extender import terminal
+from scheduler_extender.simulator.pods import GPU
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
@@ -35,7 +36,6 @@ from topology.core.report import Allocation, Report
 from topology.core.requests import ContainerRequest, GpuRequest, Role
 from topology.machines import machine
 
-RESOURCE = "nvidia.com/gpu"
 NODES = 100
 
 
@@ -58,7 +58,7 @@ def _topology(i: int) -> tuple[NodeTopology, GpuResource]:
             machine("dgx-a100").topology(
                 name, allocator=AllocatorFacts("distributed", plugin_version="0.20.0")
             ),
-            GpuResource(RESOURCE, "time-slicing", 4),
+            GpuResource(GPU, "time-slicing", 4),
         ),
         lambda: (
             sparse(name, 32, 8, AllocatorFacts("any", topology_manager_policy="unknown")),
@@ -66,7 +66,7 @@ def _topology(i: int) -> tuple[NodeTopology, GpuResource]:
         ),
         lambda: (
             sparse(name, 64, 2, AllocatorFacts("packed")),
-            GpuResource(RESOURCE, "mps", 32),
+            GpuResource(GPU, "mps", 32),
         ),
         lambda: (sparse(name, 24, 2, AllocatorFacts("any")), whole),
         lambda: (sparse(name, 16, 2, best), whole),

@@ -14,7 +14,6 @@ from scheduler_extender import wire
 from scheduler_extender.deadline import within
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.bothports import JSON, Service, add_errors, error_line
-from scheduler_extender.http.clusterfigures import our_version
 from scheduler_extender.http.desk import Desk
 from scheduler_extender.http.endpoint import BodyError, read
 from scheduler_extender.http.schemas import (
@@ -40,7 +39,7 @@ from scheduler_extender.told.explanation import (
     group_of,
 )
 from scheduler_extender.told.nodes import Nodes
-from topology import codec
+from topology import codec, our_version
 from topology.core.devices import NodeName, PodUid
 
 

@@ -8,7 +8,6 @@ runs in a thread and holds no lock but to take the facts.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,6 +17,7 @@ from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.nodes import HELD, Nodes, NodeState, Use
 from scheduler_extender.told.waiting import WaitingReasons
+from topology import our_version
 from topology.core.devices import NodeName
 from topology.core.placement import Reason, Verdict
 
@@ -174,14 +174,6 @@ class ClusterFigures(Collector):
             return known
         node = self._nodes.of(facts)
         return _Figures(facts, state_of(facts), gpu_states(node), node.capacity)
-
-
-def our_version() -> str:
-    """The version of this package; ``unknown`` in a source tree that is not installed."""
-    try:
-        return version("gpu-topology")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def state_of(facts: NodeFacts) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
-from scheduler_extender.kube.sinks import PODS_PATH
+from scheduler_extender.kube.sinks import PODS_PATH, RECORDS_PATH
 from scheduler_extender.simulator.clock import WallClock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.node import Node, Server
@@ -31,7 +31,6 @@ from topology.kubeapi.reflector import Reflector, Watched
 
 RUNS = "simulator/runs-seconds"
 """The annotation that says after how many seconds a pod succeeds; without it, it runs on."""
-RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 WRITERS = 8
 WITHIN = 2.0  # seconds that a write may take
 AGAIN = 0.5  # seconds before a write that failed is tried again
@@ -220,7 +219,7 @@ class PlayedNodes(Server):
     def publish(self, node: NodeName, published: PublishedReport) -> None:
         """The node's record has another report."""
         status = encode_report(published.report)
-        self._writes.put(node, partial(self._reported, path(RECORDS, node), status))
+        self._writes.put(node, partial(self._reported, path(RECORDS_PATH, node), status))
 
     def _reported(self, where: str, status: Any) -> bool:
         """Whether a record has this status. A write that hangs overwrites no later one."""

@@ -1,7 +1,6 @@
 """Whom to evict so that a waiting pod gets a guaranteed place, and its reservation."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 
@@ -23,6 +22,7 @@ from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import after, importance
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
+from topology.times import time_text
 
 NO_BUDGETS = "the PodDisruptionBudgets are not known (yet): nothing is planned without them"
 LATE = "whether the place is there was not worked out in time: ask again"
@@ -212,7 +212,7 @@ def _kept(snapshot: Snapshot, pod: PodRecord, afterwards: Afterwards) -> Reserva
             gone, left = gone - {victim.uid}, others
     return Reservation(
         kept.node,
-        datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        time_text(int(kept.until)),
         sorted(kept.victims),
         [Eviction(*_evicted(each)) for each in left],
         problem or unplanned(places, facts, without(gone), pod, left),

@@ -19,11 +19,11 @@ from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import GroupsSeen
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.placement import Reason, Verdict
 from topology.core.requests import GpuRequest
-from topology.times import seconds_of
+from topology.times import seconds_of, time_text
 
 STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
 # How often a bind is decided while the node changes meanwhile; then once with the lock held.

@@ -31,7 +31,7 @@ from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import Offer
-from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.verbs.assume import (
     BindError,
     DecidedBind,
@@ -42,6 +42,7 @@ from scheduler_extender.verbs.assume import (
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
+from topology.times import time_text
 
 T = TypeVar("T")
 

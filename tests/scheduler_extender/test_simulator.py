@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.simulator.overapi import RECORDS, RUNS, PlayedNodes
+from scheduler_extender.kube.sinks import RECORDS_PATH
+from scheduler_extender.simulator.overapi import RUNS, PlayedNodes
 from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.simulator.scene import Observer
 from tests.fakes.apiserver import FakeApiServer
@@ -40,7 +41,7 @@ class Seen(Observer):
 @pytest.fixture
 def server() -> Iterator[FakeApiServer]:
     with FakeApiServer() as found:
-        found.put(RECORDS, dict(codec.encode(NODE, Report("boot", 1))))
+        found.put(RECORDS_PATH, dict(codec.encode(NODE, Report("boot", 1))))
         yield found
 
 
@@ -64,7 +65,7 @@ def phase(server: FakeApiServer, name: str) -> str:
 
 def holders(server: FakeApiServer) -> set[str]:
     """Who holds GPUs, by the node's record."""
-    report = codec.decode(server.read(f"{RECORDS}/node")).report
+    report = codec.decode(server.read(f"{RECORDS_PATH}/node")).report
     return {a.pod for a in report.allocations} if report else set()
 
 
@@ -99,7 +100,7 @@ def test_what_could_not_be_written_is_written_later(server: FakeApiServer, tmp_p
     put(server, "one", 1)
     server.refuse(503, times=None, path=".*/status")
     with played(server, tmp_path, Observer()) as nodes:
-        wanted = {f"{PODS}/one/status", f"{RECORDS}/node/status"}
+        wanted = {f"{PODS}/one/status", f"{RECORDS_PATH}/node/status"}
         eventually(lambda: wanted <= {r.path for r in server.requests}, "it tries")
         assert (phase(server, "one"), holders(server)) == ("Pending", set())
         server.allow()

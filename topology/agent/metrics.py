@@ -3,7 +3,6 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,6 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from topology import our_version
 from topology.agent.decides.observed import NvmlState
 from topology.agent.decides.record import Picture
 from topology.agent.publisher import Counts
@@ -77,7 +77,9 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Everything but the latency."""
-        yield _gauge("build_info", "1; the label has the version.", [([_version()], 1)], "version")
+        yield _gauge(
+            "build_info", "1; the label has the version.", [([our_version()], 1)], "version"
+        )
         yield _gauge("nvml_up", "Whether NVML answers.", [([], not self.nvml.problem)])
         yield SummaryMetricFamily(
             f"{PREFIX}_nvml_look_seconds",
@@ -125,13 +127,6 @@ class Metrics(Collector):
                     families[name].append((labels, value))
         for name, text, names in OF_GPUS:
             yield _gauge(name, text, families[name], *names)
-
-
-def _version() -> str:
-    try:
-        return version("gpu-topology")
-    except PackageNotFoundError:  # a source tree that is not installed
-        return "unknown"
 
 
 def _of_record(picture: Picture) -> Iterator[Metric]:

@@ -12,7 +12,6 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
@@ -32,6 +31,7 @@ from topology.agent.settings import Settings
 from topology.core.report import CLIENT, READY, Condition
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 from topology.kubeapi.reflector import Reflector, Timing, Watched
+from topology.times import time_text
 
 log = structlog.get_logger(__name__)
 
@@ -339,4 +339,4 @@ def _later(version: str, other: str) -> str:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time_text(int(time.time()))

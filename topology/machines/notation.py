@@ -172,10 +172,10 @@ class Machine:
         """
         memory = Bytes(self.card.mib * MIB)
         gpus = tuple(
-            Gpu(i, GpuUuid(f"GPU-{_uuid(f'{node}/{i}')}"), self.card.product, memory, numa, bus)
+            Gpu(i, GpuUuid(f"GPU-{uuid_of(f'{node}/{i}')}"), self.card.product, memory, numa, bus)
             for i, (numa, bus) in enumerate(zip(self.numa_nodes, self.pci_bus_ids, strict=True))
         )
-        fabric = Fabric(_uuid(f"{self.name}/{group}"), 1) if self.rack_scale else None
+        fabric = Fabric(uuid_of(f"{self.name}/{group}"), 1) if self.rack_scale else None
         node_topology = NodeTopology(
             NodeName(node), gpus, self.links, self.nics, allocator=allocator, fabric=fabric
         )
@@ -193,7 +193,7 @@ def _address(word: str) -> str:
     return word if word.count(":") == 2 else f"0000:{word}"
 
 
-def _uuid(text: str) -> str:
+def uuid_of(text: str) -> str:
     """128 bits of SHA-256 in the form of a UUID: any text gives its own, always the same."""
-    digest = sha256(text.encode()).hexdigest()
+    digest = sha256(text.encode(errors="backslashreplace")).hexdigest()
     return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))

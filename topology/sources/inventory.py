@@ -12,12 +12,12 @@ unknown (:func:`identify`).
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from hashlib import sha256
 
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, MigInstance, NodeName, bus_id
 from topology.core.links import NVLINK_PORTS, NvlinkPort, canonical_product, nvlink_port
 from topology.machines import MACHINES
 from topology.machines.mig import nominal_memory
+from topology.machines.notation import uuid_of
 from topology.sources.imported import Finding, Findings, SourceError, quoted
 from topology.sources.lines import Line
 
@@ -103,7 +103,7 @@ def identify(
         gpus.append(
             Gpu(
                 index=index,
-                uuid=GpuUuid(gpu.uuid or _made_up_uuid(node, index)),
+                uuid=GpuUuid(gpu.uuid or f"GPU-{uuid_of(f'{node}/{index}')}"),
                 product=named or UNKNOWN_PRODUCT,
                 memory=size or Bytes(0),
                 numa_node=gpu.numa_node,
@@ -206,11 +206,6 @@ def _catalogue_memory(product: str) -> Bytes | None:
     cards = (m.card for m in MACHINES.values())
     same = {c.mib for c in cards if canonical_product(c.product) == canonical_product(product)}
     return Bytes(same.pop() * MIB) if len(same) == 1 else None
-
-
-def _made_up_uuid(node: NodeName, index: int) -> str:
-    digits = sha256(f"{node}/{index}".encode(errors="backslashreplace")).hexdigest()
-    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}"
 
 
 def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]:

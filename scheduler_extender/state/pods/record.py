@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -36,7 +35,7 @@ from scheduler_extender.wire import Condition, Pod, PodSpec, PodStatus
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest, gpu_request
-from topology.times import seconds_of
+from topology.times import seconds_of, time_text
 
 ENDED = ("Succeeded", "Failed")
 
@@ -293,15 +292,6 @@ def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
     answered = started is not None or status.phase in ("Running", "Succeeded")
     failed_unseen = status.phase == "Failed" and not containers
     return refusal, answered and refusal is None and not failed_unseen, started
-
-
-def time_text(seconds: float) -> str:
-    """A time in seconds since 1970 as a text, to the microsecond.
-
-    >>> time_text(0.0), time_text(0.25), seconds_of(time_text(0.25))
-    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:00.250000Z', 0.25)
-    """
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 class _Placement(msgspec.Struct):

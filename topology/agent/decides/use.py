@@ -25,12 +25,13 @@ that the record changes rarely.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from topology.agent.decides.holdings import Holdings
 from topology.agent.decides.observed import Vitals
 from topology.core.devices import MIB, GpuUuid, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation, Report
+from topology.times import time_text
 
 # Memory in use on a GPU without a pod above which somebody must be computing there.
 USED_MEMORY = 256 * MIB
@@ -137,7 +138,7 @@ class IdleBook:
         if today is None:
             return {}
         return {
-            key: _rounded(_since(spell, now, today))
+            key: time_text(_since(spell, now, today) // ROUNDED_TO * ROUNDED_TO)
             for key, spell in self._spells.items()
             if now - spell.began >= SHORTEST and now - spell.looked <= LONGEST_GAP
         }
@@ -184,8 +185,3 @@ def _seconds(text: str) -> float | None:
         return found.timestamp() if found.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
-
-
-def _rounded(seconds: float) -> str:
-    whole = seconds // ROUNDED_TO * ROUNDED_TO
-    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
