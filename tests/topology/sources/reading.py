@@ -7,9 +7,12 @@ import pytest
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import Link
-from topology.sources import SourceError, parse_topo, read
+from topology.sources import Imported, SourceError, parse_topo, read
 
 NODE = NodeName("node-1")
+P2P_ONLY = "this is the matrix of `nvidia-smi topo -p2p`, which does not say how GPUs are linked"
+ONE_TABLE = "a second table begins, the first is on line"
+FOREIGN = "only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`"
 
 FOUR = """\
 	GPU0	GPU1	GPU2	GPU3	NIC0	NIC1	CPU Affinity	NUMA Affinity	GPU NUMA ID
@@ -52,3 +55,19 @@ def refusal(text: str, **given: object) -> str:
     message = str(caught.value)
     assert message.isprintable()
     return message
+
+
+def refused(text: str) -> str:
+    """Why a text of any kind is refused."""
+    with pytest.raises(SourceError) as caught:
+        read(text, NODE)
+    return str(caught.value)
+
+
+def numa(topology: NodeTopology) -> str:
+    """The NUMA node of each GPU, "-" where none is told."""
+    return "".join("-" if g.numa_node is None else str(g.numa_node) for g in topology.gpus)
+
+
+def told(found: Imported) -> list[str]:
+    return [str(finding) for finding in found.findings]

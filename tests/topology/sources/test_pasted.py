@@ -1,225 +1,26 @@
-"""What people paste: every collected text by table, and our own texts for each class of oddity."""
+"""Our own texts for each class of oddity in what people paste."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from tests.recorded import shared
-from tests.topology.sources.reading import NODE, link, word
-from topology import codec
-from topology.core.graph import NodeTopology
+from tests.topology.sources.reading import (
+    FOREIGN,
+    NODE,
+    ONE_TABLE,
+    P2P_ONLY,
+    link,
+    numa,
+    refused,
+    told,
+    word,
+)
 from topology.core.links import LinkKind, Via
-from topology.sources import Imported, SourceError, read
-
-# File: how many pairs of each word, where NVLinks end, NUMA node by GPU ("-" unknown), the NICs,
-# and what a person is told, beside what the text lacks (UUIDs, product, memory).
-READ: dict[str, tuple[str, str, str, int, tuple[str, ...]]] = {
-    "java-comment-x4-SOC": ("2*PHB 4*SYS", "", "----", 0, ()),
-    "docstring-gb200-ellipsis-nics": (
-        "6*NV18",
-        "switch",
-        "0011",
-        6,
-        (
-            "line 3: columns between NIC0 and NIC5 are left out: 4 are taken to be there",
-            "line 4: GPU0: no row tells the distance to NIC1, NIC2, NIC3, NIC4: unknown",
-        ),
-    ),
-    "rig-report-3090x2-nv4-then-p2p": (
-        "1*NV4",
-        "direct",
-        "00",
-        0,
-        (
-            "line 38: a matrix of `nvidia-smi topo -p2p`: passed over",
-            "line 17: GPU0: in the matrix, but not in the list of GPUs",
-        ),
-    ),
-    "rig-report-wrapped-80cols-x2-node-p2p": (
-        "1*NODE",
-        "",
-        "00",
-        0,
-        ("line 19: a matrix of `nvidia-smi topo -p2p`: passed over",),
-    ),
-    "tabs-5090x2-phb-then-p2p": (
-        "1*PHB",
-        "",
-        "00",
-        0,
-        ("line 21: a matrix of `nvidia-smi topo -p2p`: passed over",),
-    ),
-    "TRUNC-dgx-x8-NIC8NIC9-lost-tab": (
-        "28*NV18",
-        "switch",
-        "00001111",
-        12,
-        ("line 8: cells that run together are read apart: 'NODENODE', 'NODEPXB'",),
-    ),
-    "TRUNC-hopper-x8-36nics-NODENODE": (
-        "28*NV18",
-        "switch",
-        "00001111",
-        36,
-        ("line 3: cells that run together are read apart: 'NODENODE', 'NODEPIX', 'PIXPIX'",),
-    ),
-    "p100-two-machines-and-p2p-md": (
-        "2*PHB 1*PIX 3*SYS",
-        "",
-        "----",
-        1,
-        ("line 14: a matrix of `nvidia-smi topo -p2p`: passed over",),
-    ),
-    "md-table-x5-bold-NV4-NUMA-column": (
-        "2*NODE 2*NV4 6*SYS",
-        "direct",
-        "00011",
-        0,
-        ("line 3: NV4 may lead to the other GPU or to a switch, taken as direct",),
-    ),
-    "rtxpro6000x8-asus-NUMA0-suffix": (
-        "8*NODE 4*PIX 16*SYS",
-        "",
-        "00001111",
-        0,
-        ("line 2: the header names no NUMA column: taken from what stands behind the rows",),
-    ),
-    "recipes-dgxh100-flattened": ("28*NV18", "switch", "00001111", 0, ()),
-    "recipes-dgxh100-aligned-NUMA-header": ("28*NV18", "switch", "00001111", 0, ()),
-    "go-source-literal-x6": ("4*NODE 3*PIX 8*SYS", "", "000011", 0, ()),
-    "DERIVED-html-entities-a6000": ("2*NODE 1*NV4", "direct", "000", 0, ()),
-}
-P2P_ONLY = "this is the matrix of `nvidia-smi topo -p2p`, which does not say how GPUs are linked"
-ONE_TABLE = "a second table begins, the first is on line"
-CUT = "the table is cut, paste the whole of it"
-FOREIGN = "only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`"
-REFUSED = {
-    "p2p-only-5090x2-GNS": f"line 1: {P2P_ONLY}: paste `nvidia-smi topo -m`",
-    "p2p-r-h100x8-OK": f"line 3: {P2P_ONLY}: paste `nvidia-smi topo -m`",
-    "TRUNC-b200x8-16nics-PXBNODE": f"line 9, GPU6/GPU7: no row tells this pair (no row of GPU7): "
-    f"{CUT}",
-    "TRUNC-x8-mlx4-trailing-blanks-4rows": f"line 7, GPU5/GPU6: no row tells this pair "
-    f"(no row of GPU5 to GPU7): {CUT}",
-    "gist-pipes-dgx1v-flattened-TRUNC": f"line 7, GPU5/GPU6: no row tells this pair "
-    f"(no row of GPU5 to GPU7): {CUT}",
-    "mlsys-two-clusters-indented-one-paste": f"line 15: {ONE_TABLE} 1: give one table",
-    "rtxpro6000-docs-three-tables": f"line 17: {ONE_TABLE} 4: give one table",
-    "rocm-smi-mi250-xgmi": f"line 1: this is AMD's rocm-smi: {FOREIGN}",
-    "rocm-smi-linktype-only-mi100x2": f"line 1: this is AMD's rocm-smi: {FOREIGN}",
-    "mx-smi-metax-x8-MX": f"line 1: this is MetaX's mx-smi: {FOREIGN}",
-    "npu-smi-ascend-x8-SYS": f"line 2: this is Huawei's npu-smi: {FOREIGN}",
-    "windows-2080s-topo-unsupported": "line 4: no matrix of `nvidia-smi topo -m` in this text, "
-    "but 'ERROR: Option -m is missing its value. ~'",
-    "aiatlas-html-table-run-together-x3": "line 3: a header, but no row of a GPU below it",
-}
-
-
-def pasted(name: str) -> str:
-    return (shared("fixtures/pasted") / f"{name}.txt").read_text(encoding="utf-8")
-
-
-def numa(topology: NodeTopology) -> str:
-    return "".join("-" if g.numa_node is None else str(g.numa_node) for g in topology.gpus)
-
-
-def told(found: Imported) -> list[str]:
-    return [str(finding) for finding in found.findings]
-
-
-def refusal(text: str) -> str:
-    with pytest.raises(SourceError) as caught:
-        read(text, NODE)
-    return str(caught.value)
-
-
-class TestCollected:
-    def test_every_file_is_in_a_table(self) -> None:
-        files = {path.stem for path in shared("fixtures/pasted").glob("*.txt")}
-        assert files == READ.keys() | REFUSED.keys()
-
-    @pytest.mark.parametrize("name", READ)
-    def test_reads(self, name: str) -> None:
-        histogram, via, nodes, nics, findings = READ[name]
-        found = read(pasted(name), NODE)
-        counts = Counter(word(one) for one in found.topology.links)
-        assert " ".join(f"{n}*{kind}" for kind, n in sorted(counts.items())) == histogram
-        assert {o.via.value for o in found.topology.links if o.nvlinks} == ({via} if via else set())
-        assert numa(found.topology) == nodes
-        assert len(found.topology.nics) == nics
-        for finding in findings:
-            assert any(line.startswith(finding) for line in told(found)), (finding, told(found))
-        assert codec.decode(codec.encode(found.topology), strict=True).topology == found.topology
-
-    @pytest.mark.parametrize("name", REFUSED)
-    def test_refuses(self, name: str) -> None:
-        assert refusal(pasted(name)) == REFUSED[name]
-
-    def test_distances_of_split_cells(self) -> None:
-        nics = read(pasted("TRUNC-dgx-x8-NIC8NIC9-lost-tab"), NODE).topology.nics
-        by_name = {nic.name: [kind.name for _, kind in nic.distances] for nic in nics}
-        assert by_name["NIC8"] == ["SYS"] * 4 + ["NODE"] * 4
-        assert by_name["NIC9"] == ["SYS"] * 4 + ["NODE", "PXB", "NODE", "NODE"]
-
-    def test_a_made_up_gap_has_no_distances(self) -> None:
-        nics = read(pasted("docstring-gb200-ellipsis-nics"), NODE).topology.nics
-        by_name = {nic.name: [kind.name for _, kind in nic.distances] for nic in nics}
-        assert by_name["NIC0"] == ["NODE", "NODE", "SYS", "SYS"]
-        assert by_name["NIC5"] == ["SYS", "SYS", "NODE", "NODE"]
-        assert [by_name[f"NIC{i}"] for i in range(1, 5)] == [[]] * 4
-
-
-# Of pasted-more: pairs by word, NUMA nodes, NICs, product, and what is said, or why it is refused.
-SNIPPED = ("2*NODE 4*SYS", "0011", "mlx5_0 mlx5_1 mlx5_2 mlx5_3", "unknown", "")
-V100 = ("8*NV1 8*NV2 12*SYS", "00001111", "mlx5_2", "unknown")
-MORE: dict[str, tuple[str, str, str, str, str] | str] = {
-    "DERIVED-cat-A": (*V100, ""),
-    **{
-        f"DERIVED-{how}": SNIPPED
-        for how in (
-            *("docker-compose", "gha-job-log", "journald-iso", "klog", "py-logging", "ray-prefix"),
-            *("html-comment-first", "img-first", "diff-lt", "md-escaped-underscore"),
-        )
-    },
-    "DERIVED-wrap80-v100x8-1nic": (*V100, "line 2: the lines are broken before the affinity"),
-    "DERIVED-xml-then-prompt": (
-        "4*PIX 24*SYS",
-        "33117755",
-        "0000:0c:00.0 0000:16:00.0 0000:48:00.0 0000:4c:00.0 "
-        "0000:8a:00.0 0000:94:00.0 0000:c3:00.0 0000:d1:00.0",
-        "unknown",
-        "",
-    ),
-    "DERIVED-matrix-and-xml-of-two-machines": "line 34: XML begins here, and there is a matrix on "
-    "line 4: give one of them",
-    "polaris-md-affinity-first": ("6*NV4", "3210", "mlx5_0 mlx5_1", "unknown", ""),
-    "vllm-dict-a5000x2": ("1*PHB", "--", "", "NVIDIA RTX A5000", ""),
-}
-
-
-class TestCollectedLater:
-    def test_every_file_is_in_the_table(self) -> None:
-        assert {path.stem for path in shared("fixtures/pasted-more").glob("*.txt")} == MORE.keys()
-
-    @pytest.mark.parametrize("name", MORE)
-    def test_gives(self, name: str) -> None:
-        text = (shared("fixtures/pasted-more") / f"{name}.txt").read_text(encoding="utf-8")
-        expected = MORE[name]
-        if isinstance(expected, str):
-            assert refusal(text) == expected
-            return
-        found = read(text, NODE)
-        counts = Counter(word(one) for one in found.topology.links)
-        assert " ".join(f"{n}*{kind}" for kind, n in sorted(counts.items())) == expected[0]
-        assert numa(found.topology) == expected[1]
-        assert " ".join(nic.name for nic in found.topology.nics) == expected[2]
-        assert {gpu.product for gpu in found.topology.gpus} == {expected[3]}
-        assert any(line.startswith(expected[4]) for line in told(found))
-
+from topology.sources import SourceError, read
 
 # A table of our own, and the ways in which it is pasted.
 FOUR = """\
@@ -363,25 +164,25 @@ def test_p2p_of_one_gpu_is_passed_over() -> None:
 
 
 def test_two_machines_stay_refused() -> None:
-    assert refusal(FOUR + FOUR.replace("NV4", "NV2")).startswith(f"line 19: {ONE_TABLE} 1")
-    assert refusal(FOUR + P2P + FOUR.replace("PXB", "PIX")).startswith(f"line 28: {ONE_TABLE} 1")
+    assert refused(FOUR + FOUR.replace("NV4", "NV2")).startswith(f"line 19: {ONE_TABLE} 1")
+    assert refused(FOUR + P2P + FOUR.replace("PXB", "PIX")).startswith(f"line 28: {ONE_TABLE} 1")
 
 
 def test_rows_of_two_machines_in_one_table() -> None:
     lines = FOUR.splitlines()
     mixed = "\n".join(f"node{i % 2}: {line}" for i, line in enumerate(lines))
     expected = "rows of several machines, by what stands before them: 'node0:', 'node1:'; give one"
-    assert refusal(mixed) == f"line 2: {expected}"
+    assert refused(mixed) == f"line 2: {expected}"
 
 
 def test_the_same_table_of_two_machines_is_refused() -> None:
     both = each("node1: ")(FOUR) + each("node2: ")(FOUR)
-    assert "a second table begins" in refusal(both)
+    assert "a second table begins" in refused(both)
 
 
 def test_a_name_that_two_nics_have_is_refused() -> None:
     text = FOUR + "\n" + FOUR.replace("NIC0: mlx5_0", "NIC0: mlx5_7")
-    assert refusal(text) == "line 36, NIC0: 'mlx5_7' here, but 'mlx5_0' before: one machine only"
+    assert refused(text) == "line 36, NIC0: 'mlx5_7' here, but 'mlx5_0' before: one machine only"
 
 
 def test_the_same_table_twice_is_said() -> None:
@@ -406,7 +207,7 @@ class TestAffinityBeforeTheMatrix:
     def test_another_column_is_refused(self) -> None:
         """Else its values would pass for a log's prefix, and the header for prose."""
         text = "Bus CPU Affinity GPU0 GPU1|07 0-7 GPU0 X SYS|0f 0-7 GPU1 SYS X"
-        assert refusal(text.replace("|", "\n"))
+        assert refused(text.replace("|", "\n"))
 
 
 class TestLinesBrokenBeforeTheAffinity:
@@ -433,7 +234,7 @@ class TestLinesBrokenBeforeTheAffinity:
 
 
 def test_p2p_alone_names_what_to_paste() -> None:
-    assert refusal(P2P) == f"line 2: {P2P_ONLY}: paste `nvidia-smi topo -m`"
+    assert refused(P2P) == f"line 2: {P2P_ONLY}: paste `nvidia-smi topo -m`"
 
 
 class TestCellsThatRunTogether:
@@ -443,15 +244,15 @@ class TestCellsThatRunTogether:
 
     def test_nvlinks_and_cpus_have_two_readings(self) -> None:
         text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV120-31\nGPU1\tNV1\t X \t20-31\n"
-        assert refusal(text).startswith("line 2, GPU0/GPU1: 'NV120-31' is no link")
+        assert refused(text).startswith("line 2, GPU0/GPU1: 'NV120-31' is no link")
 
     def test_a_cell_too_many_is_refused(self) -> None:
         text = FOUR.replace("PIX\tNODE\t0", "PIXNODE\tNODE\t0")
         expected = "line 2, GPU0: NODE stands behind the last column: the row has a cell too many"
-        assert refusal(text) == expected
+        assert refused(text) == expected
 
     def test_more_nvlinks_than_a_record_takes(self) -> None:
-        assert refusal(FOUR.replace("NV4", "NV99")).startswith("line 2, GPU0/GPU1: 'NV99' is no li")
+        assert refused(FOUR.replace("NV4", "NV99")).startswith("line 2, GPU0/GPU1: 'NV99' is no li")
         text = FOUR.replace("NV4", "NV64")
         assert link(read(text, NODE).topology, 0, 1).nvlinks == 64
 
@@ -480,7 +281,7 @@ class TestColumnsLeftOut:
 
     def test_gpus_left_out_are_pairs_that_no_row_tells(self) -> None:
         text = "GPU0 ... GPU3 CPU Affinity\nGPU0 X ... SYS 0-7\nGPU3 SYS ... X 0-7\n"
-        assert "GPU0/GPU1: no row tells this pair" in refusal(text)
+        assert "GPU0/GPU1: no row tells this pair" in refused(text)
 
     @pytest.mark.parametrize(
         "header",
@@ -616,7 +417,7 @@ class TestProductsInReports:
 
     def test_lists_that_differ_are_refused(self) -> None:
         text = "GPU 0: NVIDIA A30\n" + CARDS + TWO
-        assert refusal(text).startswith("line 3, GPU 0: product 'NVIDIA L40S', but 'NVIDIA A30' on")
+        assert refused(text).startswith("line 3, GPU 0: product 'NVIDIA L40S', but 'NVIDIA A30' on")
 
 
 class TestXmlAndMatrix:
@@ -627,7 +428,7 @@ class TestXmlAndMatrix:
 
     def test_both_are_refused(self) -> None:
         for text, at, row in ((TWO + self.XML, 4, 2), (self.XML + TWO, 1, 3)):
-            assert refusal(text) == (
+            assert refused(text) == (
                 f"line {at}: XML begins here, and there is a matrix on line {row}: give one of them"
             )
 
@@ -703,7 +504,7 @@ TOOLS = {
 @pytest.mark.parametrize("whose", TOOLS)
 def test_whose_tool_it_is(whose: str) -> None:
     expected = f"line 1: this is {whose}: {FOREIGN}"
-    assert refusal(TOOLS[whose]) == expected
+    assert refused(TOOLS[whose]) == expected
 
 
 def test_another_tool_before_the_matrix_does_not_matter() -> None:
@@ -713,7 +514,7 @@ def test_another_tool_before_the_matrix_does_not_matter() -> None:
 
 
 def test_what_the_tool_itself_said() -> None:
-    message = refusal("$ nvidia-smi topo -m\nERROR: Option -m is unknown.\n")
+    message = refused("$ nvidia-smi topo -m\nERROR: Option -m is unknown.\n")
     assert message.startswith("line 2: no matrix of `nvidia-smi topo -m` in this text, but 'ERROR:")
 
 
@@ -817,4 +618,4 @@ class TestWhatPeopleDo:
         for before in ("", "GPU Topology: "):
             text = before + " ".join(self.BLANKS.split())
             said = "line 1: the line breaks of the table are lost: paste it with them"
-            assert refusal(text) == said
+            assert refused(text) == said
