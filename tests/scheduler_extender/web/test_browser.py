@@ -9,7 +9,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ import pytest
 from scheduler_extender.http.servers import Addresses
 from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.web.pages import MAX_POD, Pages
-from tests.scheduler_extender.web.browser import BROWSER, tab
+from tests.scheduler_extender.web.browser import BROWSER, Tab, tab
 from tests.scheduler_extender.web.cluster import Building, small
 from tests.waiting import PATIENCE, eventually
 
@@ -34,6 +34,21 @@ def address(made: Building) -> Iterator[str]:
     service, _ = in_memory(made.cluster)
     with in_thread(service, Addresses()) as serving:
         yield f"http://127.0.0.1:{serving.ports[1]}"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    """A browser takes a second to start; each test goes to a page of its own in this one."""
+    with tab(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def seen(
+    address: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[str, str]]:
+    """A path as a fresh browser shows it, once."""
+    return cache(lambda path: browse(address + path, tmp_path_factory.mktemp("seen"), "--dump-dom"))
 
 
 def browse(url: str, folder: Path, *options: str) -> tuple[str, str]:
@@ -63,28 +78,27 @@ def browse(url: str, folder: Path, *options: str) -> tuple[str, str]:
     "path", ["/map", "/map/nodes", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"]
 )
 def test_the_browser_finds_nothing_against_the_policy(
-    address: str, path: str, tmp_path: Path
+    seen: Callable[[str], tuple[str, str]], path: str
 ) -> None:
-    dom, complaints = browse(address + path, tmp_path, "--dump-dom")
+    dom, complaints = seen(path)
     assert "</main>" in dom
     assert "CONSOLE" not in complaints, complaints
     assert "Content Security Policy" not in complaints
 
 
 def test_the_page_follows_the_cluster_and_keeps_what_the_reader_does(
-    address: str, made: Building, tmp_path: Path
+    page: Tab, address: str, made: Building
 ) -> None:
-    with tab(tmp_path) as page:
-        page.open(f"{address}/map")
-        eventually(lambda: page.value("document.querySelectorAll('.tiles li').length") == 9)
-        page.value("window.same = true")
-        page.value("document.querySelector('.legend').open = false")
-        page.value("document.querySelector('input[name=name]').value = 'half written'")
-        made.node("l40s-4", "new-node")
-        eventually(lambda: page.value("document.body.innerText.includes('new-node')"))
-        assert page.value("window.same"), "the page was not loaded again"
-        assert page.value("document.querySelector('.legend').open") is False
-        assert page.value("document.querySelector('input[name=name]').value") == "half written"
+    page.open(f"{address}/map")
+    eventually(lambda: page.value("document.querySelectorAll('.tiles li').length") == 9)
+    page.value("window.same = true")
+    page.value("document.querySelector('.legend').open = false")
+    page.value("document.querySelector('input[name=name]').value = 'half written'")
+    made.node("l40s-4", "new-node")
+    eventually(lambda: page.value("document.body.innerText.includes('new-node')"))
+    assert page.value("window.same"), "the page was not loaded again"
+    assert page.value("document.querySelector('.legend').open") is False
+    assert page.value("document.querySelector('input[name=name]').value") == "half written"
 
 
 class Rests:
@@ -108,18 +122,17 @@ class Rests:
 
 
 def test_what_changes_while_a_page_rests_is_shown_when_it_has(
-    address: str, made: Building, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Tab, address: str, made: Building, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is one event: whoever fetches the old page then has to come again."""
     rests = Rests(monkeypatch)
-    with tab(tmp_path) as page:
-        page.open(f"{address}/map")
-        looks = rests.looks
-        made.node("l40s-4", "node-of-a-rest")
-        eventually(lambda: rests.looks > looks, "the browser has fetched the old page")
-        assert not page.value("document.body.innerText.includes('node-of-a-rest')")
-        rests.over.set()
-        eventually(lambda: page.value("document.body.innerText.includes('node-of-a-rest')"))
+    page.open(f"{address}/map")
+    looks = rests.looks
+    made.node("l40s-4", "node-of-a-rest")
+    eventually(lambda: rests.looks > looks, "the browser has fetched the old page")
+    assert not page.value("document.body.innerText.includes('node-of-a-rest')")
+    rests.over.set()
+    eventually(lambda: page.value("document.body.innerText.includes('node-of-a-rest')"))
 
 
 AS_OF = "document.getElementById('as-of').textContent"
@@ -127,84 +140,77 @@ UNHEARD = "document.getElementById('unheard').checkVisibility()"
 
 
 def test_the_page_says_of_when_it_is_and_when_the_extender_has_not_answered(
-    made: Building, tmp_path: Path
+    page: Tab, made: Building
 ) -> None:
     service, _ = in_memory(made.cluster)
-    with tab(tmp_path) as page:
-        with in_thread(service, Addresses()) as serving:
-            port = serving.ports[1]
-            page.open(f"http://127.0.0.1:{port}/map")
-            first = page.value(AS_OF)
-            eventually(lambda: page.value(AS_OF) > first, "nothing changes, and is so later, too")
-            assert not page.value(UNHEARD)
-        eventually(lambda: page.value(UNHEARD), "the extender is gone, and the page says so")
-        last = page.value(AS_OF)
-        assert page.value("document.getElementById('unheard').innerText").endswith(f"at {last}.")
-        again, _ = in_memory(made.cluster)
-        with in_thread(again, Addresses(admin_port=port)):
-            eventually(lambda: not page.value(UNHEARD), "it answers again")
-            eventually(lambda: page.value(AS_OF) > last)
+    with in_thread(service, Addresses()) as serving:
+        port = serving.ports[1]
+        page.open(f"http://127.0.0.1:{port}/map")
+        first = page.value(AS_OF)
+        eventually(lambda: page.value(AS_OF) > first, "nothing changes, and is so later, too")
+        assert not page.value(UNHEARD)
+    eventually(lambda: page.value(UNHEARD), "the extender is gone, and the page says so")
+    last = page.value(AS_OF)
+    assert page.value("document.getElementById('unheard').innerText").endswith(f"at {last}.")
+    again, _ = in_memory(made.cluster)
+    with in_thread(again, Addresses(admin_port=port)):
+        eventually(lambda: not page.value(UNHEARD), "it answers again")
+        eventually(lambda: page.value(AS_OF) > last)
 
 
 @pytest.mark.parametrize("path", ["/map", "/map/nodes", "/map/waiting", "/map/nodes/dgx-01"])
-def test_every_page_says_of_when_it_is(address: str, path: str, tmp_path: Path) -> None:
-    dom, _ = browse(address + path, tmp_path, "--dump-dom")
+def test_every_page_says_of_when_it_is(seen: Callable[[str], tuple[str, str]], path: str) -> None:
+    dom, _ = seen(path)
     assert re.search(r"As of <time [^>]*>20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ</time>", dom)
 
 
-def test_a_text_that_is_too_long_stays_in_the_form(address: str, tmp_path: Path) -> None:
+def test_a_text_that_is_too_long_stays_in_the_form(page: Tab, address: str) -> None:
     area = "document.querySelector('#pod')"
-    with tab(tmp_path) as page:
-        page.open(f"{address}/map/what-if")
-        page.value(f"{area}.value = 'é'.repeat({MAX_POD // 2 + 1})")
-        page.value(f"{area}.dispatchEvent(new Event('input'))")
-        page.value("document.querySelector('main form button').click()")
-        assert "at most 65536 are allowed" in page.value(f"{area}.validationMessage")
-        assert page.value(f"{area}.value.length") == MAX_POD // 2 + 1
-        assert page.value("location.search + location.hash") == "", "it was not sent"
-        page.value(f"{area}.value = 'kind: Pod'")
-        page.value(f"{area}.dispatchEvent(new Event('input'))")
-        assert page.value(f"{area}.validity.valid")
+    page.open(f"{address}/map/what-if")
+    page.value(f"{area}.value = 'é'.repeat({MAX_POD // 2 + 1})")
+    page.value(f"{area}.dispatchEvent(new Event('input'))")
+    page.value("document.querySelector('main form button').click()")
+    assert "at most 65536 are allowed" in page.value(f"{area}.validationMessage")
+    assert page.value(f"{area}.value.length") == MAX_POD // 2 + 1
+    assert page.value("location.search + location.hash") == "", "it was not sent"
+    page.value(f"{area}.value = 'kind: Pod'")
+    page.value(f"{area}.dispatchEvent(new Event('input'))")
+    assert page.value(f"{area}.validity.valid")
 
 
 def test_the_line_at_the_bottom_names_the_pods_of_the_node_in_focus(
-    address: str, tmp_path: Path
+    page: Tab, address: str
 ) -> None:
     shown = "[...document.querySelectorAll('.who')].filter((it) => it.checkVisibility())"
-    with tab(tmp_path) as page:
-        page.send("Emulation.setFocusEmulationEnabled", enabled=True)
-        page.open(f"{address}/map")
-        assert page.value(f"{shown}.length") == 0
-        page.value("document.querySelector('a[href=\"/map/nodes/dgx-01\"]').focus()")
-        text = page.value(f"{shown}.map((it) => it.innerText).join('|')")
-        assert text.split() == ["dgx-01", "0-3", "team-a/train-llm", "5", "team-b/notebook-2"]
+    page.send("Emulation.setFocusEmulationEnabled", enabled=True)
+    page.open(f"{address}/map")
+    assert page.value(f"{shown}.length") == 0
+    page.value("document.querySelector('a[href=\"/map/nodes/dgx-01\"]').focus()")
+    text = page.value(f"{shown}.map((it) => it.innerText).join('|')")
+    assert text.split() == ["dgx-01", "0-3", "team-a/train-llm", "5", "team-b/notebook-2"]
 
 
 def test_a_row_that_is_open_stays_open_when_the_rows_change_places(
-    address: str, made: Building, tmp_path: Path
+    page: Tab, address: str, made: Building
 ) -> None:
     opened = "[...document.querySelectorAll('details.queue[open]')].map((it) => it.innerText)"
-    with tab(tmp_path) as page:
-        page.open(f"{address}/map/waiting")
-        page.value(
-            "document.querySelectorAll('details.queue').forEach((it) => { it.open = false })"
-        )
-        page.value(
-            "[...document.querySelectorAll('details.queue')]"
-            ".find((it) => it.innerText.includes('16 GPUs')).open = true"
-        )
-        for number in range(5):  # they come first now
-            made.pod(f"many-{number}", 12, None)
-        eventually(lambda: page.value("document.body.innerText.includes('12 GPUs')"))
-        (left,) = [text for text in page.value(opened) if "12 GPUs" not in text]
-        assert left.startswith("16 GPUs")
+    page.open(f"{address}/map/waiting")
+    page.value("document.querySelectorAll('details.queue').forEach((it) => { it.open = false })")
+    page.value(
+        "[...document.querySelectorAll('details.queue')]"
+        ".find((it) => it.innerText.includes('16 GPUs')).open = true"
+    )
+    for number in range(5):  # they come first now
+        made.pod(f"many-{number}", 12, None)
+    eventually(lambda: page.value("document.body.innerText.includes('12 GPUs')"))
+    (left,) = [text for text in page.value(opened) if "12 GPUs" not in text]
+    assert left.startswith("16 GPUs")
 
 
-def test_the_pages_fit_a_narrow_screen(address: str, tmp_path: Path) -> None:
-    with tab(tmp_path) as page:
-        page.look(400, 800)
-        for path in ("/map", "/map/nodes", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"):
-            page.open(address + path)
-            if page.value("!!document.querySelector('.legend')"):
-                eventually(partial(page.value, "!document.querySelector('.legend').open"))
-            assert page.value("document.documentElement.scrollWidth") <= 400, path
+def test_the_pages_fit_a_narrow_screen(page: Tab, address: str) -> None:
+    page.look(400, 800)
+    for path in ("/map", "/map/nodes", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"):
+        page.open(address + path)
+        if page.value("!!document.querySelector('.legend')"):
+            eventually(partial(page.value, "!document.querySelector('.legend').open"))
+        assert page.value("document.documentElement.scrollWidth") <= 400, path
