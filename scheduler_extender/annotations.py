@@ -7,7 +7,7 @@ the answer of every node.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeVar
@@ -254,7 +254,9 @@ def _asking(
     only_gpu_plugin = not pod.spec.resource_claims
     for container, role in containers_with_roles(pod):
         names = _resources(container)
-        only_gpu_plugin = only_gpu_plugin and not _other_devices(names, managed)
+        # Devices of other plugins have a domain of their own in their names.
+        others = [name for name in names if "/" in name and ".kubernetes.io/" not in name]
+        only_gpu_plugin &= len(others) == len(managed_among(others, managed))
         of_class = [BY_CLASS] if BY_CLASS in names and MANAGED[0] in managed else []
         for resource in (*managed_among(names, managed), *of_class):
             try:
@@ -327,12 +329,6 @@ def _resources(container: Container) -> set[str]:
     if resources is None:
         return set()
     return {*(resources.requests or {}), *(resources.limits or {})}
-
-
-def _other_devices(names: Collection[str], managed: tuple[str, ...]) -> bool:
-    """Whether another plugin's devices are among them: their names have a domain of their own."""
-    others = [name for name in names if "/" in name and ".kubernetes.io/" not in name]
-    return len(others) > len(managed_among(others, managed))
 
 
 def _count(container: Container, resource: str) -> int:

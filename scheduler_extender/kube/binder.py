@@ -269,12 +269,11 @@ class KubeBinder:
 @dataclass(slots=True)
 class _Flight:
     """A bind in flight as the settler follows it: since when, and when it was first read as unbound
-    after the patience; times in seconds. ``before`` is the one whose place it took."""
+    after the patience; times in seconds."""
 
     pod: PodRecord
     since: float
     unbound_at: float | None = None
-    before: "_Flight | None" = None
 
 
 class Settler:
@@ -301,7 +300,7 @@ class Settler:
         self._binder = binder
         self._patience = patience
         self._clock = clock
-        self._flights: dict[PodUid, _Flight] = {}
+        self._flights: dict[int, _Flight] = {}  # by the ``id`` of what was assumed
 
     def round(self, now: float) -> None:
         """Look at every bind that has been in flight for longer than the patience.
@@ -310,31 +309,20 @@ class Settler:
         ``clock`` tells how much. By default no time passes.
         """
         began = self._clock()
-        flying = self._cluster.snapshot().in_flight.values()
-        self._flights = {pod.uid: self._flight(pod, now) for pod in flying}
-        for flight in self._flights.values():
+        flying = self._cluster.snapshot().in_flight
+        # Each bind has its own patience, also where a pod is bound once more. One that comes back,
+        # since the bind after it was surely not written, goes on with its own.
+        known = self._flights.items()
+        self._flights = {at: flight for at, flight in known if flight.pod.uid in flying}
+        for pod in flying.values():
+            flight = self._flights.setdefault(id(pod), _Flight(pod, now))
             last = flight.since if flight.unbound_at is None else flight.unbound_at
             if now - last >= self._patience:
                 try:
                     self._settle(flight, lambda: now + self._clock() - began)
                 except Exception:
                     # What fails for one pod must not keep the others in flight.
-                    log.exception("a bind could not be settled", pod=flight.pod.name)
-
-    def _flight(self, pod: PodRecord, now: float) -> _Flight:
-        """A bind as it is followed: each has its own patience, also where a pod is bound once more.
-
-        One that comes back, since the bind after it was surely not written, goes on with its own.
-        """
-        known = self._flights.get(pod.uid)
-        if known is None:
-            return _Flight(pod, now)
-        if known.pod is pod:
-            return known
-        if known.before is not None and known.before.pod is pod:
-            return known.before
-        known.before = None
-        return _Flight(pod, now, before=known)
+                    log.exception("a bind could not be settled", pod=pod.name)
 
     def _settle(self, flight: _Flight, clock: Callable[[], float]) -> None:
         pod = flight.pod
