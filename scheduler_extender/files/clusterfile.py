@@ -135,8 +135,8 @@ class _Objects:
         group = read_group(item, MAX_GROUPED - self._grouped)
         self._grouped += group.gpus
         self._parts.append(group.records())
-        if group.has is not None:
-            self._allocatable |= dict.fromkeys(group.names, group.has)
+        if group.amounts:
+            self._allocatable |= dict.fromkeys(group.names, allocatable_of(group.amounts))
             given = NodeObject(allocatable=amounts_of(group.amounts), partial=True)
             self._grouped_nodes |= dict.fromkeys(group.names, given)
 

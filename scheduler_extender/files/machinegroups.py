@@ -98,11 +98,6 @@ class MachineGroup(BaseModel):
         given = {"cpu": self.cpu, "memory": self.memory}
         return {name: amount for name, amount in given.items() if amount is not None}
 
-    @property
-    def has(self) -> Allocatable | None:
-        """What it says of CPU and memory, if anything. Raises :class:`ValueError`."""
-        return allocatable_of(self.amounts) if self.amounts else None
-
     def records(self) -> Iterator[Record]:
         """Its nodes, made one by one. Raises :class:`TopologyError`."""
         kind, mig = machine(self.machine), self.mig

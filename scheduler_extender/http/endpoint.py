@@ -36,27 +36,20 @@ class BodyError(Exception):
 
 async def read(scope: Scope, receive: Receive, limit: int, hold: Hold) -> Body:
     """The whole body. Raises :class:`BodyError` if it is too large, alone or with the others."""
-    size = 0
     declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
     if int(declared) > limit:
         raise BodyError(413, f"body is larger than {limit} bytes")
-    whole: Body = b""
+    whole = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise BodyError(400, "the client went away")
         chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
+        if len(whole) + len(chunk) > limit:
             raise BodyError(413, f"body is larger than {limit} bytes")
         if not hold(len(chunk)):
             raise BodyError(503, "too many bytes of requests at one time, try again")
-        if not whole:
-            whole = chunk
-        elif isinstance(whole, bytearray):
-            whole += chunk
-        else:
-            whole = bytearray(whole) + chunk
+        whole += chunk
         if not message.get("more_body", False):
             return whole
 
