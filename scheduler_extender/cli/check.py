@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scheduler_extender.cli.answering import Look
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import did_you_mean, name_of, standard_output, tell, text_of
-from scheduler_extender.cli.source import Look
 from scheduler_extender.files.podfile import (
     MAX_NOTES,
     MOST_PODS,

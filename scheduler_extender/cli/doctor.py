@@ -12,11 +12,11 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from scheduler_extender.cli.answering import Told, answer
 from scheduler_extender.cli.forwarding import METRICS, forwarded
 from scheduler_extender.cli.inputs import name_of, text_of
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import Form
-from scheduler_extender.cli.outputs import Told, answer
 from scheduler_extender.doctor.checks import judged
 from scheduler_extender.doctor.findings import Finding, State
 from scheduler_extender.doctor.looking import Asked, look

@@ -10,10 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from scheduler_extender.cli.answering import Look, Told
 from scheduler_extender.cli.labels import selector_of, selects
 from scheduler_extender.cli.options import Whose
-from scheduler_extender.cli.outputs import Told
-from scheduler_extender.cli.source import Look
 from scheduler_extender.deadline import within
 from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.idle import (

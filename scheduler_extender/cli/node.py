@@ -22,14 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.annotations import RESUME
+from scheduler_extender.cli.answering import Look, Told, as_yaml
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import forwarded
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.map import CELLS, node_cells
 from scheduler_extender.cli.nodes import ago, node_named, promises_text, warnings
 from scheduler_extender.cli.options import Where
-from scheduler_extender.cli.outputs import Told, as_yaml
-from scheduler_extender.cli.source import Look
 from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.nodes import NodeState, links_of
 from scheduler_extender.told.words import duration

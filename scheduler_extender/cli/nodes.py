@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scheduler_extender.cli.answering import Look, Told
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import did_you_mean
 from scheduler_extender.cli.labels import selector_of, selects
-from scheduler_extender.cli.outputs import Told
-from scheduler_extender.cli.source import Look
 from scheduler_extender.framework.capacity import Capacity
 from scheduler_extender.terminal import column, fits, show, stacked, table
 from scheduler_extender.told.nodes import (

@@ -125,26 +125,24 @@ WatchOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Where a command looks: into a file, at the extender, or at the API server. Raises
-    :class:`BadInputError` where that contradicts itself."""
+class Source:
+    """Which cluster is read, or which file."""
 
     cluster: ClusterOption = None
     access: Access = field(default_factory=Access)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where(Source):
+    """Where a command looks: into a file, at the extender, or at the API server. Raises
+    :class:`BadInputError` where that contradicts itself."""
+
     forward: ForwardOption = False
     system: SystemOption = SYSTEM
 
     def __post_init__(self) -> None:
         if self.cluster is not None and self.forward:
             raise BadInputError("--cluster and --forward: allowed is one of them")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Which cluster is read, or which file."""
-
-    cluster: ClusterOption = None
-    access: Access = field(default_factory=Access)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

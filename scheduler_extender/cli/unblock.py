@@ -24,12 +24,12 @@ import typer
 from rich.text import Text
 
 from scheduler_extender.annotations import RESERVED
+from scheduler_extender.cli.answering import described
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, pod_meant, standard_output, tell
 from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import asking
 from scheduler_extender.cli.options import Source
-from scheduler_extender.cli.source import described
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.reservation import MAX_SECONDS, reservation_of, value_of

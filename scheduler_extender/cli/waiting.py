@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, Malformed
+from scheduler_extender.cli.answering import NO_CLAIMS, Look, Told
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.labels import selector_of, selects
 from scheduler_extender.cli.options import Whose
-from scheduler_extender.cli.outputs import Told
-from scheduler_extender.cli.source import NO_CLAIMS, Look
 from scheduler_extender.deadline import NO_DEADLINE, within
 from scheduler_extender.framework.question import alike
 from scheduler_extender.limits import EXPLAIN_SECONDS

@@ -23,12 +23,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, asks_for_any
+from scheduler_extender.cli.answering import NO_CLAIMS, described
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
 from scheduler_extender.cli.inputs import cluster_file, pod_meant, standard_output
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Where
-from scheduler_extender.cli.source import NO_CLAIMS, described
 from scheduler_extender.deadline import within
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import notes_on

@@ -51,8 +51,19 @@ def picture(nodes: Sequence[NodeState], title: str) -> str:
         parts.append(_text(WIDTH - MARGIN, y + 16, used, anchor="end", colour="quiet"))
         y += HEAD
         for i, node in enumerate(members):
-            at = MARGIN + i % COLUMNS * (CELL + GAP), y + i // COLUMNS * (row + GAP)
-            parts.append(_node(node, *at))
+            parts.append(
+                _NODE.format(
+                    x=MARGIN + i % COLUMNS * (CELL + GAP),
+                    y=y + i // COLUMNS * (row + GAP),
+                    size=CELL,
+                    height=row,
+                    inside=CELL - 2,
+                    high=row - 2,
+                    below=row - 9,
+                    tile=tile(node),
+                    name=node.name,
+                )
+            )
         y += -(-len(members) // COLUMNS) * (row + GAP) + 12
     for use, words in MEANINGS.items():
         if any(node.uses[use] for node in nodes):
@@ -68,20 +79,6 @@ def picture(nodes: Sequence[NodeState], title: str) -> str:
         title=title,
         style=style,
         parts=Markup("\n").join(parts),
-    )
-
-
-def _node(node: NodeState, x: int, y: int) -> Markup:
-    return _NODE.format(
-        x=x,
-        y=y,
-        size=CELL,
-        height=CELL + LINE,
-        inside=CELL - 2,
-        high=CELL + LINE - 2,
-        below=CELL + LINE - 9,
-        tile=tile(node),
-        name=node.name,
     )
 
 

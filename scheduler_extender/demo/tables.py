@@ -1,7 +1,7 @@
 """What the demo prints: what became of the pods, ours beside those of the stock scheduler."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,9 @@ class Play:
 
 def by_request(play: Play) -> Table:
     """A row for each request: how many pods got GPUs, and how many of them what they ask."""
-    pairs = zip(play.outcomes, play.stock, strict=True)
+    by_asks: dict[str, list[tuple[Outcome, Outcome]]] = {}
+    for pair in zip(play.outcomes, play.stock, strict=True):
+        by_asks.setdefault(pair[0].asks, []).append(pair)
     rows = [
         (
             asks,
@@ -46,7 +48,7 @@ def by_request(play: Play) -> Table:
             [ours for ours, _ in both if ours.node is not None],
             [theirs for _, theirs in both if theirs.node is not None],
         )
-        for asks, both in _by_asks(pairs).items()
+        for asks, both in sorted(by_asks.items(), key=lambda entry: -len(entry[1]))
     ]
     return table(
         rows,
@@ -57,16 +59,6 @@ def by_request(play: Play) -> Table:
         column("stock: placed", lambda row: str(len(row[3])), figure=True),
         column("as asked", lambda row: _share([o.met for o in row[3]]), figure=True),
     )
-
-
-def _by_asks(
-    pairs: Iterator[tuple[Outcome, Outcome]],
-) -> dict[str, list[tuple[Outcome, Outcome]]]:
-    """The pods of each request, the most frequent request first."""
-    rows: dict[str, list[tuple[Outcome, Outcome]]] = {}
-    for pair in pairs:
-        rows.setdefault(pair[0].asks, []).append(pair)
-    return dict(sorted(rows.items(), key=lambda entry: -len(entry[1])))
 
 
 def _share(met: Sequence[bool | None]) -> Text:

@@ -38,6 +38,9 @@ def pods(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def _pod(number: int, name: str, gpus: int, annotations: dict[str, str]) -> dict[str, Any]:
+    serving = name.startswith("infer")
+    api, kind = ("apps/v1", "ReplicaSet") if serving else ("batch/v1", "Job")
+    owner = {"apiVersion": api, "kind": kind, "name": name, "uid": name, "controller": True}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -46,7 +49,7 @@ def _pod(number: int, name: str, gpus: int, annotations: dict[str, str]) -> dict
             "namespace": "demo",
             "uid": f"00000000-0000-4000-8000-{number:012}",
             "annotations": {PREFIX + key: value for key, value in annotations.items()},
-            **({} if name in BY_HAND else {"ownerReferences": [_owner(name)]}),
+            **({} if name in BY_HAND else {"ownerReferences": [owner]}),
         },
         "spec": {
             "containers": [
@@ -59,9 +62,3 @@ def _pod(number: int, name: str, gpus: int, annotations: dict[str, str]) -> dict
         },
         "status": {"phase": "Pending"},
     }
-
-
-def _owner(name: str) -> dict[str, Any]:
-    serving = name.startswith("infer")
-    api, kind = ("apps/v1", "ReplicaSet") if serving else ("batch/v1", "Job")
-    return {"apiVersion": api, "kind": kind, "name": name, "uid": name, "controller": True}

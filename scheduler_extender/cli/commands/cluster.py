@@ -82,8 +82,8 @@ def check(
     """
     as_json = one_of("--output", output, {"table": False, "json": True})
     least = weakest(require)
+    from scheduler_extender.cli.answering import look_once
     from scheduler_extender.cli.check import judged, read_files
-    from scheduler_extender.cli.source import look_once
 
     read = read_files([*(pods or ()), *(further.files or ())])
     look = look_once(cluster, further.access, namespace, least)
@@ -129,8 +129,8 @@ def nodes(
     GPUs.
     """
     form = form_of(output)
+    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.nodes import draw, told
-    from scheduler_extender.cli.source import answer_from
 
     answer_from(
         where, lambda look: told(look, selector, draw), form, watch=watch, namespace=namespace
@@ -163,8 +163,8 @@ def node(
     """
     check_node_name("NODE", name)
     form = form_of(output)
+    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.node import forgive, print_all, told
-    from scheduler_extender.cli.source import answer_from
 
     if resume:
         forgive(name, where.access)
@@ -203,9 +203,9 @@ def map_(
         from scheduler_extender.cli.forwarding import open_map
 
         open_map(where.access, where.system)
+    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.map import draw
     from scheduler_extender.cli.nodes import told
-    from scheduler_extender.cli.source import answer_from
 
     answer_from(
         where,
@@ -231,7 +231,7 @@ def waiting(
     1 if a listed pod waits that no node would take.
     """
     form, least = form_of(output), weakest(require)
-    from scheduler_extender.cli.source import answer_from
+    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.waiting import told
 
     answer_from(
@@ -274,8 +274,8 @@ def idle(
     form = form_of(output)
     shortest = 0.0 if longer_than is None else seconds_in(longer_than)
     least = weakest(require)
+    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.idle import told
-    from scheduler_extender.cli.source import answer_from
 
     answer_from(
         where,
