@@ -184,7 +184,13 @@ def _replica(flag: str, access: Access, system: str) -> str:
         raise BadInputError(
             f"{flag}: the extender has no pod in the namespace {system}; --system names another"
         )
-    ready = [pod for pod in pods if _is_ready(pod)]
+    # The kubelet has found it ready, and it is to stay.
+    staying = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
+    ready = [
+        pod
+        for pod in staying
+        if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+    ]
     if not ready:
         raise BadInputError(f"{flag}: no pod of the extender in the namespace {system} is ready")
     return max(ready, key=_term).metadata.name
@@ -192,12 +198,6 @@ def _replica(flag: str, access: Access, system: str) -> str:
 
 def _missing(flag: str, right: str, system: str) -> str:
     return f"{flag}: you lack the right to {right} in the namespace {system}"
-
-
-def _is_ready(pod: Pod) -> bool:
-    """Whether the kubelet has found it ready, and it is to stay."""
-    told = {each.type: each.status for each in pod.status.conditions or ()}
-    return told.get("Ready") == "True" and pod.metadata.deletion_timestamp is None
 
 
 def _term(pod: Pod) -> int:

@@ -26,6 +26,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE, Standing
 from scheduler_extender.told.answers import Answer, answers_to
 from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.words import asked_text
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy
@@ -47,8 +48,7 @@ class Wanted:
     @property
     def text(self) -> str:
         """The request and the group in a few words."""
-        group = self.membership.text if self.membership is not None else ""
-        return f"{self.request.text} {group}".strip()
+        return asked_text(self.record(PodUid("")))
 
     @property
     def alike(self) -> Hashable:

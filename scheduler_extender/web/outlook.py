@@ -71,7 +71,13 @@ def waiting_queues(
     """The waiting pods, those that ask the same together, the most numerous first; and how many
     pods are left out. Only pods are looked at that have ``name`` in their name or in what they ask.
     After the ``deadline`` nobody is asked about any more. What would help is tried last."""
-    ordered = list(queues(pod for pod in waiting_pods(snapshot) if _has(pod, name)).values())
+    part = name.lower()
+    named = (
+        pod
+        for pod in waiting_pods(snapshot)
+        if part in pod.full_name.lower() or part in asked_text(pod).lower()
+    )
+    ordered = list(queues(named).values())
     found: list[Queue] = []
     told: dict[int, list[Answer]] = {}
     shown = 0
@@ -105,11 +111,6 @@ def waiting_queues(
     for number, answered in told.items():
         found[number] = _with_helps(snapshot, ordered[number][0], found[number], answered, deadline)
     return found, sum(map(len, ordered)) - shown
-
-
-def _has(pod: PodRecord, name: str) -> bool:
-    part = name.lower()
-    return not part or part in pod.full_name.lower() or part in asked_text(pod).lower()
 
 
 def _with_helps(

@@ -233,7 +233,11 @@ class Pages:
             for pod in facts.pods.living
             if part in pod.full_name.lower()
         ]
-        pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
+        pods.sort(key=lambda pod: (pod.namespace, pod.name))
+        pods.sort(  # those with the most GPUs first
+            key=lambda pod: pod.request.count if isinstance(pod.request, GpuRequest) else 0,
+            reverse=True,
+        )
         return page(
             "waiting.html",
             "/map/waiting",
@@ -272,10 +276,6 @@ class Pages:
             more_pods=max(0, len(pods) - RUNNING),
             dated=any(pod.started is not None for pod in pods),
         )
-
-
-def _gpus(pod: PodRecord) -> int:
-    return pod.request.count if isinstance(pod.request, GpuRequest) else 0
 
 
 def _word(facts: NodeFacts, pod: PodRecord, broken: Collection[PodUid]) -> str:
