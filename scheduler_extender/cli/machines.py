@@ -9,7 +9,6 @@ from pathlib import Path
 import typer
 import yaml
 from pydantic import ValidationError
-from rich.table import Table
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import name_of, standard_output, tell, text_of
@@ -17,7 +16,7 @@ from scheduler_extender.quantities import memory as memory_in
 from scheduler_extender.terminal import column, show, table
 from topology import codec
 from topology.core.devices import Bytes, NodeName
-from topology.machines import MACHINES, Machine, UnknownMachine, machine
+from topology.machines import MACHINES, UnknownMachine, machine
 from topology.machines.notation import STOCK
 from topology.sources import MAX_TEXT, SourceError, read
 
@@ -39,15 +38,12 @@ def print_one(name: str, *, as_matrix: bool) -> None:
         known = machine(name)
     except UnknownMachine as error:
         raise BadInputError(str(error)) from error
-    if as_matrix:
-        show(standard_output(), _matrix(known))
-    else:
+    if not as_matrix:
         document = codec.encode(known.topology(known.name))
         typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
-
-
-def _matrix(shown: Machine) -> Table:
-    topology = shown.topology("node")
+        return
+    topology = known.topology("node")
+    gpus = topology.gpus
 
     def link(q: int, p: int) -> str:
         joined = topology.shape.links[p][q]
@@ -55,13 +51,13 @@ def _matrix(shown: Machine) -> Table:
             return "X"
         return f"NV{joined.nvlinks} {joined.pcie.label}" if joined.nvlinks else joined.pcie.label
 
-    gpus = topology.gpus
-    return table(
+    matrix = table(
         range(len(gpus)),
         column("", lambda p: f"GPU{gpus[p].index}"),
         *(column(f"GPU{gpu.index}", partial(link, q)) for q, gpu in enumerate(gpus)),
         column("NUMA", lambda p: str(gpus[p].numa_node)),
     )
+    show(standard_output(), matrix)
 
 
 def print_pasted(

@@ -18,7 +18,6 @@ from topology.core.devices import MIB, GpuResource
 from topology.core.mig import MIG
 from topology.core.placement import Rejection, used_memory
 from topology.core.pools import count, gpus
-from topology.core.requests import GpuRequest
 
 
 class SharedGpu(Struct, frozen=True):
@@ -246,7 +245,12 @@ def _refusals(cluster: Cache, facts: NodeFacts) -> Iterator[Refusal]:
     ignored = cluster.settings.refusals is Refusals.IGNORE
     for resource, backoffs in facts.history.backoffs.items():
         rows = [
-            (_kind(kind), facts.refusing(kind) is not None, backoff)
+            (
+                # What pods ask, with what static CPU and Memory Managers would give them.
+                ", ".join(filter(None, (kind.text, kind.exclusive.text))),
+                facts.refusing(kind) is not None,
+                backoff,
+            )
             for kind, backoff in backoffs.of_kind.items()
         ]
         if backoffs.of_node is not None:
@@ -262,8 +266,3 @@ def _refusals(cluster: Cache, facts: NodeFacts) -> Iterator[Refusal]:
                 takes_no_pods=shut and not ignored,
                 tried_again_in_seconds=round(paused),
             )
-
-
-def _kind(kind: GpuRequest) -> str:
-    """What pods of a kind ask, with what static CPU and Memory Managers would give them."""
-    return ", ".join(filter(None, (kind.text, kind.exclusive.text)))

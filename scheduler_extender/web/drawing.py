@@ -126,7 +126,11 @@ def whole(node: NodeState) -> Markup:
         mark = _TEXT.format(x=spot[0], y=spot[1] + 6, css=_ground(state).value, text=str(gpu.index))
         inside = Markup("").join([tip, *_gpu(spot, state, dot), mark])
         parts.append(Markup('<g class="gpu">{}</g>').format(inside))
-    parts += _numa_labels(topology, spots, scale)
+    cx, cy = scale.centre
+    for gpu, (x, y) in zip(topology.gpus, spots, strict=True):
+        if gpu.numa_node is not None:  # between the GPU and the middle
+            dx, dy = cx + (x - cx) * 0.79, cy + (y - cy) * 0.79
+            parts.append(_TEXT.format(x=dx, y=dy + 4, css="numa", text=f"N{gpu.numa_node}"))
     return _svg("graph", scale, in_words(node), parts)
 
 
@@ -219,7 +223,11 @@ def _wires(
     at = topology.position_of_index
     pod_on = [{h.uid for h in state.holders} if not state.partly else set() for state in node.gpus]
     if any(link.nvlinks and link.via is Via.SWITCH for link in topology.links):
-        yield from _hub(spots, scale)
+        cx, cy = scale.centre
+        spokes = "".join(f"M{cx:.0f} {cy:.0f}L{x:.0f} {y:.0f}" for x, y in spots)
+        yield _LINE.format(css="wire", path=spokes, thick=2 * min(scale.width / 104, 2), tip="")
+        size = 14 if scale.width <= SMALL.width else 40
+        yield _HUB.format(x=cx - size / 2, y=cy - size / 2, size=size)
     paths: dict[tuple[str, int, str], list[str]] = {}
     for link in topology.links:
         if not link.nvlinks or link.via is not Via.DIRECT:
@@ -236,14 +244,6 @@ def _wires(
         thick = round(min(0.7 + 0.6 * nvlinks, 4.5) * min(grow, 1.7), 1)
         title = _TIP.format(tip) if tip else Markup("")
         yield _LINE.format(css=css, path="".join(found), thick=thick, tip=title)
-
-
-def _hub(spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
-    cx, cy = scale.centre
-    spokes = "".join(f"M{cx:.0f} {cy:.0f}L{x:.0f} {y:.0f}" for x, y in spots)
-    yield _LINE.format(css="wire", path=spokes, thick=2 * min(scale.width / 104, 2), tip="")
-    size = 14 if scale.width <= SMALL.width else 40
-    yield _HUB.format(x=cx - size / 2, y=cy - size / 2, size=size)
 
 
 def _nics(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
@@ -264,6 +264,7 @@ def _nics(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[
         taken.append(angle)
         x, y = cx + 252 * math.cos(angle), cy + 208 * math.sin(angle)
         lines = "".join(f"M{x:.0f} {y:.0f}L{gx:.0f} {gy:.0f}" for gx, gy in near)
+        name = nic.name if len(nic.name) <= 7 else "…" + nic.name[-6:]
         tip = _TIP.format(f"{nic.name}: {best.label} to its nearest GPUs")
         yield _LINE.format(css="near", path=lines, thick=1.5, tip=tip)
         yield Markup(
@@ -272,20 +273,6 @@ def _nics(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[
         ).format(
             x=x - 22,
             y=y - 9,
-            mark=_TEXT.format(x=x, y=y + 4, css="nicname", text=_short(nic.name)),
+            mark=_TEXT.format(x=x, y=y + 4, css="nicname", text=name),
             tip=tip,
         )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 7 else "…" + name[-6:]
-
-
-def _numa_labels(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
-    """The NUMA node of each GPU, between it and the middle."""
-    cx, cy = scale.centre
-    for gpu, (x, y) in zip(topology.gpus, spots, strict=True):
-        if gpu.numa_node is not None:
-            text = f"N{gpu.numa_node}"
-            dx, dy = cx + (x - cx) * 0.79, cy + (y - cy) * 0.79
-            yield _TEXT.format(x=dx, y=dy + 4, css="numa", text=text)

@@ -66,9 +66,10 @@ class Filters:
         seen = [node for node in nodes if self._lets(node)]
         if not self.like:
             return seen
-        key = _keys(self).get(self.by, _looks)
-        wanted = next((key(node) for node in seen if node.name == self.like), None)
-        return [node for node in seen if key(node) == wanted] if wanted is not None else []
+        by = next((each for each in Likeness if each.value == self.by), Likeness.LOOKS)
+        keys = {node.name: _key(node, by, self) for node in seen}
+        wanted = keys.get(NodeName(self.like))
+        return [node for node in seen if keys[node.name] == wanted] if wanted is not None else []
 
     def _lets(self, node: NodeState) -> bool:
         if self.kind and node.kind != self.kind:
@@ -199,16 +200,18 @@ def glance(nodes: Sequence[NodeState], filters: Filters) -> Glance:
         by_kind.setdefault(node.kind, []).append(node)
     ordered = sorted(by_kind, key=lambda kind: (-len(by_kind[kind]), kind))
     rooms = _rooms([len(by_kind[kind]) for kind in ordered[:KINDS]])
+    sections = []
+    for kind, room in zip(ordered[:KINDS], rooms, strict=True):
+        tiles = _tiles(by_kind[kind], room, filters, alone=len(seen) <= ALONE)
+        unseen = sum(tile.many for tile in tiles[room:])
+        sections.append(KindSection(kind, totals(by_kind[kind]), tuple(tiles[:room]), unseen))
     return Glance(
         filters,
         len(nodes),
         totals(seen),
         Counter(flag for node in seen for flag in node.flags),
         kinds_of(nodes),
-        tuple(
-            _section(kind, by_kind[kind], room, filters, alone=len(seen) <= ALONE)
-            for kind, room in zip(ordered[:KINDS], rooms, strict=True)
-        ),
+        tuple(sections),
         max(0, len(ordered) - KINDS),
     )
 
@@ -236,19 +239,11 @@ def _rooms(sizes: Sequence[int]) -> list[int]:
     return found
 
 
-def _section(
-    kind: str, nodes: list[NodeState], room: int, filters: Filters, *, alone: bool
-) -> KindSection:
-    tiles = _tiles(nodes, room, filters, alone=alone)
-    unseen = sum(tile.many for tile in tiles[room:])
-    return KindSection(kind, totals(nodes), tuple(tiles[:room]), unseen)
-
-
 def _tiles(nodes: list[NodeState], room: int, filters: Filters, *, alone: bool) -> list[Tile]:
     """Drawings of all nodes, those first that stand for most; they may be too many for the room."""
     if alone and len(nodes) <= room:
         return [Tile(node, (node.name,), found=filters.found(node)) for node in nodes]
-    keys = {node.name: [key(node) for key in _keys(filters).values()] for node in nodes}
+    keys = {node.name: [_key(node, each, filters) for each in Likeness] for node in nodes}
     found: list[Tile] = []
     for level, _ in enumerate(Likeness):
         groups = _together(nodes, lambda node: keys[node.name][level])  # noqa: B023 (used at once)
@@ -272,25 +267,14 @@ def _tile(
     return Tile(sample, names, alike, filters.found(sample))
 
 
-def _keys(filters: Filters) -> Mapping[str, Callable[[NodeState], Hashable]]:
-    """By the value of each likeness: equal for nodes that are alike so, the nearest one first."""
-
-    def looks(node: NodeState) -> Hashable:
-        return *_looks(node), filters.found(node)
-
-    def uses(node: NodeState) -> Hashable:
-        return tuple(_counts(node, Likeness.USES).items()), node.flags
-
-    def held(node: NodeState) -> Hashable:
-        return tuple(_counts(node, Likeness.HELD).items()), node.flags
-
-    return {"looks": looks, "uses": uses, "held": held}
-
-
-def _looks(node: NodeState) -> tuple[Hashable, ...]:
-    """All that a drawing of the node shows but its name."""
+def _key(node: NodeState, likeness: Likeness, filters: Filters) -> Hashable:
+    """Equal for nodes that are alike so: in all that a drawing of the node shows but its name, or
+    in how many GPUs stand how."""
+    if likeness is not Likeness.LOOKS:
+        return tuple(_counts(node, likeness).items()), node.flags
     shape = node.topology.shape if node.topology is not None else None
-    return shape, tuple(gpu.key for gpu in node.gpus), node.together, node.flags, node.coming
+    gpus = tuple(gpu.key for gpu in node.gpus)
+    return shape, gpus, node.together, node.flags, node.coming, filters.found(node)
 
 
 def _counts(node: NodeState, likeness: Likeness) -> dict[str, int]:
