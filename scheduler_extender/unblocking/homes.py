@@ -24,7 +24,7 @@ from scheduler_extender.state.node.facts import Devices, NodeFacts
 from scheduler_extender.state.node.transitions import with_bind_in_flight
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
-from scheduler_extender.state.pods.standing import Amounts, Others, nobody_knows
+from scheduler_extender.state.pods.standing import Amounts, Others
 from scheduler_extender.unblocking.victims import TIED, guarantees
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection, Verdict
@@ -39,7 +39,7 @@ class Spare:
     """The room on all nodes. ``unknown`` are those of which it was not known when it was asked for:
     they count as having room."""
 
-    def __init__(self, others: Others = nobody_knows) -> None:
+    def __init__(self, others: Others) -> None:
         self._others = others
         self._known: dict[NodeName, Amounts | None] = {}
         self.unknown: set[NodeName] = set()
@@ -52,7 +52,11 @@ class Spare:
         asks = wanted(pod)
         if facts.node_object.allocatable is None:
             return True  # as in a cluster file: no limit is known
-        others = self._of(facts.name)
+        if facts.name not in self._known:
+            if len(self._known) >= MAX_NODES:
+                raise OutOfTimeError
+            self._known[facts.name] = self._others(facts.name)
+        others = self._known[facts.name]
         if others is None:
             self.unknown.add(facts.name)
         free = dict(facts.node_object.allocatable)
@@ -67,13 +71,6 @@ class Spare:
         return all(
             free.get(name, 0) >= amount for name, amount in asks if not partial or name in named
         )
-
-    def _of(self, name: NodeName) -> Amounts | None:
-        if name not in self._known:
-            if len(self._known) >= MAX_NODES:
-                raise OutOfTimeError
-            self._known[name] = self._others(name)
-        return self._known[name]
 
 
 def wanted(pod: PodRecord) -> Amounts:
