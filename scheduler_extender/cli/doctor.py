@@ -19,7 +19,7 @@ from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import Form
 from scheduler_extender.doctor.checks import judged
 from scheduler_extender.doctor.findings import Finding, State
-from scheduler_extender.doctor.looking import Asked, look
+from scheduler_extender.doctor.looking import Asked, Look
 from scheduler_extender.doctor.seen import Configuration
 from scheduler_extender.terminal import column, fits, show, stacked, table
 
@@ -48,16 +48,14 @@ def examine(
         with forwarded("--forward", access, system, METRICS) as port:
             metrics = port.text("/metrics")
     with asking(access) as (api, namespace):
-        seen = look(
-            api,
-            Asked(
-                system=system,
-                version=version("gpu-topology"),
-                namespace=namespace,
-                files=files,
-                metrics=metrics,
-            ),
+        asked = Asked(
+            system=system,
+            version=version("gpu-topology"),
+            namespace=namespace,
+            files=files,
+            metrics=metrics,
         )
+        seen = Look(api, asked).all()
         lines = [
             Line(name, each, not number)
             for name, found in judged(seen).items()

@@ -9,7 +9,6 @@ another NUMA node begins.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -54,30 +53,19 @@ MARKS = {
 """What stands around cells and between them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """GPUs that belong together, by position, those of one NUMA node after the other."""
-
-    parts: tuple[tuple[int, ...], ...]
-    opens: str = ""
-    closes: str = ""
-
-
-def groups(topology: NodeTopology) -> list[Group]:
-    """The GPUs by what joins them, ordered by their lowest index."""
+def groups(topology: NodeTopology) -> Iterator[tuple[list[list[int]], str, str]]:
+    """The GPUs by what joins them, ordered by their lowest index: by position, those of one NUMA
+    node after the other, and what stands before and behind them."""
     shape = topology.shape
     nvlinked = frozenset(link for link in shape.distinct_links if link.nvlinks)
     near = frozenset(link for link in shape.distinct_links if link.kind >= LinkKind.PXB)
     joins, opens, closes = (nvlinked, "[", "]") if nvlinked else (near, "(", ")")
-    found = []
     for mask in _joined(shape, shape.rows(joins)):
         by_numa: dict[int, list[int]] = {}
         for p in positions(mask):
             by_numa.setdefault(_numa(shape, p), []).append(p)
-        parts = tuple(map(tuple, by_numa.values()))  # the one with the lowest position first
-        alone = mask.bit_count() == 1
-        found.append(Group(parts, "" if alone else opens, "" if alone else closes))
-    return found
+        parts = list(by_numa.values())  # the one with the lowest position first
+        yield (parts, "", "") if mask.bit_count() == 1 else (parts, opens, closes)
 
 
 def _numa(shape: Shape, position: int) -> int:
@@ -106,11 +94,11 @@ def node_cells(state: NodeState) -> list[Text]:
     width = len(str(topology.gpus[-1].index)) if topology.gpus else 1
     found: list[Text] = []
     before: int | None = None
-    for group in groups(topology):
-        first_numa = _numa(topology.shape, group.parts[0][0])
+    for parts, opens, closes in groups(topology):
+        first_numa = _numa(topology.shape, parts[0][0])
         if before is not None and before != first_numa:
             found.append(Text("|", "dim"))
-        for number, part in enumerate(group.parts):
+        for number, part in enumerate(parts):
             if number:
                 found.append(Text("|", "dim"))
             for p in part:
@@ -119,10 +107,10 @@ def node_cells(state: NodeState) -> list[Text]:
                 if gpu.partly and gpu.use is not Use.SICK:
                     letter = letter.lower()
                 found.append(Text(f"{topology.gpus[p].index:>{width}}{letter}", style))
-        first = -sum(map(len, group.parts)) - len(group.parts) + 1
-        found[first] = Text.assemble((group.opens, "dim"), found[first])
-        found[-1] = Text.assemble(found[-1], (group.closes, "dim"))
-        before = _numa(topology.shape, group.parts[-1][-1])
+        first = -sum(map(len, parts)) - len(parts) + 1
+        found[first] = Text.assemble((opens, "dim"), found[first])
+        found[-1] = Text.assemble(found[-1], (closes, "dim"))
+        before = _numa(topology.shape, parts[-1][-1])
     return found
 
 

@@ -69,16 +69,14 @@ class Asked:
     metrics: str | None = None
 
 
-def look(api: ApiServer, asked: Asked) -> Seen:
-    """Look at everything. Raises :class:`.ApiFailure` where the API server does not answer."""
-    return _Look(api, asked).all()
+class Look:
+    """A look at a cluster and what is installed."""
 
-
-class _Look:
     def __init__(self, api: ApiServer, asked: Asked) -> None:
         self._api, self._asked = api, asked
 
     def all(self) -> Seen:
+        """What is seen. Raises :class:`.ApiFailure` where the API server does not answer."""
         asked, ours = self._asked, self._asked.system
         records = self._list(RECORDS_PATH, "GPUTopology records", Record, page=RECORDS_PAGE)
         cluster, unseen = self._cluster()

@@ -10,7 +10,7 @@ import yaml
 from scheduler_extender.cli import main
 from scheduler_extender.doctor.checks import judged
 from scheduler_extender.doctor.findings import Finding
-from scheduler_extender.doctor.looking import Asked, look
+from scheduler_extender.doctor.looking import Asked, Look
 from scheduler_extender.doctor.seen import Configuration
 from tests import installation
 from tests.commands import ROOT, Done, asked
@@ -77,7 +77,7 @@ class Site(installation.Installation):
         file = Configuration(where="config.yaml", text=self.file.read_text())
         api = ApiServer.from_kubeconfig(self.kubeconfig)
         try:
-            return judged(look(api, Asked(system=SYSTEM, version="0.1.0", files=[file])))
+            return judged(Look(api, Asked(system=SYSTEM, version="0.1.0", files=[file])).all())
         finally:
             api.close()
             self.fake.allow()
