@@ -42,7 +42,6 @@ from scheduler_extender.told.words import listed, sets_text, verdict_text
 
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_FILES = 4096
-NO_FILE = "Missing argument 'FILE'"
 SHOWN_NODES = 200
 KEYS = 3
 """Columns that every part of a table would have to repeat: node, verdict and score."""
@@ -101,7 +100,8 @@ def read_files(paths: Iterable[Path]) -> Read:
                 raise BadInputError(f"allowed are {MOST_PODS:,} pods at a time, here are more")
     if not wanted:
         more = f" (and {len(nothing) - 1:,} more)" if nothing[1:] else ""
-        *others, last = faults or [f"{each}{more}" for each in nothing[:1]] or [NO_FILE]
+        empty = [f"{first}{more}" for first in nothing[:1]]
+        *others, last = faults or empty or ["Missing argument 'FILE'"]
         for fault in others:
             tell(f"error: {fault}")
         raise BadInputError(last)
