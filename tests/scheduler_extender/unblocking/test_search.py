@@ -70,7 +70,7 @@ def test_a_node_about_which_deciding_fails_is_left_out(monkeypatch: pytest.Monke
             raise OverflowError("a fault of ours")
         return placement.assess(kubelet, *rest)
 
-    monkeypatch.setattr("scheduler_extender.framework.rule.assess", assess)
+    monkeypatch.setattr("scheduler_extender.framework.rules.devices.assess", assess)
     held = {PAIRS: {"a": Held((0,)), "b": Held((2,))}, DGX: {"c": Held((0, 1, 2, 3, 4, 5, 6))}}
     assert set(steps(plan_for(cluster_of(held), pair())).values()) == {"pairs"}
 
