@@ -5,8 +5,8 @@ kubelets and NVIDIA's device plugin are emulated (:mod:`topology.emulation`). A 
 what it would choose in a cluster: a node. Time is virtual, and deciding takes none of it.
 
 From a trace line to a table row: :mod:`sources` makes jobs of a trace, :mod:`sweep` says which
-simulations there are, :mod:`simulation` lets the jobs arrive, wait (:mod:`queues`), run and leave
-on a :mod:`fleet` where a :mod:`policy` puts them, and :mod:`figures` puts the seeds together.
+simulations there are, :mod:`simulation` lets the jobs arrive, wait, run and leave on a
+:mod:`fleet`, where a :mod:`policy` puts them, and :mod:`figures` puts the seeds together.
 
 Not to be compared with :mod:`benchmarks.papers`, in which policies pick GPUs for everybody.
 """

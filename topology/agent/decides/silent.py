@@ -116,23 +116,20 @@ class FlappingBook:
         """
         if state.rounds != self._rounds:
             self._rounds = state.rounds
-            self._look(state, gone, now)
+            silent = {vital.uuid: vital for vital in state.vitals if vital.silent}
+            silent |= {uuid: Vitals(uuid, lost=True) for uuid in gone}
+            for uuid in silent:
+                if uuid not in self._silent or uuid in self._answers_since:
+                    recent = [at for at in self._silences[uuid] if now - at < WITHIN]
+                    self._silences[uuid] = [*recent[-1:], now]
+                self._answers_since.pop(uuid, None)
+            for uuid in self._silent.keys() - silent.keys():
+                since = self._answers_since.setdefault(uuid, now)
+                often = len(self._silences[uuid]) > 1
+                if not often or now - since >= ANSWERS_FOR:
+                    del self._silent[uuid], self._answers_since[uuid]
+            self._silent |= silent
         held = self._silent.keys() & self._answers_since.keys()
         return replace(
             state, vitals=tuple(self._silent[v.uuid] if v.uuid in held else v for v in state.vitals)
         )
-
-    def _look(self, state: NvmlState, gone: Collection[GpuUuid], now: float) -> None:
-        silent = {vital.uuid: vital for vital in state.vitals if vital.silent}
-        silent |= {uuid: Vitals(uuid, lost=True) for uuid in gone}
-        for uuid in silent:
-            if uuid not in self._silent or uuid in self._answers_since:
-                recent = [at for at in self._silences[uuid] if now - at < WITHIN]
-                self._silences[uuid] = [*recent[-1:], now]
-            self._answers_since.pop(uuid, None)
-        for uuid in self._silent.keys() - silent.keys():
-            since = self._answers_since.setdefault(uuid, now)
-            often = len(self._silences[uuid]) > 1
-            if not often or now - since >= ANSWERS_FOR:
-                del self._silent[uuid], self._answers_since[uuid]
-        self._silent |= silent
