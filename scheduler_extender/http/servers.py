@@ -218,9 +218,8 @@ class Servers:
             loop.call_soon_threadsafe(self._servers[0].close_idle)
 
     async def _run(self, on_started: Callable[[], None], signals: bool) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         if signals:
-            loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stop)
         # Load what the libraries load late; otherwise the first verb holds the loop for 20 ms.

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from operator import attrgetter
 from typing import TypeVar
 
 from scheduler_extender.kube.cel import matches, words_of
@@ -66,15 +65,15 @@ class NodeDevices:
     def __init__(self, slices: Iterable[Slice], barred: Mapping[str, Barred]) -> None:
         # Pools of which a part is not there (yet): nobody gets their devices.
         self._incomplete = set[tuple[str, str]]()
-        read = list(_read(slices))
-        self._parts = _in_order(read, self._incomplete)
+        read = _in_order(_read(slices), self._incomplete)
+        self._parts = [part for part, _ in read]
         self.all: list[tuple[str, str, Published]] = []
         self._special = dict[int, str]()
         self.tainted: Mask = 0
         self._shared: Mask = 0  # those that a pod may get more than once
         self._gpus: tuple[object, Mask] = (), 0  # of the record that was asked about last
         self._number = next(_numbers)  # of these devices, for what is remembered of them
-        self._remember({each.key: devices for each, devices in read})
+        self._remember(read)
         for at, (driver, pool, device) in enumerate(self._devices()):
             published = device.published(driver, pool)
             self.all.append((driver, pool, published))
@@ -91,14 +90,14 @@ class NodeDevices:
         """They with their attributes. Those of one node are remembered: it is asked about several
         times in a row."""
         if _latest.number != self._number:
-            self._remember({each.key: devices for each, devices in _read(self._parts)})
+            self._remember(_read(self._parts))
         return _latest.devices
 
-    def _remember(self, devices: Mapping[str, list[Device]]) -> None:
+    def _remember(self, read: Iterable[_Part]) -> None:
         _latest.devices = [
             (part.spec.driver, part.spec.pool.name, device)
-            for part in self._parts
-            for device in devices[part.key]
+            for part, devices in read
+            for device in devices
         ]
         _latest.number = self._number
 
@@ -331,7 +330,10 @@ class _Latest(threading.local):
 _latest = _Latest()
 
 
-def _read(slices: Iterable[Slice]) -> Iterator[tuple[Slice, list[Device]]]:
+_Part = tuple[Slice, list[Device]]
+
+
+def _read(slices: Iterable[Slice]) -> Iterator[_Part]:
     """ResourceSlices with their devices. Raises :class:`DraError`."""
     found = 0
     for each in slices:
@@ -348,23 +350,22 @@ def _read(slices: Iterable[Slice]) -> Iterator[tuple[Slice, list[Device]]]:
         yield each, devices
 
 
-def _in_order(
-    read: Iterable[tuple[Slice, list[Device]]], incomplete: set[tuple[str, str]]
-) -> list[Slice]:
-    pools = defaultdict[tuple[str, str], list[Slice]](list)
-    late = set[str]()  # slices with a device that is bound late
-    for each, devices in read:
-        pools[each.spec.driver, each.spec.pool.name].append(each)
-        if any(device.binding_conditions for device in devices):
-            late.add(each.key)
+def _in_order(read: Iterable[_Part], incomplete: set[tuple[str, str]]) -> list[_Part]:
+    pools = defaultdict[tuple[str, str], list[_Part]](list)
+    for part, devices in read:
+        pools[part.spec.driver, part.spec.pool.name].append((part, devices))
     for pool, every in pools.items():
-        newest = max(each.spec.pool.generation for each in every)
-        pools[pool] = current = [each for each in every if each.spec.pool.generation == newest]
-        if any(each.spec.pool.resource_slice_count != len(current) for each in current):
+        newest = max(part.spec.pool.generation for part, _ in every)
+        pools[pool] = current = [each for each in every if each[0].spec.pool.generation == newest]
+        if any(part.spec.pool.resource_slice_count != len(current) for part, _ in current):
             incomplete.add(pool)
 
     def place(pool: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
-        return any(each.key in late for each in pools[pool]), pool
+        """Pools with a device that is bound late come last."""
+        listed = (device for _, devices in pools[pool] for device in devices)
+        return any(device.binding_conditions for device in listed), pool
 
-    in_order = (sorted(pools[pool], key=attrgetter("key")) for pool in sorted(pools, key=place))
+    in_order = (
+        sorted(pools[pool], key=lambda each: each[0].key) for pool in sorted(pools, key=place)
+    )
     return [each for some in in_order for each in some]
