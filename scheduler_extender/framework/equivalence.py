@@ -7,7 +7,7 @@ rest is answered as *undecided*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, count, repeat
 from operator import is_
@@ -18,7 +18,7 @@ from scheduler_extender.framework.decision import decide, prospect, undecided
 from scheduler_extender.framework.rules.freshness import OUT_OF_DATE, unless_blind
 from scheduler_extender.framework.rules.possible import unless_others_are_sure
 from scheduler_extender.state.answers.classes import State
-from scheduler_extender.state.answers.decision import Decision
+from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core import scoring
@@ -140,11 +140,12 @@ def _work_out(
     )
     of_each = {s: snapshot.facts(NodeName(n)) for s, n in one_of_each.items() if s is not None}
     classes = classes_of(snapshot.mix)
+    alike: dict[Hashable, Decision] = {}
     with deadline.ends():
         for state, facts in of_each.items():
             if state not in decisions:
                 interruptible()
-                decision = tried(snapshot, facts, decide, facts, request, settings)
+                decision = tried(snapshot, facts, _decided, facts, request, settings, alike)
                 if decision is None:
                     failed.add(state)
                     continue
@@ -164,6 +165,19 @@ def _work_out(
         decisions = {s: unless_blind(d, of_each[s], request) for s, d in decisions.items()}
     answers.decisions = unless_others_are_sure(settings, request, decisions)
     return failed
+
+
+def _decided(
+    facts: NodeFacts, request: GpuRequest, settings: Settings, alike: dict[Hashable, Decision]
+) -> Decision:
+    """What a node answers; those on which the pod gets the same devices are ``alike``."""
+    choice = facts.choice(request)
+    decision = None if choice is None else alike.get(choice)
+    if decision is None:
+        decision = decide(facts, request, settings)
+        if choice is not None:
+            alike[choice] = decision
+    return decision
 
 
 def tried(
@@ -221,16 +235,19 @@ def scores(answers: Answers, rooms: Sequence[int] | None = None) -> list[int]:
     A node of which nothing is known, or not yet, is scored as such. ``rooms`` are what is left of
     the nodes' racks (:func:`.members.rack_rooms`).
     """
+    unknown, closed = scoring.UNKNOWN, _closed(answers)
     keys: Sequence[State | _InRack | None] = answers.states
-    standing: dict[State | _InRack | None, _InRack] = {s: (s, 0) for s in answers.distinct}
-    if rooms is not None:
-        in_racks = list(zip(answers.states, _levels(answers, rooms), strict=True))
-        keys, standing = in_racks, {at: at for at in set(in_racks)}
-    merits = {key: _merit_at(answers, at) for key, at in standing.items()}
-    by_merit = scoring.scores(answers.request, {*merits.values(), scoring.UNKNOWN})
-    of = {
-        key: 0 if _refused(answers, at) else by_merit[merits[key]] for key, at in standing.items()
+    merits: dict[State | _InRack | None, Merit] = {
+        state: unknown if state is None else answers.merits.get(state, unknown)
+        for state in answers.distinct
     }
+    refused: set[State | _InRack | None] = {*closed}
+    if rooms is not None:
+        in_racks = list(zip(answers.states, _levels(answers, closed, rooms), strict=True))
+        keys, refused = in_racks, {at for at in in_racks if at[0] in closed}
+        merits = {at: replace(merits[at[0]], rack=at[1]) for at in {*in_racks}}
+    by_merit = scoring.scores(answers.request, {*merits.values(), unknown})
+    of = {key: 0 if key in refused else by_merit[merit] for key, merit in merits.items()}
     by_node = list(map(of.__getitem__, keys))
     if answers.undecided:
         for i, name in enumerate(answers.names):
@@ -243,22 +260,16 @@ _InRack = tuple[State | None, int]
 """A node's state, and the level of its rack."""
 
 
-def _levels(answers: Answers, rooms: Sequence[int]) -> list[int]:
+def _levels(answers: Answers, closed: set[State | None], rooms: Sequence[int]) -> list[int]:
     """The levels of the nodes' racks among those that a pod may go to: 0 for a node in no rack, 1
     for the fullest rack, and so on. The last level is that of all the others: scores are too few to
     tell hundreds of racks apart."""
     asked = zip(answers.states, rooms, strict=True)
-    open_to = {room for state, room in asked if room and not _refused(answers, (state, 0))}
+    open_to = {room for state, room in asked if room and state not in closed}
     level = {room: min(i, RACK_LEVELS) for i, room in enumerate(sorted(open_to), 1)}
     return [level.get(room, 0) for room in rooms]
 
 
-def _merit_at(answers: Answers, at: _InRack) -> Merit:
-    state, rack = at
-    merit = answers.merits.get(state, scoring.UNKNOWN) if state is not None else scoring.UNKNOWN
-    return replace(merit, rack=rack) if rack else merit
-
-
-def _refused(answers: Answers, at: _InRack) -> bool:
-    decision = answers.decisions.get(at[0]) if at[0] is not None else None
-    return decision is not None and decision.rejection is not None
+def _closed(answers: Answers) -> set[State | None]:
+    """The states in which nodes refuse the pod."""
+    return {state for state, each in answers.decisions.items() if each.rejection is not None}

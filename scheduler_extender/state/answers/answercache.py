@@ -51,15 +51,16 @@ class Table:
     merits: dict[State, Merit] = field(default_factory=dict)  # the same, weighed by the mix
     mix: Mix = ()
 
-    def weigh(self, state: State, mix: Mix) -> Merit | None:
-        """The merit of a state under ``mix``; None where it has not been worked out."""
+    def weighed(self, states: Iterable[State], mix: Mix) -> dict[State, Merit]:
+        """The merits of some states under ``mix``, as far as they have been worked out."""
         if self.mix is not mix:
             self.mix = mix
             self.merits.clear()
-        merit = self.merits.get(state)
-        if merit is None and self.classes == classes_of(mix) and state in self.prospects:
-            merit = self.merits[state] = self.prospects[state].weighed(mix)
-        return merit
+        found = {state: self.merits.get(state) for state in states}
+        foreseen = self.prospects if self.classes == classes_of(mix) else {}
+        for state in [s for s, merit in found.items() if merit is None and s in foreseen]:
+            found[state] = self.merits[state] = foreseen[state].weighed(mix)
+        return {state: merit for state, merit in found.items() if merit is not None}
 
     def put_prospect(self, state: State, prospect: Prospect, classes: RequestClasses) -> None:
         """Remember what a placement in this state would cost each class."""
@@ -179,10 +180,8 @@ class AnswerCache:
             table = self._table(request) if counts else self._tables.get(request, Table())
             known = table.decisions
             decisions = {state: known[state] for state in states if state in known}
-            merits = {}
-            for state, decision in decisions.items() if mix is not None else ():
-                if decision.rejection is None and (merit := table.weigh(state, mix or ())):
-                    merits[state] = merit
+            passing = (state for state, each in decisions.items() if each.rejection is None)
+            merits = {} if mix is None else table.weighed(passing, mix)
         return decisions, merits
 
     def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:

@@ -36,6 +36,7 @@ from topology.core.placement import (
     UNUSABLE,
     Reason,
     Rejection,
+    chosen,
 )
 from topology.core.report import Allocation, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
@@ -107,7 +108,7 @@ class NodeFacts:
     # The pods that are gone before that one comes; only in its own facts (:attr:`kept`).
     departing: frozenset[PodUid] = frozenset()
     _offers: dict[str, Offer | Rejection] = field(init=False, repr=False, default_factory=dict)
-    _keys: dict[str, Hashable] = field(init=False, repr=False, default_factory=dict)
+    _keys: dict[str, tuple[Hashable, ...]] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def topology(self) -> NodeTopology | None:
@@ -369,7 +370,7 @@ class NodeFacts:
 
     # All that its answers depend on.
 
-    def key(self, resource: str) -> Hashable:
+    def key(self, resource: str) -> tuple[Hashable, ...]:
         """All that the answers about this node over ``resource`` depend on.
 
         Nodes with equal keys answer every request alike. Where something is not known of the node,
@@ -379,6 +380,21 @@ class NodeFacts:
         if key is None:
             key = self._keys[resource] = _key(self, resource)
         return key
+
+    def choice(self, request: GpuRequest) -> Hashable | None:
+        """All that the answer to this one request depends on, where the pod's devices are settled
+        (:func:`.chosen`): what else is free, and in which order, counts no more. None elsewhere.
+
+        A reserved place and siblings depend on what is left, too.
+        """
+        offer = self.last_offer(request.resource)
+        if isinstance(offer, Rejection) or self.reserved_for is not None or request.in_company:
+            return None
+        found = chosen(offer.kubelet, offer.available_to(request), request)
+        if found is None:
+            return None
+        rest, *_ = self.key(request.resource)
+        return rest, *found
 
     def prepare(self) -> None:
         """Work out now what the next question about the node needs.
@@ -498,7 +514,7 @@ def _for_reservation(facts: NodeFacts) -> NodeFacts | None:
     return replace(facts, pods=pods, departing=departing, reserved_for=None)
 
 
-def _key(facts: NodeFacts, resource: str) -> Hashable:
+def _key(facts: NodeFacts, resource: str) -> tuple[Hashable, ...]:
     record, topology, report = facts.record, facts.topology, facts.report
     key: tuple[Hashable, ...] = (
         record.problem is not None,
@@ -523,8 +539,9 @@ def _key(facts: NodeFacts, resource: str) -> Hashable:
         offer = facts.last_offer(resource) if report is not None else NO_REPORT
         available = offer.availability if isinstance(offer, Offer) else offer
         shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
-        key += (shape, topology.allocator, topology.resources, available, record.missing)
+        key += (shape, topology.resources, record.missing)
         key += (facts.overcounted(resource), facts.pods.too_many_departed)
+        key = (key, topology.allocator, available)
     if facts.reserved_for is not None and facts.kept is not None:
         key += (facts.reserved_for.uid, facts.reserved_for.reservation, facts.kept.key(resource))
     return key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from topology.core.allocators import Allocator, Call, Outcomes, allocator
 from topology.core.devices import GpuResource, Mask, positions
@@ -90,6 +91,7 @@ class Kubelet:
         call = Call(self.shape, available, size, required, self.width, version)
         return self.allocator.outcomes(call)
 
+    @cached_property
     def settled(self) -> Kubelet:
         """One node for all that differ by what they would choose next, and in nothing else."""
         plugin = None if self.plugin is None else self.plugin.usual

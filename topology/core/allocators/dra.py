@@ -67,8 +67,9 @@ class FirstFit(Dra):
         """The one set that comes."""
         chosen: Mask = call.required
         for position in (*self.order, *positions(call.available)):
-            if chosen.bit_count() < call.size:
-                chosen |= call.available & 1 << position
+            if chosen.bit_count() == call.size:
+                break
+            chosen |= call.available & 1 << position
         return Outcomes((chosen,))
 
 

@@ -81,16 +81,29 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     """The verdict of a node in this state for this request.
 
     Pure, and remembered by its arguments: a request over thousands of nodes costs one evaluation
-    per distinct state. Where the choice is settled, all that matters is what is chosen. If GPUs are
-    shared, it also judges whether their memory is enough for every pod that may come there
-    (:mod:`.memory`), plain pods included.
+    per distinct state, or :func:`chosen` devices. If GPUs are shared, it also judges whether their
+    memory is enough for every pod that may come there (:mod:`.memory`), plain pods included.
     """
-    size, busy_with = request.effective_count, (now.unreported, now.releasing, now.departing)
-    simple = kubelet.allocator.settled and not any(busy_with) and not now.hidden
-    if simple and 0 < size <= now.devices_left and not request.exclusive:
-        chosen = kubelet.outcomes(now.free, size).sets or (now.free,)
-        kubelet, now = kubelet.settled(), Availability(chosen[0], sick=now.sick & chosen[0])
-    return _assessed(kubelet, now, request)
+    return _assessed(*(chosen(kubelet, now, request) or (kubelet, now)), request)
+
+
+def chosen(
+    kubelet: Kubelet, now: Availability, request: GpuRequest
+) -> tuple[Kubelet, Availability] | None:
+    """The node as if nothing were free but the devices that the pod gets, where these are settled
+    and nobody comes or goes: all that its verdict depends on. None elsewhere.
+
+    Where too few are left, it gets none: no order and no other device changes that.
+    """
+    size = request.effective_count
+    if not kubelet.allocator.settled or request.exclusive or not size:
+        return None
+    if now.unreported or now.releasing or now.departing or now.hidden:
+        return None
+    free = 0
+    if size <= now.devices_left:
+        free = (kubelet.outcomes(now.free, size).sets or (now.free,))[0]
+    return kubelet.settled, Availability(free, sick=now.sick & free)
 
 
 @memoized
