@@ -683,7 +683,11 @@ class Cache:
             and pod.reservation.lasts(self.today())
             and not _is_not_scheduled(pod)
         ]
-        return min(pods, key=_by_age, default=None)
+        return min(
+            pods,
+            key=lambda pod: (inf if pod.created is None else pod.created, pod.uid),
+            default=None,
+        )
 
     def _nominees(self, facts: NodeFacts) -> list[PodRecord]:
         """The pods that kube-scheduler has nominated to a node. Elsewhere than under DRA it keeps a
@@ -712,11 +716,6 @@ def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
 def _is_not_scheduled(pod: PodRecord) -> bool:
     """Whether kube-scheduler does not look at a pod: no pod is kept off a node for it."""
     return pod.ended or pod.deleting or pod.gated
-
-
-def _by_age(pod: PodRecord) -> tuple[float, PodUid]:
-    """Pods in this order are the oldest first."""
-    return inf if pod.created is None else pod.created, pod.uid
 
 
 def _what_decides_nominees(facts: NodeFacts) -> object:

@@ -233,10 +233,6 @@ class Occupants:
     def _leaving(self) -> list[PodRecord]:
         return [gone.pod for gone in self.leaving.values()]
 
-    def with_bound(self, pod: PodRecord) -> Occupants:
-        """The same with a pod that is bound here, or has changed."""
-        return replace(self, bound=self.bound.with_pod(pod))
-
     def with_in_flight(self, pod: PodRecord) -> Occupants:
         """The same with a pod whose bind is being written."""
         return replace(self, in_flight={**self.in_flight, pod.uid: pod})

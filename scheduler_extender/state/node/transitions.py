@@ -160,7 +160,8 @@ def without_node_object(facts: NodeFacts) -> NodeFacts:
 def with_pod(facts: NodeFacts, pod: PodRecord, *, listed: bool = False) -> NodeFacts:
     """A pod is bound here, or has changed. With ``listed`` others may have come before that, of
     which we hear only later."""
-    after = replace(facts, pods=facts.pods.with_bound(pod)).without_old_departed()
+    pods = replace(facts.pods, bound=facts.pods.bound.with_pod(pod))
+    after = replace(facts, pods=pods).without_old_departed()
     return after if listed else _with_success(facts, after, pod)
 
 

@@ -435,7 +435,8 @@ def _write_standing(
     standing = pod.standing
     if standing.priority:
         spec["priority"] = standing.priority
-    there = dict(asks_of(Pod(spec=msgspec.convert(spec, PodSpec)), _resource(request)))
+    managed = () if request is None else (request.resource,)
+    there = dict(asks_of(Pod(spec=msgspec.convert(spec, PodSpec)), managed))
     more = {name: n - there.get(name, 0) for name, n in standing.asks if n > there.get(name, 0)}
     if more:
         spec["overhead"] = {name: f"{amount}m" for name, amount in more.items()}
@@ -446,7 +447,3 @@ def _write_standing(
     if standing.controller:
         metadata["ownerReferences"] = [{"kind": standing.controller, "controller": True}]
     return metadata
-
-
-def _resource(request: GpuRequest | None) -> tuple[str, ...]:
-    return () if request is None else (request.resource,)
