@@ -142,7 +142,7 @@ def figures() -> Iterator[tuple[str, int]]:
     yield "  its packages", len(plan)
     yield "  arrows between them", sum(map(len, plan.values()))
     yield (
-        "public methods under the cluster's lock",
+        "public methods under the cache's lock",
         sum(not name.startswith("_") for name in dir(Cache)),
     )
     for what, (files, changes) in walks():

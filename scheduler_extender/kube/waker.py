@@ -74,7 +74,7 @@ class Waker:
         self._cluster = cluster
         self._api = api
         self._clock = clock
-        self._new: set[NodeName] = set()  # the cluster's lock guards it
+        self._new: set[NodeName] = set()  # the cache's lock guards it
         # Changed nodes in the order of their last change: its number, and when we heard of it.
         self._changed: dict[NodeName, tuple[int, float]] = {}
         self._names: list[NodeName] = []

@@ -30,7 +30,7 @@ from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.cluster.pods import Pods
 from scheduler_extender.state.cluster.snapshot import LastGroupPlaces, Snapshot
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
-from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains, same_objects
+from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains
 from scheduler_extender.state.groups.gangdomains import GangDomains
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node import transitions
@@ -49,7 +49,7 @@ from topology.core.requests import GpuRequest
 
 
 class Nodes:
-    """All nodes that are known. The cluster's lock guards it."""
+    """All nodes that are known. The cache's lock guards it."""
 
     def __init__(self, settings: Settings) -> None:
         self._nobody = Occupants(complete=settings.all_pods_known)
@@ -82,8 +82,11 @@ class Nodes:
             self.places.put(name, facts.reserved_for)
         else:
             self.places.pop(name)
-        if before is not None and facts.known and same_domains(before, facts):
-            return before, before.node_object.cordoned != facts.node_object.cordoned
+        if before is not None and facts.known:
+            if facts.has_objects_of(before):
+                return before, False
+            if same_domains(before, facts):
+                return before, before.node_object.cordoned != facts.node_object.cordoned
         if before is not None or facts.known:
             self._moved(before, facts)
         return before, True
@@ -624,7 +627,7 @@ class Cache:
         self.version += changed
         # Nobody is nominated to a node of which nothing was known: else a place was reserved there.
         changes = set[NodeName]()
-        if before is None or not same_objects(before, facts):
+        if before is None or not facts.has_objects_of(before):
             if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
                 changes.add(name)
             claimed = _claimed(facts)

@@ -130,7 +130,7 @@ class ByNode:
 
 
 class Pods:
-    """All pods that ask for devices. The cluster's lock guards it."""
+    """All pods that ask for devices. The cache's lock guards it."""
 
     def __init__(self) -> None:
         self.known: dict[PodUid, PodRecord] = {}

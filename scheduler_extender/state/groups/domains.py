@@ -30,15 +30,8 @@ def domain_of(facts: NodeFacts, kind: str) -> str | None:
     return facts.node_object.labels.get(kind) or None
 
 
-def same_objects(before: NodeFacts, after: NodeFacts) -> bool:
-    """Whether the node's two objects are the very same, as where its pods alone have changed."""
-    return before.record is after.record and before.node_object is after.node_object
-
-
 def same_domains(before: NodeFacts, after: NodeFacts) -> bool:
     """Whether a node is in the same domains of every kind."""
-    if same_objects(before, after):
-        return True
     fabrics = [facts.topology.fabric if facts.topology else None for facts in (before, after)]
     labels, others = before.node_object.labels, after.node_object.labels
     same_labels = labels is others or labels == others

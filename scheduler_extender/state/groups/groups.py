@@ -307,7 +307,7 @@ class GroupsSeen:
 
 
 class Groups:
-    """The members of all groups. The cluster's lock guards it.
+    """The members of all groups. The cache's lock guards it.
 
     Who has started first is told by what the binds have written, to the microsecond: so another
     replica finds the same order, whichever pod it sees first. Of two that have written the same

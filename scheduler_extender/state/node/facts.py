@@ -81,7 +81,7 @@ class Offer:
 
 Foresees = Callable[[str, Sequence[str]], Callable[["NodeFacts"], Devices | Rejection]]
 """For claims of a namespace that have no devices yet: the GPUs that kube-scheduler will give them
-on a node, or why it gives none, or why that cannot be said. Not for whoever has the cluster's lock.
+on a node, or why it gives none, or why that cannot be said. Not for whoever has the cache's lock.
 """
 
 
@@ -205,6 +205,10 @@ class NodeFacts:
             or self.pods.in_flight
             or self.reserved_for
         )  # leaving pods alone do not keep a node known
+
+    def has_objects_of(self, other: NodeFacts) -> bool:
+        """Whether the node's two objects are the very same there, as if pods alone changed."""
+        return self.record is other.record and self.node_object is other.node_object
 
     # What it offers.
 
