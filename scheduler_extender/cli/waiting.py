@@ -94,7 +94,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
     known: dict[object, Counts | None] = {}
     not_judged = {pod.uid for pod in look.claiming}
     for pod in waiting:
-        key, counts = alike(pod), None
+        key, counts = alike(snapshot.nominated.get(pod.uid, pod)), None
         if not isinstance(pod.request, Malformed) and pod.uid not in not_judged:
             if key not in known and not until.passed():
                 deadline = within(time.monotonic, EXPLAIN_SECONDS) if limited else NO_DEADLINE

@@ -30,7 +30,8 @@ NO_BUDGETS = " PodDisruptionBudgets are left out: they are not known."
 def cluster_file(cluster: Cache) -> Iterator[bytes]:
     """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
     snapshot = cluster.snapshot()
-    nodes, unbound, budgets = snapshot.nodes, snapshot.unbound, snapshot.budgets
+    nodes, budgets = snapshot.nodes, snapshot.budgets
+    unbound = [snapshot.waiting[pod.uid] for pod in snapshot.unbound]  # as the API server has them
     pods = [*unbound, *(pod for node in nodes for pod in node.pods.every)]
     here = {pod.uid for pod in pods} - {pod.uid for pod in unbound}
     kinds = {pod.membership.domain for pod in pods if pod.membership is not None}

@@ -503,6 +503,19 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
     assert (row["node"], row["verdict"], row["outcomes"]) == (NODE, "guaranteed", [[2, 3]])
 
 
+def test_of_two_pods_that_ask_the_same_waiting_tells_the_one_whose_claim_has_gpus(
+    claiming: Cluster,
+) -> None:
+    for name, gpus in (("second", (0, 1)), ("stranger", (2, 3))):
+        held = msgspec.json.decode(claim(f"of-{name}", *gpus, pod=name))
+        claiming.fake.put(f"{DRA}/namespaces/ns/resourceclaims", held)
+    for name in ("first", "second"):
+        claiming.pod(pod(2, NVLINK, name=name, uid=name), "ns")
+    done = asked(main, "waiting", "-n", "ns", "-o", "json", "--kubeconfig", claiming.kubeconfig)
+    takes = {row["pod"]: row["takes"] for row in json.loads(done.stdout)["pods"]}
+    assert (takes["ns/first"], takes["ns/second"]) == (1, 2), "both may go to the plugin's node"
+
+
 @pytest.mark.parametrize(
     "hidden", ["deviceclasses", "devicetaintrules", "resourceclaims", "resourceslices"]
 )

@@ -504,3 +504,11 @@ def test_what_kube_scheduler_gives_out_is_replayed() -> None:
     assert content.allocatable == {
         NodeName(name): Allocatable(1500, 10**18, 10**6) for name in ("most", "all")
     }
+
+
+def test_a_pod_whose_claim_has_gpus_is_nominated_by_nobody_in_the_file() -> None:
+    world = two_pairs()
+    world.claims.apply(claim("c", 0, 1, pod="wants"))
+    world.cluster.put_pod(record_of(pod(2, {"link": "nvlink"}, name="wants", uid="wants")))
+    assert [each.uid for each in world.cluster.snapshot().nominated.values()] == ["wants"]
+    assert b"nominatedNodeName" not in b"".join(cluster_file(world.cluster))
