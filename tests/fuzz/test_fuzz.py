@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz.targets import TARGETS
 
-SEEDS = range(400)
+SEEDS = range(200)
 
 
 @pytest.mark.parametrize("name", TARGETS)

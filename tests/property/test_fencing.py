@@ -12,7 +12,7 @@ import pytest
 
 from tests.property.fencing import RULES, gives_twice, served
 
-SEEDS = int(os.environ.get("GPU_TOPOLOGY_FENCING_SEEDS", "400"))
+SEEDS = int(os.environ.get("GPU_TOPOLOGY_FENCING_SEEDS", "200"))
 STEPS = 2500
 
 
