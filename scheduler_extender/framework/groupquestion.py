@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.members import Member, rack_rooms
 from scheduler_extender.framework.placecounter import PlaceCounter
-from scheduler_extender.membership import MAX_SIZE, NODE, NVLINK_DOMAIN
+from scheduler_extender.membership import MAX_SIZE, NODE, NVLINK_DOMAIN, Group
 from scheduler_extender.state.answers.answercache import PlaceCount
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction
@@ -49,6 +49,7 @@ from scheduler_extender.state.groups.groups import (
 )
 from scheduler_extender.state.node.arrivals import Arrivals
 from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection, always_met
 from topology.core.requests import NO_CONSTRAINTS
@@ -107,19 +108,40 @@ def _for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
     asking = snapshot.nominated.get(member.uid)
     if asking is not None and (nominated := asking.standing.nominated) is not None:
         own[nominated].add(member.uid)
-    for name in own.keys() - snapshot.own:
-        yield snapshot.facts(name).without(frozenset(own[name]))
     yielding = (snapshot.own & snapshot.places.keys()) - own.keys()
-    siblings = [
+    members = [
         pod
-        for pod in (snapshot.unbound if yielding and not member.alone else ())
+        for pod in (snapshot.unbound if yielding or own else ())
         if pod.membership is not None and pod.membership.group == group
-        if pod.uid != member.uid and not (pod.ended or pod.deleting)
+        if pod.uid == member.uid or not (member.alone or pod.ended or pod.deleting)
     ]
+    for name in own:
+        facts, next_one = snapshot.facts(name), _next_nominee(snapshot, name, group)
+        if name not in snapshot.own:
+            facts = facts.without(frozenset(own[name]))
+        kept = replace(facts, reserved_for=next_one)
+        stays = not all(kept.yields_to(pod.standing.priority) for pod in members)
+        yield kept if next_one is not None and stays else facts
     for name in yielding:
         facts, kept = snapshot.facts(name), (snapshot.base or snapshot).facts(name)
-        if not all(kept.yields_to(pod.standing.priority) for pod in siblings):
+        if not all(kept.yields_to(pod.standing.priority) for pod in members):
             yield replace(facts, reserved_for=snapshot.places[name])
+
+
+def _next_nominee(snapshot: Snapshot, name: NodeName, group: Group) -> PodRecord | None:
+    """The pod outside a group for which a nominated member's place would be kept without it: a node
+    keeps one place, that of the nominee of highest priority."""
+    place = snapshot.places.get(name)
+    if place is None or place.reservation is None or not place.reservation.by_nomination:
+        return None
+    others = [
+        pod
+        for pod in snapshot.nominated.values()
+        if pod.standing.nominated == name and not (pod.ended or pod.deleting or pod.gated)
+        if pod.membership is None or pod.membership.group != group
+    ]
+    first = min(others, key=lambda pod: (-pod.standing.priority, pod.uid), default=None)
+    return first and replace(first, reservation=place.reservation)
 
 
 class _GroupQuestion:

@@ -85,4 +85,5 @@ def alike(pod: PodRecord) -> Hashable:
     )
     itself = pod.uid if waits else None
     standing = pod.standing
-    return pod.request, pod.membership, standing.destinations, standing.priority, itself
+    open_to = standing.destinations, standing.asks
+    return pod.request, pod.membership, open_to, standing.priority, itself

@@ -39,6 +39,7 @@ class Results:
     group: GroupAnswer | None = None
     member: Member | None = None
     late: frozenset[str] = frozenset()  # nodes for which there was no time
+    for_now: bool = False  # a gang was sent to another domain just now: that ends by itself
 
     def judged(self, name: NodeName) -> NodeFacts:
         """The facts on which a node has answered."""

@@ -209,7 +209,7 @@ class Waker:
                 late_for_claims = results.late and pod.of_claims is not None
                 if results.passed or late_for_claims:
                     return True, tried
-                if results.late:
+                if results.late or results.for_now:
                     break
                 at += len(names or self._names)
                 tried = self._numbers[min(at, len(self._numbers)) - 1]

@@ -327,6 +327,15 @@ def beside_a_place_that_does_not_yield_to_a_sibling() -> Scene:
     return scene
 
 
+def where_a_member_and_a_stranger_are_nominated() -> Scene:
+    """The node keeps the member's place, and behind it that of the pod that was nominated there
+    with a lower priority: higher than the sibling's."""
+    scene = beside_a_place_that_does_not_yield_to_a_sibling()
+    scene.manifest["status"]["nominatedNodeName"] = "a-01"
+    scene.cluster.put_pod(record_of(scene.manifest))
+    return scene
+
+
 def beside_a_yielding_place_on_a_cordoned_node() -> Scene:
     scene = beside_a_yielding_place(trays=2)
     node = NodeObject(exists=True, cordoned=True)
@@ -512,6 +521,11 @@ SITUATIONS = [
     case(
         "2: a place yields to one member of two",
         beside_a_place_that_does_not_yield_to_a_sibling,
+        Right({"a-00": GROUP, "a-01": GROUP}, resolvable={"a-00", "a-01"}, main=GROUP),
+    ),
+    case(
+        "2: a place behind a member's own yields to one of two",
+        where_a_member_and_a_stranger_are_nominated,
         Right({"a-00": GROUP, "a-01": GROUP}, resolvable={"a-00", "a-01"}, main=GROUP),
     ),
     case(

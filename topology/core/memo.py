@@ -87,7 +87,7 @@ class Memoized(Memo[Any, R], Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer, remembered or worked out now."""
-        key: Any = (*args, _NAMED, *kwargs, *kwargs.values()) if kwargs else args
+        key: Any = (args, _NAMED, tuple(kwargs.items())) if kwargs else args
         value = self.young.get(key, _ABSENT)
         if value is not _ABSENT:
             return value  # type: ignore[no-any-return]

@@ -31,6 +31,7 @@ class Groups(SetRule):
             return
         if not binds:
             direction = asked.direction_of(member.membership)
+            results.for_now = direction.domain is not None
         elif member.membership.domain is None:
             return  # filter has kept the gang off: to refuse one now may leave it bound in part
         elif member.membership.gang:

@@ -1,8 +1,9 @@
 """Which pods a selector means, and which nodes a pod may be sent to, by Kubernetes' rules."""
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -65,6 +66,19 @@ class Destinations:
     selector: Selector = ()  # the node meets all of it
     terms: tuple[Selector | None, ...] = ()  # and one of these, if any; None means no node
     tolerations: tuple[Toleration, ...] = ()  # which cover the node's taints
+    # The terms that are one list of values, by the key; a list of host names may be long.
+    _listed: dict[tuple[str, bool], set[str]] = field(init=False, compare=False, repr=False)
+    _others: tuple[Selector, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        listed, others = defaultdict[tuple[str, bool], set[str]](set), list[Selector]()
+        for term in filter(None, self.terms):
+            if len(term) == 1 and term[0].operator == "In":
+                listed[term[0].key, term[0].of_field].update(term[0].values)
+            else:
+                others.append(term)
+        object.__setattr__(self, "_listed", dict(listed))
+        object.__setattr__(self, "_others", tuple(others))
 
     def bar(
         self, name: str, labels: Mapping[str, str], taints: tuple[Taint, ...], *, cordoned: bool
@@ -80,10 +94,16 @@ class Destinations:
             if not wanted.matches(labels):
                 return f"its nodeSelector {cut(f'{wanted.key}={wanted.values[0]}')}"
         fields = {NAME_FIELD: name}
-        fits = not self.terms or any(
-            term is not None
-            and all(wanted.matches(fields if wanted.of_field else labels) for wanted in term)
-            for term in self.terms
+        fits = (
+            not self.terms
+            or any(
+                (fields if of_field else labels).get(key) in values
+                for (key, of_field), values in self._listed.items()
+            )
+            or any(
+                all(wanted.matches(fields if wanted.of_field else labels) for wanted in term)
+                for term in self._others
+            )
         )
         return "" if fits else "its node affinity"
 

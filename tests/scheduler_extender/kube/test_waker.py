@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -25,9 +26,10 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import Reservation
 from scheduler_extender.state.pods.standing import BARE
-from scheduler_extender.wire import Taint
+from scheduler_extender.verbs import filter_nodes
+from scheduler_extender.wire import Pod, Taint
 from tests.dranodes import NODE, claim, two_pairs
-from tests.nodes import last_report, switched
+from tests.nodes import last_report, pod, record_of, switched
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
@@ -466,3 +468,44 @@ def test_a_pod_is_woken_where_the_place_of_another_group_moves_away(how: str) ->
         cluster.drop_pod(begun.uid)
     waker.round(200.0)
     assert sorted(name.rpartition("/")[2] for name in api.woken) == ["b-0", "b-1"]
+
+
+def test_pods_that_ask_for_other_cpus_answer_for_none_but_themselves() -> None:
+    cluster, api = Cache(lambda: 0.0, Settings(stale_after=None)), Api()
+    waker = Waker(cluster, api, clock=lambda: 0.0)
+    cluster.put_record(switched(4, "n"), Report("boot", 1))
+    has = (("cpu", 8000), ("nvidia.com/gpu", 4000))
+    cluster.put_node(NodeName("n"), NodeObject(allocatable=has, exists=True))
+    for name, cpu in ("big", "64"), ("small", "1"):
+        manifest = pod(2, {"link": "nvlink"}, name=name, uid=name)
+        manifest["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+        cluster.put_pod(replace(record_of(manifest), called_unschedulable=True))
+    for now in 1.0, 10.0, 60.0:
+        waker.round(now)
+    assert {*api.woken} == {"small"}
+
+
+def test_a_gang_is_woken_once_it_is_no_longer_sent_to_a_domain_that_is_full() -> None:
+    now = [0.0]
+    cluster, api = Cache(lambda: now[0], Settings(stale_after=None)), Api()
+    waker = Waker(cluster, api, clock=lambda: 0.0)
+    for name in "a", "b":
+        cluster.put_record(switched(4, name), Report("boot", 1))
+        cluster.put_node(NodeName(name), NodeObject(exists=True))
+    wants = {"link": "nvlink", "group-size": "2", "group-domain": "node"}
+    members = [pod(2, wants, name=name, uid=name) for name in ("m1", "m2")]
+    for member in members:
+        member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "gang"}
+        cluster.put_pod(record_of(member))
+    asked = filter_nodes(cluster, msgspec.convert(members[0], Pod), ["a", "b"])
+    assert asked.node_names == ["a"]
+    for member in members:  # kube-scheduler has not bound them, for a reason of its own
+        cluster.put_pod(replace(record_of(member), called_unschedulable=True))
+    waker.round(0.1)
+    now[0] = 2.0
+    api.woken.clear()
+    cluster.put_pod(record_of(pod(3, name="other", uid="other", node="a", phase="Running")))
+    for second in range(3, 90):
+        now[0] = float(second)
+        waker.round(now[0])
+    assert {*api.woken} == {"m1", "m2"}

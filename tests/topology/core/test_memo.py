@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from topology.core import memo
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
 from topology.core.graph import AllocatorFacts
@@ -115,3 +116,19 @@ def test_what_a_node_has_worked_out_of_itself_is_weighed_too() -> None:
     positions = node.position_of_uuid  # kept in the node
     assert bytes_of(positions) == bytes_of(tuple(positions.items()))
     assert bytes_of(node) > bytes_of(positions)
+
+
+def test_what_a_question_is_about_is_weighed_whether_names_are_given_or_not() -> None:
+    @memo.memoized
+    def answer(about: object, beside: object = None, more: object = None) -> None:
+        del about, beside, more
+
+    def weighed(*args: object, **named: object) -> int:
+        forget()
+        answer(*args, **named)
+        memo._weigh()
+        return memo._now.bytes
+
+    long = tuple(f"{n}" * 100 for n in range(4))
+    assert weighed(long) > 1000
+    assert weighed(long, beside=1, more=2) >= weighed(long, 1, 2)
