@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.wiring import isomorphic
 from topology.core.admission import Kubelet, admissions
 from topology.core.availability import Availability, Holder, Unreported
-from topology.core.belief import free_states
+from topology.core.belief import belief
 from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions, subsets
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
@@ -294,7 +294,7 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
         width=width,
     )
     counts = data.draw(several)
-    for state in free_states(kubelet, now, endings=True, one_container=False) or ():
+    for state in belief(kubelet, now, endings=True, one_container=False).free_states or ():
         pools = [state.free, state.free + sum(state.later)]
         found = admissions(kubelet, state.free, counts, releasing=state.later)
         for way in found.ways or ():

@@ -65,13 +65,6 @@ class Belief(NamedTuple):
     steps: int = 1
 
 
-def free_states(
-    kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
-) -> tuple[FreeState, ...] | None:
-    """Every free state of :func:`belief`."""
-    return belief(kubelet, now, endings=endings, one_container=one_container).free_states
-
-
 @memoized
 def belief(
     kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True

@@ -44,7 +44,7 @@ from typing import NamedTuple
 
 from topology.core.admission import Kubelet, Others, admissions, others_on
 from topology.core.availability import Availability
-from topology.core.belief import FreeState, free_states
+from topology.core.belief import FreeState, belief
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
 from topology.core.links import GBps, LinkKind
@@ -301,7 +301,7 @@ def _expected_losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
     key = now.outcome_key(endings=False, exclusive=request.exclusive)
-    believed = free_states(kubelet, key) or (FreeState(now.free),)
+    believed = belief(kubelet, key).free_states or (FreeState(now.free),)
     others = others_on(
         kubelet,
         key.room_for(kubelet, endings=False),

@@ -20,7 +20,7 @@ from topology.core.admission import (
     others_on,
 )
 from topology.core.availability import Availability, Unreported
-from topology.core.belief import free_states
+from topology.core.belief import belief
 from topology.core.budget import SPENT
 from topology.core.devices import GpuResource, Mask, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -168,9 +168,9 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
         earlier: list[Unreported] = []
         for pod in line["pods"]:
             counts = tuple((APP, n) for n in pod["containers"])
-            belief = free_states(kubelet, Availability(start, unreported=tuple(earlier)))
-            assert belief is not None
-            assert free in {state.free for state in belief}, line
+            known = belief(kubelet, Availability(start, unreported=tuple(earlier))).free_states
+            assert known is not None
+            assert free in {state.free for state in known}, line
             got = mask([i for container in pod["got"] for i in container])
             assert got in {way.shown for way in admissions(kubelet, free, counts).ways or ()}, line
             for n, (container, given) in enumerate(zip(counts, pod["got"], strict=True)):

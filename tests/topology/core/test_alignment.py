@@ -21,7 +21,7 @@ from topology.core.admission import (
     others_on,
 )
 from topology.core.availability import Availability
-from topology.core.belief import free_states
+from topology.core.belief import belief
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.pools import Pool, pack
@@ -196,8 +196,8 @@ def test_a_plugin_may_refuse_more_than_one_share(
 def test_withheld_gpus_may_come_back_but_only_if_much_may_happen() -> None:
     kubelet = node((0,), (0,), (0,), facts=AllocatorFacts("best-effort"))
     now = Availability(0b001, withheld=0b110)
-    assert {s.free for s in free_states(kubelet, now) or ()} == {0b001}
-    everything = {s.free for s in free_states(kubelet, now, endings=True) or ()}
+    assert {s.free for s in belief(kubelet, now).free_states or ()} == {0b001}
+    everything = {s.free for s in belief(kubelet, now, endings=True).free_states or ()}
     assert everything == {0b001, 0b011, 0b101, 0b111}
 
 
@@ -206,5 +206,5 @@ def test_shares_of_one_withheld_gpu_come_back_one_by_one() -> None:
     topology = NodeTopology(NodeName("n"), gpus(2), allocator=AllocatorFacts("distributed"))
     kubelet = Kubelet(topology.shape, topology.allocator, replicas=3)
     now = Availability(0, width=2, withheld=pack([0, 2], 2))
-    found = {s.free for s in free_states(kubelet, now, endings=True) or ()}
+    found = {s.free for s in belief(kubelet, now, endings=True).free_states or ()}
     assert found == {pack([0, n], 2) for n in (0, 1, 2)}

@@ -17,7 +17,7 @@ from tests.nodes import bridged, unreported
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.availability import Availability, Holder, Unreported
-from topology.core.belief import FreeState, _State, belief, free_states
+from topology.core.belief import FreeState, _State, belief
 from topology.core.devices import Mask, positions
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
@@ -51,7 +51,7 @@ def node() -> Kubelet:
 
 
 def masks(now: Availability, *, endings: bool = False) -> tuple[Mask, ...]:
-    found = free_states(node(), now, endings=endings)
+    found = belief(node(), now, endings=endings).free_states
     assert found is not None
     return tuple(state.free for state in found)
 
@@ -105,7 +105,7 @@ def test_what_is_hidden_may_be_what_the_kubelet_hands_out_no_more() -> None:
 
 
 def test_more_hidden_than_there_is_promises_nothing() -> None:
-    assert free_states(node(), Availability(0b0001, running=(Holder(0b1000, 2),))) is None
+    assert belief(node(), Availability(0b0001, running=(Holder(0b1000, 2),))).free_states is None
 
 
 def test_a_departed_pod_was_there_for_others_and_is_no_more() -> None:
@@ -211,7 +211,7 @@ def test_a_belief_that_grows_too_large_promises_nothing(monkeypatch: pytest.Monk
     belief.clear()
     now = Availability(0b11110, unreported=(unreported(1), unreported(1), unreported(1)))
     node = Kubelet(bridged(6).shape, AllocatorFacts("pairs-first"))
-    assert free_states(node, now) is None
+    assert belief(node, now).free_states is None
     found = assess(node, now, gpu_request(2, NVLINK))
     assert (found.verdict, found.hazards) == (Verdict.IMPOSSIBLE, ())  # too few are left
     now = Availability(0b111110, unreported=(unreported(1), unreported(1), unreported(1)))
@@ -251,5 +251,5 @@ def test_belief_is_every_history(free: Mask, pods: list[int], gone: list[int]) -
                     for way in admissions(DGX, mask, ((Role.APP, value),)).ways or ()
                 }
             expected |= reached
-    found = free_states(DGX, now)
+    found = belief(DGX, now).free_states
     assert found == tuple(sorted(FreeState(mask) for mask in expected))

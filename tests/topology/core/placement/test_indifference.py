@@ -15,7 +15,7 @@ from topology.core.admission import Kubelet
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import BEST_EFFORT
 from topology.core.availability import Availability, Holder, Unreported, unreported_order
-from topology.core.belief import free_states
+from topology.core.belief import belief
 from topology.core.budget import SPENT
 from topology.core.devices import NodeName
 from topology.core.graph import AllocatorFacts
@@ -126,7 +126,7 @@ def test_every_number_of_free_gpus_is_foreseen(kind: str, data: st.DataObject) -
     """Followed step by step, the pods leave no other number."""
     kubelet = node(kind)
     now = data.draw(states(kubelet.shape.size))
-    found = free_states(kubelet, now.outcome_key(endings=True), endings=True)
+    found = belief(kubelet, now.outcome_key(endings=True), endings=True).free_states
     assume(found is not None)
     assert found
     left = {state.free.bit_count() for state in found}
