@@ -128,7 +128,7 @@ class KubeScheduler(Actor):
         if entry.record.node is None and not entry.gone:
             entry.decided = self._clock.now
             entry.blind_for = self._extender.failing_for()
-            entry.view = self._extender.last_report(NodeName(node))
+            entry.view = self._extender.reports.get(NodeName(node))
             refusal = self._policy.bind(entry, node)
             if refusal in (NO_CLAIM.reason, NO_RECORD.reason) and self._clock.now < until:
                 self._clock.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))

@@ -48,7 +48,7 @@ class ExtenderWatches(Actor):
         self._watches = watches
         self._lives = 0
         self.names = WATCHES + (DRA_WATCHES if scene.by_dra else ())
-        self._reports: dict[NodeName, PublishedReport] = {}
+        self.reports: dict[NodeName, PublishedReport] = {}  # the last that the extender knows of
 
     def tell(self, watch: str, event: Event) -> None:
         """Deliver to the extender that runs now, unless it is killed in the meantime."""
@@ -71,19 +71,15 @@ class ExtenderWatches(Actor):
 
     def show(self, topology: NodeTopology, published: PublishedReport) -> None:
         """The extender learns of a report, unless it knows a later one."""
-        known = self._reports.get(topology.name)
+        known = self.reports.get(topology.name)
         if known is None or published.looked >= known.looked:
-            self._reports[topology.name] = published
+            self.reports[topology.name] = published
         self._scene.hearing.records.put_record(
             topology,
             published.report,
             uid=published.record,
             age=self._clock.now - published.looked,
         )
-
-    def last_report(self, node: NodeName) -> PublishedReport | None:
-        """The last report of a node that the extender knows of."""
-        return self._reports.get(node)
 
     def failing_for(self) -> float:
         """For how many seconds some watch has been failing; 0 where none does."""
@@ -93,7 +89,7 @@ class ExtenderWatches(Actor):
     def drop_undelivered(self) -> None:
         """The extender is killed: what is on its way reaches nobody."""
         self._lives += 1
-        self._reports.clear()
+        self.reports.clear()
 
     def reopen(self) -> None:
         """A new extender opens its watches."""
