@@ -58,9 +58,9 @@ def in_racks(kinds: Counter[str]) -> int:
     return kinds["rack"] + kinds["gang-rack"]
 
 
-def test_memory_that_nobody_adds_up_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_nobody_adds_up_is_counted(planted: pytest.MonkeyPatch) -> None:
     """A bug that is planted: its row says that something was not kept."""
-    monkeypatch.setattr(verdict, "short_of_memory", lambda *_: None)
+    planted.setattr(verdict, "short_of_memory", lambda *_: None)
     first = next(kind for kind in KINDS.values() if kind.workload == "shares")
     row = counted(play(first))
     assert row["memory_exceeded"] > 0

@@ -55,16 +55,14 @@ def test_every_promise_is_kept(what: Play) -> None:
 
 
 @pytest.mark.parametrize("kind", ["allocators", "containers", "slices", "memory"])
-def test_the_judge_finds_a_promise_that_is_broken(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_judge_finds_a_promise_that_is_broken(kind: str, planted: pytest.MonkeyPatch) -> None:
     """A bug that is planted: where some outcome is good, every one is called so."""
 
     def some_is_every(*asked: Any) -> Judgement:
         found = judged(*asked)
         return found._replace(every=found.some)
 
-    monkeypatch.setattr(verdict, "judged", some_is_every)
+    planted.setattr(verdict, "judged", some_is_every)
     assert play(replace(PLAYS[kind], pods=100)).broken["guaranteed"] > 0
 
 
@@ -78,7 +76,7 @@ def test_no_gang_is_half_bound_where_nothing_changes_after_filter() -> None:
     assert tally.gang_refusals == 0
 
 
-def test_gangs_that_filter_lets_go_anywhere_are_half_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gangs_that_filter_lets_go_anywhere_are_half_bound(planted: pytest.MonkeyPatch) -> None:
     """A bug that is planted: filter takes no group into account; bind does."""
     of_set = Groups.of_set
 
@@ -86,12 +84,12 @@ def test_gangs_that_filter_lets_go_anywhere_are_half_bound(monkeypatch: pytest.M
         if results.question.purpose is not Purpose.FILTER:
             of_set(rule, results, *asked)
 
-    monkeypatch.setattr(Groups, "of_set", only_bind)
+    planted.setattr(Groups, "of_set", only_bind)
     assert play(replace(GANGS, pods=100)).gang_refusals > 0
 
 
 def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
+    planted: pytest.MonkeyPatch,
 ) -> None:
     """A bug that is planted: bind takes filter's word. Pods come so fast that some are chosen for
     before the claims of those before them are known."""
@@ -106,16 +104,16 @@ def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
     sound = play(burst)
     assert (sound.broken.total(), sound.vetoes > 0) == (0, True)
     evaluate = evaluator.evaluate
-    monkeypatch.setattr(assume, "evaluate", unproven)
+    planted.setattr(assume, "evaluate", unproven)
     assert play(burst).broken.total() > 0
 
 
-def test_the_judge_finds_an_order_that_nobody_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_finds_an_order_that_nobody_has_read(planted: pytest.MonkeyPatch) -> None:
     """A bug that is planted: devices are thought to be taken in the order of their numbers."""
     outcomes = FirstFit.outcomes
 
     def by_number(allocator: FirstFit, call: Call) -> Outcomes:
         return outcomes(replace(allocator, order=tuple(sorted(allocator.order))), call)
 
-    monkeypatch.setattr(FirstFit, "outcomes", by_number)
+    planted.setattr(FirstFit, "outcomes", by_number)
     assert play(DRA).broken["guaranteed"] > 0
