@@ -30,10 +30,13 @@ settings.load_profile("any machine")
 # Tables are as wide here as in a pipe, whatever the terminal is that the tests were started from.
 os.environ.pop("COLUMNS", None)
 
+gc.disable()  # until the tests are collected: nearly all that is made there stays
+
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the 500,000 objects of pytest and of every imported module."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
