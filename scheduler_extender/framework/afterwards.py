@@ -121,6 +121,7 @@ class Afterwards:
     def _passing(self, member: Member) -> Mapping[str, str]:
         """A node of each domain that takes the member by itself as it is."""
         if self._one_of_each is None:
+            # As the waker asks: about all nodes, and those that are closed to the pod do not pass.
             question = replace(self._question, purpose=Purpose.WAKE, alone=True)
             results = evaluate(self._snapshot, question, None, self._deadline)
             if results.late:

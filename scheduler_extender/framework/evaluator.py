@@ -6,9 +6,10 @@
 3. The node's facts for this question: without the pod itself and whatever is taken to have gone,
    and with the devices that the pod's own claims have or will have.
 4. The node's own answer on these facts (:func:`.decision.decide`), remembered by equal nodes.
-5. Rules of the set of nodes that the pod may be sent to: ``--refusals possible`` and the pod's
-   group. A node that is closed to the pod by its selector, a taint or a cordon is asked for its own
-   answer, and no rule of the set counts it.
+5. On top of these answers: blind watches, and ``--refusals possible``.
+6. Rules of the set of nodes that the pod may be sent to: the pod's group. A node that is closed to
+   the pod by its selector, a taint or a cordon is asked for its own answer, and no rule of the set
+   counts it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def evaluate(
     """What these nodes, or all, answer at the moment of ``snapshot``.
 
     What is not worked out by the ``deadline`` is undecided, and among the results' ``late``. A bind
-    has none: refused for want of time, kube-scheduler would start again.
+    has none for its node's own answer, since kube-scheduler would start again; its group has as
+    long as a verb has, and else the bind is refused.
     """
     names = [facts.name for facts in snapshot.nodes] if names is None else names
     pod, request = question.pod, question.request or question.pod.request
@@ -57,7 +59,8 @@ def evaluate(
         request = counted(facts, pod, request)
     member = member_of(snapshot, pod.uid, pod.membership, request.alone)
     if member is not None and (facts is None or not facts.by_dra):
-        # Under DRA nobody comes before a pod that has its claim.
+        # Under DRA nobody comes before a pod that has its claim. Where a bind is decided again,
+        # siblings that have come since are not expected a second time.
         known = question.request if binds else None
         fewer = known is not None and known.company < member.request.company
         request = known if known is not None and fewer else member.request

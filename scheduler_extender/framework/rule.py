@@ -43,8 +43,9 @@ class Rule:
     """A reason, or several of one kind, for which nodes refuse a pod: kube-scheduler's Filter.
 
     All that it reads of a node is in :meth:`.NodeFacts.key`, so that nodes of one key share its
-    answer. So do those of one :meth:`.NodeFacts.choice`: where nobody comes or goes, and no place
-    is kept, it reads no more of what is free than what the pod gets. What depends on more, as on
+    answer. So do nodes of one :meth:`.NodeFacts.choice`, as under DRA, where it is settled which
+    devices the pod would get: there a rule looks only at these, and never at how many others are
+    free. What depends on more, as on
     the node's name, is a :class:`.SetRule`. Rules have no state.
     """
 

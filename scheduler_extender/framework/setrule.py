@@ -16,7 +16,13 @@ Alike = dict[Rejection | None, list[str]]
 
 class SetRule:
     """A rule about certain nodes by name, or about all nodes together. Either method may say
-    nothing."""
+    nothing.
+
+    :meth:`by_node` is asked also by preempt and ``unblock``, which try nodes as they would be, but
+    not where the places of a group are counted: only cordoned nodes have none. :meth:`of_set` is
+    asked by :func:`.evaluate` alone; what preempt and ``unblock`` have to know of it stands in
+    :mod:`.afterwards`.
+    """
 
     def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """What refuses a node before it is asked; None where the rule does not concern the pod.

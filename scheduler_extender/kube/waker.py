@@ -5,9 +5,10 @@ on the pod makes it look; written only after our own cache holds the change, onl
 would take the pod now, and for one pod ever more rarely while it stays: kube-scheduler may refuse
 it for reasons that we do not see, or another pod may be faster.
 
-Only changes of nodes wake. The rest is known to the evaluator, and to the cache, which tells of a
-change where time alone makes one, too. A member of a group is looked at on all nodes whichever has
-changed, for that may open others to it.
+Only changes of nodes wake. Pauses, reservations and reports that grow stale end without news: then
+:meth:`.Cache.expire` tells of the node as if it had changed. While a gang is sent to one domain,
+its members are looked at in every round. A member of a group is looked at on all nodes whichever
+has changed, for that may open others to it.
 
 A round does a bounded amount of work however many pods wait and nodes change. Pods that ask the
 same, and have been looked at equally late, share one look; what a round does not get to, the next
@@ -60,7 +61,7 @@ class Waker:
     CROWD_RATE = 10.0
     MEMORY = 90.0  # seconds for which a change counts
     AT_ONCE = 50  # wakes in one round; whoever is left waits for the next
-    SLICE = 100  # times that the cluster is asked in one round, and about how many nodes each time
+    SLICE = 100  # nodes about which is asked at once
     # Pods in a row about which the API server does not answer; then the round is over.
     MOST_UNANSWERED = 2
     SECONDS = 0.15  # after so long, too, a round works nothing more out

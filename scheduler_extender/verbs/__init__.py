@@ -1,6 +1,7 @@
 """filter, prioritize, bind and preempt as plain functions over the cluster.
 
-prioritize and preempt change nothing, and filter only notes the domain to which it sends a gang:
+filter notes the domain to which it sends a gang, and prioritize the best nodes with DRA
+(:mod:`.state.cluster.lately`): both are hints. Otherwise they and preempt change nothing, as
 kube-scheduler may call them for pods that are never bound. The decision that counts is bind's.
 """
 

@@ -127,7 +127,7 @@ def _when(
 
 
 def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
-    """What is written, on the node's facts of now: the bind may have waited for its turn.
+    """Decide once more, right before the write: the bind may have waited for its turn.
 
     Raises :class:`BindError` if the node no longer takes the pod. The verdict that is written is
     never stronger than what was decided first. Of a sibling that has ended meanwhile the
@@ -153,8 +153,9 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
 def _refused(
     cluster: Cache, pod: PodRecord, results: Results, node: NodeName, *, assumed: bool
 ) -> BindError:
-    """The refusal of a node; one that waits for news, where others are on their way, the devices of
-    the pod's claims are not known yet, or a pod of a gang may hope for it.
+    """The error to raise for a refusal: :class:`InProgressError`, so that the bind waits for news
+    and asks again, where others are on their way, the devices of the pod's claims are not known
+    yet, or a pod of a gang may hope; else :class:`BindError`.
 
     Between a pod's start and the report about it nobody knows which GPUs it holds, so that less is
     promised than before and after. And where GPUs are too few kube-scheduler has counted some that

@@ -72,6 +72,7 @@ def filtered(
         return Filtered([], error=STILL_WORKING)
     passed = results.passed
     if results.group is not None and asks.membership is not None:
+        # All members of a gang are sent to one domain: the first that is asked about chooses.
         snapshot.note_direction(asks.membership, results.group.best if passed else None)
     refused = {why: those for why, those in results.by_reason.items() if why is not None and those}
     return Filtered(passed, refused)

@@ -1,7 +1,9 @@
 """The rules that equal nodes answer alike, in their order.
 
-kube-scheduler is told the first refusal that no eviction can turn, else the first of all. What is
-remembered of no node comes after them: :mod:`.freshness` and :mod:`.possible`.
+kube-scheduler is told the first refusal that no eviction can turn, else the first of all. Two
+refusals are no classes, as they depend on more than a node and a request: :mod:`.freshness` (a
+watch is blind) and :mod:`.possible` (what the other nodes answer). :mod:`.equivalence` puts them on
+top of the answers that it remembers.
 """
 
 from scheduler_extender.framework.rule import Rule

@@ -1,6 +1,8 @@
 """The devices of a node, its kubelet, and what the pod requires of them.
 
-The first row that applies refuses or lets pass:
+Of rows 1 to 5 the first that applies is this rule's answer; the other rules are asked besides, also
+those that have no row: back-off, reservations and siblings (:data:`.rules.RULES`). Which of several
+refusals is told first says :func:`.decision.decide`.
 
 === =========================================== ============= ============= ===============
     what is known of the node                    plain         preferred     required
@@ -18,9 +20,9 @@ The first row that applies refuses or lets pass:
 
 Rows 1 to 5 are here, row 6 is :mod:`.memory`, row 7 :mod:`.promises`, row 8 :mod:`.strength`.
 
-.. [1] unless the pod could break a promise that stands there (:mod:`.promises`), the node's plugin
-   is known to refuse everything, the Node object gives out none of the resource, or MIG splits all
-   its GPUs.
+.. [1] unless the pod could break a promise that stands there (:mod:`.promises`) or, in row 1, the
+   node's plugin is known to refuse everything, the Node object gives out none of the resource, or
+   MIG splits all its GPUs.
 .. [2] as the operator chose (:class:`.Refusals`).
 """
 

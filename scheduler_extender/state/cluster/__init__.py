@@ -3,5 +3,5 @@
 ``cache`` holds and changes it, with the pods that are assumed to be bound. ``pods`` draws a pod's
 life, ``freshness`` is what time changes.
 May know all packages before it. It works no answer out: that is done on a ``snapshot`` without the
-lock, in ``asking``.
+lock, in ``framework``.
 """

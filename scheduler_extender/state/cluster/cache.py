@@ -594,7 +594,7 @@ class Cache:
                 self._assume(before)
 
     def confirm(self, uid: PodUid) -> None:
-        """A pod is assumed no more: what its source says of it has taken over."""
+        """A pod is assumed no more: its source has it bound, or its bind was not written."""
         with self.lock:
             pod = self.pods.in_flight.pop(uid)
             if pod is not None and pod.node is not None:

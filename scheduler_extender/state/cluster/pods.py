@@ -41,6 +41,9 @@ unconfirmed   Like one that is terminating.
 gone          Nothing.
 ============  ============================================================================
 
+In the code: assumed is ``in_flight``, acknowledged ``reported``, terminating ``deleting`` and
+``ending``, unconfirmed ``leaving``.
+
 Where a pod ends or goes that no report has shown, the other unreported pods may have been admitted
 beside it. The node remembers it as *departed* until they are reported.
 

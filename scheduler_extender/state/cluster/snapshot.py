@@ -1,4 +1,5 @@
-"""All that is known at one moment, for whoever asks: no lock, and nothing in it changes.
+"""All that is known at one moment, for whoever asks: no lock, and nothing of it changes. The caches
+that it shares with the cluster are filled without the lock (``kinds``, the gangs' directions).
 
 Taking one costs next to nothing if nothing has changed, and else a copy of the parts that have
 (:mod:`.groups.copyonwrite`): the nodes, the pods that wait, the groups. The facts in it are shared.

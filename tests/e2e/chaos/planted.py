@@ -1,7 +1,7 @@
 """The extender with a bug planted in it: ``python -m tests.e2e.chaos.planted extender …``.
 
 ``GPU_TOPOLOGY_PLANTED`` names the bug. The product is changed in this process only, before it
-starts. The checker has to find what follows (``tests/e2e/test_planted_bugs.py``).
+starts. The checker has to find what follows (``tests/e2e/chaos/test_planted_bugs.py``).
 """
 
 from __future__ import annotations

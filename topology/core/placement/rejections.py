@@ -36,7 +36,10 @@ from topology.core.shape import Shape
 class Reason(Enum):
     """What kind of reason a :class:`Rejection` gives; its words say the details.
 
-    The values are stable: programs read them, and Prometheus may have them as a label.
+    The values are stable: programs read them, and Prometheus may have them as a label. A new one
+    needs its words (``told/words``) and its line in docs/why.md, and belongs into those of these
+    sets that fit: ``LASTING`` (``told/waiting``), ``BY_AN_END`` (``told/helps``) and ``NEAR``
+    (``told/nearest``).
     """
 
     NOT_SERVED = "not-served"  # the node does not serve the resource
