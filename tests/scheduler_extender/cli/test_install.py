@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler_extender.cli import main
+from scheduler_extender.cli import install, main
 from scheduler_extender.cli.install import NO_CONNECTION
 from scheduler_extender.installing import k3s, staticpod
 from tests.commands import ROOT, Done, asked, refused
@@ -327,10 +327,10 @@ def test_k3s_and_back(server: Path, tls: Path) -> None:
 
 
 # A copy of the program for each number of writes after which it is killed.
-KILLED = """\
+KILLED = f"""\
 import os, signal, sys
+import {install.__name__}
 from scheduler_extender.cli import main
-from scheduler_extender.cli.commands import install
 roots = sys.argv.pop(1).split(os.pathsep)
 for left, root in enumerate(roots):
     copy = os.fork()
