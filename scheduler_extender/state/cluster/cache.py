@@ -530,6 +530,9 @@ class Cache:
         for name in concerned:
             self._reserve(name)
         if pod is None or pod.node is None:
+            if pod is not None and pod.gang is not None:
+                # It may have held up its siblings, who are asked about all nodes whichever changes.
+                self.tell_of(list(self.nodes.facts.now)[:1])
             return
         facts = self.nodes.get(pod.node)
         report = facts.report

@@ -30,6 +30,7 @@ from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod, Taint
 from tests.dranodes import NODE, claim, two_pairs
 from tests.nodes import last_report, pod, record_of, switched
+from tests.scheduler_extender.state import test_shared_memory as shared_memory
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
@@ -509,3 +510,21 @@ def test_a_gang_is_woken_once_it_is_no_longer_sent_to_a_domain_that_is_full() ->
         now[0] = float(second)
         waker.round(now[0])
     assert {*api.woken} == {"m1", "m2"}
+
+
+def test_a_member_of_a_gang_is_woken_once_a_sibling_that_held_it_up_waits_no_more() -> None:
+    """One GPU of 40 GiB is shared, and kube-scheduler counts its shares alone."""
+    cluster, api = Cache(lambda: 0.0, Settings(stale_after=None)), Api()
+    waker = Waker(cluster, api, clock=lambda: 0.0)
+    cluster.put_record(shared_memory.node(1, 8), Report("boot", 1))
+    cluster.put_node(NodeName("node"), NodeObject(exists=True))
+    for name, gib in ("small", 12), ("large", 35):
+        uses = shared_memory.uses(gib, **{"group-size": "2"})
+        member = shared_memory.manifest(name, 1, uses)
+        member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "gang"}
+        cluster.put_pod(replace(record_of(member), called_unschedulable=True))
+    waker.round(1.0)
+    assert not api.woken
+    cluster.drop_pod(PodUid("large"))
+    waker.round(2.0)
+    assert api.woken == ["small"]
