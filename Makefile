@@ -39,7 +39,7 @@ check: $(VENV)/dev.stamp        ## format, lint, types, and the tests beside wha
 
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests --ignore=tests/e2e
 
-test: $(VENV)/dev.stamp         ## unit, property and service tests; ten minutes on two processors
+test: $(VENV)/dev.stamp         ## unit, property and service tests; six minutes on two processors
 	$(PYTEST) -m "not long"
 
 test-long: $(VENV)/dev.stamp    ## the closed loop, what needs Go, the images, and all else that takes long

@@ -74,7 +74,8 @@ def see(cluster: Cache, manifest: dict[str, Any]) -> None:
 
 def choosy(name: str, gpus: int = 4, **more: Any) -> dict[str, Any]:
     """A waiting pod with as many terms as are allowed, none of which any node meets."""
-    line = {"key": "l", "operator": "In", "values": [f"not-{name}"]}
+    # Terms that are a list of values alone would be looked up together.
+    line = {"key": "l", "operator": "NotIn", "values": ["here", f"not-{name}"]}
     terms = [{"matchExpressions": [line]} for _ in range(TERMS)]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     found = pod(gpus, {"link": "nvlink"} if gpus > 1 else {}, name=name, uid=name, **more)
