@@ -109,39 +109,50 @@ def _for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
     if asking is not None and (nominated := asking.standing.nominated) is not None:
         own[nominated].add(member.uid)
     yielding = (snapshot.own & snapshot.places.keys()) - own.keys()
-    members = [
-        pod
-        for pod in (snapshot.unbound if yielding or own else ())
-        if pod.membership is not None and pod.membership.group == group
-        if pod.uid == member.uid or not (member.alone or pod.ended or pod.deleting)
-    ]
+    lowest = min(
+        (
+            pod.standing.priority
+            for pod in (snapshot.unbound if yielding or own else ())
+            if pod.membership is not None and pod.membership.group == group
+            if pod.uid == member.uid or not (member.alone or pod.ended or pod.deleting)
+        ),
+        default=None,
+    )
+    behind = _nominees_behind(snapshot, own.keys() & snapshot.places.keys(), group)
     for name in own:
-        facts, next_one = snapshot.facts(name), _next_nominee(snapshot, name, group)
+        facts = snapshot.facts(name)
         if name not in snapshot.own:
             facts = facts.without(frozenset(own[name]))
-        kept = replace(facts, reserved_for=next_one)
-        stays = not all(kept.yields_to(pod.standing.priority) for pod in members)
-        yield kept if next_one is not None and stays else facts
+        kept = replace(facts, reserved_for=behind.get(name))
+        stays = name in behind and lowest is not None and not kept.yields_to(lowest)
+        yield kept if stays else facts
     for name in yielding:
         facts, kept = snapshot.facts(name), (snapshot.base or snapshot).facts(name)
-        if not all(kept.yields_to(pod.standing.priority) for pod in members):
+        if lowest is not None and not kept.yields_to(lowest):
             yield replace(facts, reserved_for=snapshot.places[name])
 
 
-def _next_nominee(snapshot: Snapshot, name: NodeName, group: Group) -> PodRecord | None:
-    """The pod outside a group for which a nominated member's place would be kept without it: a node
-    keeps one place, that of the nominee of highest priority."""
-    place = snapshot.places.get(name)
-    if place is None or place.reservation is None or not place.reservation.by_nomination:
-        return None
+def _nominees_behind(
+    snapshot: Snapshot, names: Collection[NodeName], group: Group
+) -> dict[NodeName, PodRecord]:
+    """The pods outside a group for which places on these nodes would be kept without the group's
+    nominated members: a node keeps one place, that of the nominee of highest priority.
+    O(nominated pods).
+    """
     others = [
         pod
-        for pod in snapshot.nominated.values()
-        if pod.standing.nominated == name and not (pod.ended or pod.deleting or pod.gated)
+        for pod in (snapshot.nominated.values() if names else ())
+        if not (pod.ended or pod.deleting or pod.gated)
         if pod.membership is None or pod.membership.group != group
     ]
-    first = min(others, key=lambda pod: (-pod.standing.priority, pod.uid), default=None)
-    return first and replace(first, reservation=place.reservation)
+    found: dict[NodeName, PodRecord] = {}
+    for pod in sorted(others, key=lambda pod: (-pod.standing.priority, pod.uid)):
+        name = pod.standing.nominated
+        if name is not None and name in names and name not in found:
+            place = snapshot.places[name].reservation
+            if place is not None and place.by_nomination:
+                found[name] = replace(pod, reservation=place)
+    return found
 
 
 class _GroupQuestion:
