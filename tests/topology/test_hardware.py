@@ -95,7 +95,7 @@ def test_kinds_are_remembered_within_the_bound_of_all_memories(
 
     known, spec = KnownHardware(), json.loads(spec_of(machine("l40s-4").topology("node")))
     monkeypatch.setattr(memo, "BYTES", 40 * DECODED * len(compact(spec)))
-    for n in range(40):
+    for n in range(80):
         spec["devices"][0]["memoryBytes"] = n
         known.keep(compact(spec), decoded("node", compact(spec)))
         assert known.topology("node", compact(spec)) is not None
