@@ -51,7 +51,7 @@ NEW = [
     ("benchmarks/simulation/new.py", "import tests.fakes.kubelet", "Only one benchmark knows"),
     ("benchmarks/new.py", "import topology.agent.decides.allocation", "Only one benchmark knows"),
     ("benchmarks/papers/new.py", "import benchmarks.simulation.jobs", "The papers' model knows"),
-    ("benchmarks/simulation/new.py", "import benchmarks.papers.bound", "Inside the benchmarks"),
+    ("benchmarks/simulation/new.py", "import benchmarks.papers.model", "Inside the benchmarks"),
 ]
 
 

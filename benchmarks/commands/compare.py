@@ -21,12 +21,6 @@ def compare(
             metavar="COUNT", help="In how many of the published orders jobs come.", min=1, max=5
         ),
     ] = 5,
-    bound: Annotated[
-        bool,
-        typer.Option(
-            help="Work out, too, what no policy could exceed: 3 to 35 s of CPU for each order."
-        ),
-    ] = True,
     json_file: JsonFile = None,
 ) -> None:
     """Repeat the FGD paper's experiments beside its figures.
@@ -43,9 +37,9 @@ def compare(
     words = [one_of("--workload", word, openb.WORKLOADS) for word in workload or ["default"]]
     workloads, orders = list(dict.fromkeys(words)), openb.SEEDS[:seeds]
     try:
-        rows = comparison.compare(workloads, orders, bound=bound)
+        rows = comparison.compare(workloads, orders)
     except TraceMissingError as error:
         raise typer.BadParameter(str(error)) from error
     show(comparison.table(rows), keys=2)
-    given = preamble("compare", workloads=workloads, seeds=list(orders), bound=bound)
+    given = preamble("compare", workloads=workloads, seeds=list(orders))
     write_json(json_file, given | {"rows": rows})

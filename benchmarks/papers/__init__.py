@@ -2,6 +2,5 @@
 
 Nothing of the service runs here: it is for comparing with published figures. Read in this order:
 :mod:`~benchmarks.papers.model`, :mod:`~benchmarks.papers.policies`,
-:mod:`~benchmarks.papers.simulation`, :mod:`~benchmarks.papers.bound`,
-:mod:`~benchmarks.papers.openb`.
+:mod:`~benchmarks.papers.simulation`, :mod:`~benchmarks.papers.openb`.
 """

@@ -10,32 +10,23 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.papers import openb
-from benchmarks.papers.bound import upper_bound
 from benchmarks.papers.policies import POLICIES
 from benchmarks.papers.simulation import simulate
 
 TOLERANCE = 0.3  # points within which a figure counts as reproduced
 
-BOUND = "upper bound"  # stands in place of a policy where no policy can give out more
-
 
 def experiment(workload: str, policy: str, seed: int) -> float:
-    """GPUs given out in percent when 130 % have been asked for, in one order of arrivals.
-
-    With :data:`BOUND` what no policy exceeds.
-    """
+    """GPUs given out in percent when 130 % have been asked for, in one order of arrivals."""
     nodes, pods, order = openb.nodes(), openb.pods(workload), openb.order(workload, seed)
-    if policy == BOUND:
-        return upper_bound(nodes, [pods[i] for i in order], 130)
     return simulate(nodes, pods, order, POLICIES[policy], seed).allocated(130)
 
 
-def compare(workloads: Sequence[str], seeds: Sequence[int], *, bound: bool) -> list[dict[str, Any]]:
+def compare(workloads: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Both policies in every order, on the cores there are; means beside the published ones."""
-    policies = [*POLICIES, *([BOUND] if bound else [])]
     published = openb.published(130)
     given: dict[tuple[str, str], dict[int, float]] = {
-        (w, p): {} for w in workloads for p in policies
+        (w, p): {} for w in workloads for p in POLICIES
     }
     with ProcessPoolExecutor(os.cpu_count()) as pool, Progress(transient=True) as progress:
         task = progress.add_task("experiments", total=len(given) * len(seeds))

@@ -96,7 +96,7 @@ SMALLER = (
     Stand(r"--load 0.7 --load 0.9( --load 1.1)?", "--load 0.9", "one load"),
     Stand(r"dgx1-v100=16", "dgx1-v100=2", "a smaller cluster"),
     Stand(r"a100-pcie-4-bridged=32", "a100-pcie-4-bridged=4", "a smaller cluster"),
-    Stand(r"(benchmarks compare)", r"\1 --seeds 1 --no-bound", "one order"),
+    Stand(r"(benchmarks compare)", r"\1 --seeds 1", "one order"),
 )
 
 # Placeholders, and what is elsewhere on this machine.
