@@ -21,7 +21,7 @@ from topology.core.placement import Verdict, assess, satisfies
 from topology.core.pools import choices, choices_count, common, gpu_masks, pack, width_for
 from topology.core.pools import count as count_of
 from topology.core.requests import Constraints, Counts, Pattern, Role, gpu_request
-from topology.core.scoring import best_ring
+from topology.core.scoring import PRIOR, best_ring, merit
 
 PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
 
@@ -218,6 +218,16 @@ def test_best_ring_is_the_widest_of_all_orders(node: NodeTopology, data: st.Data
         for order in permutations(rest)
     )
     assert best_ring(node.shape, chosen) == expected
+
+
+@given(nodes(8), st.integers(2, 8))
+@settings(max_examples=100, deadline=None)
+def test_the_ceiling_is_the_best_ring_of_any_so_many(node: NodeTopology, count: int) -> None:
+    shape, request = node.shape, gpu_request(count)
+    kubelet, now = Kubelet(shape, AllocatorFacts("any")), Availability(shape.all_gpus)
+    ceiling = merit(kubelet, now, request, assess(kubelet, now, request), PRIOR).ceiling
+    every = (best_ring(shape, mask) for mask in subsets(shape.all_gpus, count))
+    assert ceiling == max(every, default=0.0)
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.lists(st.booleans(), min_size=n * n, max_size=n * n)))

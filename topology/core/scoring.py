@@ -49,7 +49,7 @@ from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
 from topology.core.links import GBps, LinkKind
 from topology.core.memo import hashed_once, memoized
-from topology.core.patterns import has_ring, subset_masks
+from topology.core.patterns import has_ring, have_rings, subset_masks
 from topology.core.placement import Assessment, Verdict
 from topology.core.placement.constraints import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
@@ -395,7 +395,7 @@ def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:
 @memoized
 def _ring(shape: Shape, mask: Mask) -> float:
     """The best ring; an upper bound on nodes of more than 16 GPUs or with many kinds of links."""
-    if shape.size <= LARGE and len(_bandwidths(shape)) <= MAX_BANDWIDTHS:
+    if _finds_rings(shape):
         carried = best_ring(shape, mask)
         return 0.0 if isinf(carried) else float(carried)
     members = positions(mask)
@@ -403,6 +403,11 @@ def _ring(shape: Shape, mask: Mask) -> float:
     hops = [sorted((k.bandwidth if k else 0.0 for k in row), reverse=True) for row in links]
     # Every GPU has two hops in a ring, or the one; a GPU alone has none.
     return float(min(row[:2][-1] for row in hops)) if len(members) > 1 else 0.0
+
+
+def _finds_rings(shape: Shape) -> bool:
+    """Whether rings are found, and not bounded."""
+    return shape.size <= LARGE and len(_bandwidths(shape)) <= MAX_BANDWIDTHS
 
 
 @memoized
@@ -416,6 +421,11 @@ def _best_ring_of_size(shape: Shape, count: int) -> float:
     """The best ring through any ``count`` GPUs of the hardware, or a bound where they are many."""
     if not 2 <= count <= shape.size:
         return 0.0
+    values = _bandwidths(shape)
     if comb(shape.size, count) > MAX_RINGS:
-        return max(_bandwidths(shape), default=0.0)
-    return max(_ring(shape, mask) for mask in subset_masks(shape.all_gpus, count).tolist())
+        return max(values, default=0.0)
+    masks = subset_masks(shape.all_gpus, count)
+    if not _finds_rings(shape):
+        return max(_ring(shape, mask) for mask in masks.tolist())
+    wide = (v for v in reversed(values) if have_rings(wide_rows(shape, v), masks)[0].any())
+    return next(wide, 0.0)
