@@ -17,7 +17,6 @@ COMMANDS = {
     "worst": "speed",
     "simulate": "simulate",
     "report": "simulate",
-    "traces": "simulate",
 }
 PLACES = {name: (f"benchmarks.commands.{module}", name) for name, module in COMMANDS.items()}
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks simulate``, the page of what it found, and the trace that it replays."""
+"""``python -m benchmarks simulate``, and the page of what it found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchmarks.commands.options import JsonFile, one_of
-from scheduler_extender.cli.commandline import BadInputError
 
 if TYPE_CHECKING:
     from benchmarks.simulation.figures import Sweep
@@ -221,48 +220,3 @@ def report(
     except OSError as error:
         raise typer.BadParameter(f"--out: {out}: {error.strerror}") from error
     Console().print(f"{out}: {len(text) / 1000:,.0f} kB", highlight=False)
-
-
-def traces(
-    into: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="The folder that GPU_TOPOLOGY_SHARED is to name."),
-    ],
-    origin: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="Who serves the files, each as URL/REPOSITORY/COMMIT/PATH. Give a mirror of yours "
-            "where GitHub cannot be reached.",
-        ),
-    ] = "https://raw.githubusercontent.com",
-) -> None:
-    """Fetch the public trace that simulate replays.
-
-    Every file is compared with its known SHA-256. One that is there already is not fetched again.
-    docs/method.md says what the traces are and whom to cite.
-    """
-    if not origin.startswith(("https://", "http://")):
-        raise typer.BadParameter(f"--origin: {origin!r} does not begin with https:// or http://")
-    from rich.console import Console
-
-    from benchmarks.traces import FILES, FetchError, fetch, is_there
-
-    console = Console(highlight=False)
-    folder = into / "traces"
-    for file in FILES:
-        try:
-            if is_there(file, folder):
-                console.print(f"{file.place}: is there", soft_wrap=True)
-                continue
-            fetch(file, folder, origin)
-        except FetchError as error:
-            raise BadInputError(str(error)) from error
-        except OSError as error:
-            raise typer.BadParameter(
-                f"--into: {error.filename or folder}: {error.strerror}"
-            ) from error
-        console.print(f"{file.place}: {file.size:,} bytes", soft_wrap=True)
-    for source in dict.fromkeys(file.source for file in FILES):
-        console.print(f"from {source.repository} at {source.commit[:7]}: {source.cite}")
-    console.print(f"now: export GPU_TOPOLOGY_SHARED={into.resolve()}", soft_wrap=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,8 @@ from benchmarks.simulation.sources import Workload
 from tests import recorded
 from tests.benchmarks.simulation.samples import LINK, RING
 from topology.machines import machine
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_seed_draws_the_same_jobs_again() -> None:
@@ -51,6 +55,12 @@ def test_large_jobs_are_split_into_equal_pods() -> None:
     assert (found.pods, found.ask.gpus, found.ask.cpu, found.ask.memory) == (3, 8, 8, 16)
     (odd,) = sources.split([Job("odd", 0, 1, Ask(7))], 4)
     assert (odd.pods, odd.ask.gpus) == (7, 1)
+
+
+@recorded.needs("traces", "philly")
+def test_the_page_has_the_checksum_of_the_trace_that_our_tables_were_made_from() -> None:
+    content = (recorded.SHARED / "traces" / "philly" / "philly.csv").read_bytes()
+    assert sha256(content).hexdigest() in (ROOT / "docs" / "simulate.md").read_text()
 
 
 def test_philly_is_played_by_time() -> None:
