@@ -33,10 +33,10 @@ from scheduler_extender.files.podfile import (
 )
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.terminal import GAP, ROOMY, column, fits, show, stacked, table
+from scheduler_extender.told import Struct
+from scheduler_extender.told.answers import summary
 from scheduler_extender.told.brief import memory_in_use
-from scheduler_extender.told.counts import summary
 from scheduler_extender.told.rows import NodeAnswer, rows_of
-from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.together import GroupFit, Together, Wanted, judge
 from scheduler_extender.told.words import listed, sets_text, verdict_text
 

@@ -20,8 +20,7 @@ from scheduler_extender.framework.question import alike
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.counts import Counts, counts_of
+from scheduler_extender.told.answers import Counts, answers_to, counts_of
 from scheduler_extender.told.waiting import WaitingPod, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import UNREADABLE, pod_decoder

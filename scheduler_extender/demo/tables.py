@@ -14,8 +14,7 @@ from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.terminal import column, table
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.counts import counts_of
+from scheduler_extender.told.answers import answers_to, counts_of
 from scheduler_extender.told.nodes import NodeState, tally, totals
 from scheduler_extender.told.waiting import queues, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, set_text, sets_text, verdict_text

@@ -23,7 +23,7 @@ from scheduler_extender.doctor.seen import (
     there,
 )
 from scheduler_extender.files import podfile
-from scheduler_extender.told.counts import counts_of
+from scheduler_extender.told.answers import counts_of
 from scheduler_extender.told.together import judge
 from scheduler_extender.told.words import listed
 

@@ -1,12 +1,17 @@
 """What people and programs are told of nodes and pods, on the admin port, the command line and the
 map.
 
-What is told is structs (``struct``): values in Python, JSON on the wire, and the schemas of
-``/openapi.json``. Of a node, ``nodes`` says how each GPU stands, and ``brief`` what is free of it
-and who shares a GPU. Of a pod, from the bottom: ``answers`` asks all nodes; ``nearest`` has what a
-refusing node lacks; ``rows`` all that one node answers, ``counts`` all nodes in a line; ``helps``
-says whose end would help, or what the pod could ask for instead; ``placed`` says what the pod got;
-``explanation`` puts these together. ``waiting`` has the pods that wait, ``idle`` says whose end
-would let them in, ``unblocking`` whom to evict, and ``together`` judges pods of a file. ``words``
-has the phrases.
+What is told is structs: values in Python, JSON on the wire, and the schemas of ``/openapi.json``.
+Of a node, ``nodes`` says how each GPU stands, and ``brief`` what is free of it and who shares a
+GPU. Of a pod, from the bottom: ``answers`` asks all nodes, and counts them in a line; ``rows`` has
+all that one node answers, and what it lacks; ``helps`` says whose end would help, or what the pod
+could ask for instead; ``placed`` says what the pod got; ``explanation`` puts these together.
+``waiting`` has the pods that wait, ``idle`` says whose end would let them in, ``unblocking`` whom
+to evict, and ``together`` judges pods of a file. ``words`` has the phrases.
 """
+
+import msgspec
+
+
+class Struct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A field without a default is in every answer; one that equals its default is left out."""

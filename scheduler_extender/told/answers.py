@@ -2,9 +2,13 @@
 
 Filter says why a node refuses a pod. People also ask why a node that would take it promises
 nothing: that is what it would say to the same pod if its constraints were required.
+
+:class:`Counts` says in one line how many nodes take a pod, and for which reasons the others do not.
 """
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.capacity import ANY_GPU
@@ -18,10 +22,14 @@ from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.told.words import nodes_text, sentence
 from topology.core.devices import NodeName
 from topology.core.graph import names_strange_nodes
 from topology.core.placement import ALL_SICK, SICK, Assessment, Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy
+
+BARS = 3  # that are named
+NO_NODE = "no node takes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +114,21 @@ def answers_to(
     undecided, and none of them is called closed.
     """
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
-    question = Question(pod, Purpose.EXPLAIN)
-    results = evaluate(snapshot, question, None, deadline)
-    of_claims = pod.of_claims is not None
-    strict = results if of_claims else _stern(snapshot, question, pod.request, deadline)
+    question, of_claims = Question(pod, Purpose.EXPLAIN), pod.of_claims is not None
+    results = strict = evaluate(snapshot, question, None, deadline)
+    if not of_claims:
+        # Where a node would refuse the pod if it required what it asks for, it promises nothing.
+        wanted = ANY_GPU if pod.request.plain else pod.request.constraints
+        required = replace(pod.request, constraints=wanted, policy=Policy.REQUIRED)
+        stern = replace(question, request=required, alone=True)
+        strict = evaluate(snapshot, stern, None, deadline)
     states = {
         name: state
         for each in results.answers
         for name, state in zip(each.names, each.states, strict=True)
     }
     handed_out: dict[State, Assessment | None] = {}
-    standing, rows = pod.standing, []
+    standing, exclusive, rows = pod.standing, results.request.exclusive, list[Answer]()
     for facts in snapshot.nodes:
         name, judged = facts.name, results.judged(facts.name)
         decision, own = results.decisions[name], results.own.get(name, PASSES)
@@ -132,40 +144,19 @@ def answers_to(
             doubt = results.unknown.get(name) if decision.rejection is None else None
         elif decision.rejection is None:
             # Without an answer of its own where there was no time to ask whether it is open.
-            stern = strict.own.get(name, strict.decisions[name])
-            doubt = _doubt(judged, results.request, stern.rejection, outcomes)
+            doubt = strict.own.get(name, strict.decisions[name]).rejection
+            if doubt in (SICK, ALL_SICK):
+                named = sick_among(judged, results.request, outcomes)
+                doubt = replace(doubt, reason=named) if named else doubt
         bar = "" if deadline.passed() else facts.bar(standing.destinations, standing.asks)
-        missing = () if of_claims else lacks(judged, results.request)
+        missing = lacks(judged, results.request) if exclusive and not of_claims else ()
         rows.append(Answer(judged, state, decision, None, doubt, outcomes, missing, bar))
-    here = {
-        facts.name
-        for facts in snapshot.nodes
-        if pod.uid in facts.pods.bound or pod.uid in facts.pods.in_flight
-    }
+    binding = snapshot.in_flight.get(pod.uid)
+    here = {pod.node, None if binding is None else binding.node}
     names = [row.node for row in rows if row.may_come]
     by_node = scored(snapshot, question, names, deadline)
     of = {name: score for name, score in zip(names, by_node, strict=True) if name not in here}
     return [replace(row, score=of.get(row.node)) for row in rows]
-
-
-def _stern(
-    snapshot: Snapshot, question: Question, request: GpuRequest, deadline: Deadline
-) -> Results:
-    """What the nodes would answer if the pod required what it asks for: where one would refuse it
-    then, it promises nothing now."""
-    constraints = ANY_GPU if request.plain else request.constraints
-    strict = replace(request, constraints=constraints, policy=Policy.REQUIRED)
-    return evaluate(snapshot, replace(question, request=strict, alone=True), None, deadline)
-
-
-def _doubt(
-    facts: NodeFacts, request: GpuRequest, why: Rejection | None, outcomes: Assessment | None
-) -> Rejection | None:
-    """Why a node that takes the pod promises it nothing; it names GPUs that are sick."""
-    if why not in (SICK, ALL_SICK):
-        return why
-    named = sick_among(facts, request, outcomes)
-    return replace(why, reason=named) if named else why
 
 
 def lacks(facts: NodeFacts, request: GpuRequest) -> tuple[str, ...]:
@@ -211,3 +202,114 @@ def _outcomes(
     except Exception as error:  # noqa: BLE001 (a listener logs it)
         results.asked.faults.note(facts.name, error)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Nodes by what they answer to a pod."""
+
+    nodes: int
+    takes: int = 0
+    closed: int = 0  # of those that take it: kube-scheduler will not send it there
+    refused: Mapping[Rejection, int] = field(default_factory=dict)
+    doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
+    bars: Mapping[str, int] = field(default_factory=dict)  # what keeps it off the closed ones
+    late: bool = False  # there was no time for every node
+
+    @property
+    def refusals(self) -> dict[Reason, int]:
+        """Those that do not take it, by the kind of reason."""
+        return by_kind(self.refused)
+
+    @property
+    def doubts(self) -> dict[Reason, int]:
+        """Those that take it and promise nothing, by the kind of reason."""
+        return by_kind(self.doubted)
+
+    @property
+    def headline(self) -> str:
+        """All of it in one line."""
+        if not self.nodes:
+            return "no node is known"
+        refused = sentence(self.refused)
+        if self.takes == self.closed:
+            would = (
+                "node that would is"
+                if self.closed == 1
+                else f"{self.closed:,} nodes that would are"
+            )
+            closed = f"the {would} closed to it by {bars_text(self.bars)}" if self.closed else ""
+            none = "not worked out in time, so far no node takes it" if self.late else NO_NODE
+            return f"{none}: {'; '.join(filter(None, (closed, refused)))}"
+        taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
+        promised = self.takes - sum(self.doubted.values())
+        if self.doubted:
+            taken += f" ({promised:,} with a promise)"
+        taken += closed_text(self)
+        doubts = f"without a promise: {sentence(self.doubted)}" if self.doubted else ""
+        return "; ".join(filter(None, (taken, refused, doubts)))
+
+
+def by_kind(refused: Mapping[Rejection, int]) -> dict[Reason, int]:
+    """The nodes by the kind of their reason."""
+    found: dict[Reason, int] = {}
+    for why, nodes in refused.items():
+        found[why.kind] = found.get(why.kind, 0) + nodes
+    return found
+
+
+def counts_of(answers: Sequence[Answer], *, late: bool = False) -> Counts:
+    """The nodes' answers to a pod, counted; ``late`` says that not all were worked out in time."""
+    return Counts(
+        len(answers),
+        sum(answer.passes for answer in answers),
+        sum(answer.passes and answer.closed for answer in answers),
+        dict(Counter(a.decision.rejection for a in answers if a.decision.rejection is not None)),
+        dict(Counter(a.doubt for a in answers if a.passes and a.doubt is not None)),
+        dict(Counter(a.bar for a in answers if a.passes and a.closed)),
+        late,
+    )
+
+
+def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
+    """How many nodes would take the pod, and what that means."""
+    counts = counts_of(answers)
+    promised = sum(answer.promises for answer in answers)
+    text = f"{counts.takes} of {counts.nodes} nodes would take it"
+    text += closed_text(counts)
+    doubtful = counts.takes - promised
+    if not doubtful:
+        return text
+    if request.plain:
+        return f"{text}; on {doubtful} of them nothing is promised about the {request.unit}s"
+    return (
+        f"{text}: {promised} promise what it asks for, {doubtful} do not "
+        "(policy preferred refuses no node for that, it scores them lower)"
+    )
+
+
+def closed_text(counts: Counts) -> str:
+    """How many of the nodes that take the pod are closed to it, as the end of a sentence; empty for
+    none.
+
+    >>> closed_text(Counts(3, takes=2, closed=1, bars={"taint gpu:NoSchedule": 1}))
+    ', 1 of them closed to it by taint gpu:NoSchedule'
+    """
+    if not counts.closed:
+        return ""
+    some = f"{counts.closed:,}" if counts.closed < counts.takes else "all"
+    return f", {some} of them closed to it by {bars_text(counts.bars)}"
+
+
+def bars_text(bars: Mapping[str, int]) -> str:
+    """What keeps a pod off nodes, the most frequent first.
+
+    >>> bars_text({"a cordon": 1, "taint gpu:NoSchedule": 3})
+    'taint gpu:NoSchedule (3 nodes) or a cordon (1 node)'
+    """
+    often = sorted(bars, key=lambda bar: (-bars[bar], bar))
+    if len(often) == 1:
+        return often[0]
+    told = [f"{bar} ({nodes_text(bars[bar])})" for bar in often[:BARS]]
+    told += [f"{len(often) - BARS} others"] if len(often) > BARS else []
+    return f"{', '.join(told[:-1])} or {told[-1]}"

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts, Offer
-from scheduler_extender.told.struct import Struct
+from scheduler_extender.told import Struct
 from scheduler_extender.told.words import GONE, asks_text, pod_names
 from topology import codec
 from topology.core.devices import MIB, GpuResource

@@ -15,13 +15,11 @@ from scheduler_extender.membership import Membership
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import by_domain
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import Answer, answers_to
-from scheduler_extender.told.counts import counts_of
+from scheduler_extender.told import Struct
+from scheduler_extender.told.answers import Answer, answers_to, counts_of
 from scheduler_extender.told.helps import Help, helps_of
-from scheduler_extender.told.nearest import NEAREST, NearMiss, nearest
 from scheduler_extender.told.placed import Placed, Written, placed_on
-from scheduler_extender.told.rows import NodeAnswer, rows_of
-from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.rows import NEAREST, NearMiss, NodeAnswer, nearest, rows_of
 from scheduler_extender.told.words import asked_text, not_joined, request_text
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
@@ -105,7 +103,8 @@ def explanation_of(
     answers = answers_to(snapshot, pod, deadline)
     answered = not deadline.passed()
     rows = rows_of(request, answers, snapshot.today, MOST_SETS)
-    missing = [(answer, row.miss) for answer, row in zip(answers, rows, strict=True)]
+    both = zip(answers, rows, strict=True)
+    missing = [(answer, row.miss) for answer, row in both if not answer.passes]
     here = None if pod.node is None else snapshot.by_name.get(pod.node)
     placed = None if here is None else placed_on(here, pod, written)
     counts = counts_of(answers, late=not answered)

@@ -22,9 +22,9 @@ from scheduler_extender.quantities import LEAST_MEMORY
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
+from scheduler_extender.told import Struct
 from scheduler_extender.told.answers import Answer
-from scheduler_extender.told.nearest import Miss, miss_of
-from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.rows import Miss, miss_of
 from scheduler_extender.told.words import listed, nodes_text, pod_names
 from topology.core.devices import Bytes, NodeName, PodUid
 from topology.core.graph import NodeTopology

@@ -8,7 +8,7 @@ from msgspec import Meta
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.struct import Struct
+from scheduler_extender.told import Struct
 from scheduler_extender.told.words import gpus_text, sets_text
 from scheduler_extender.wire import Pod
 from topology.core.devices import GpuUuid

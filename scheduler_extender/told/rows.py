@@ -1,21 +1,284 @@
-"""All that is told of one node that a pod may be sent to: one row, the same for every reader."""
+"""All that is told of one node that a pod may be sent to: one row, the same for every reader.
+
+A row also says what a refusing node lacks: the set of GPUs that comes nearest, and who holds it.
+"""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import comb
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta
 
-from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.pods.record import PodRecord, resource_of
+from scheduler_extender.told import Struct
 from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.brief import SharedGpu, shared_gpus
-from scheduler_extender.told.nearest import Miss, miss_of
-from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.words import GONE, duration, gpus_text, listed, pod_names, withheld
 from topology.core.admission import container_sets, others_on
-from topology.core.devices import Mask
+from topology.core.devices import Mask, PodUid, positions
+from topology.core.memo import memoized
 from topology.core.mig import ServedDevices
-from topology.core.placement import Assessment, Rejection
-from topology.core.pools import gpus
-from topology.core.requests import GpuRequest, Role
+from topology.core.patterns import Masks, subset_masks
+from topology.core.placement import Assessment, Reason, Rejection, device_unit
+from topology.core.placement.constraints import compiled
+from topology.core.pools import gpus, total
+from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest, Role
+from topology.core.shape import Shape
+from topology.times import age
+
+MOST_LOOKED_AT = 20_000
+"""Sets of GPUs that are looked at on one node; of more only counts are told."""
+NOBODY: frozenset[PodUid] = frozenset()
+NEAREST = 3
+"""Nodes that are named as the nearest ones."""
+NEAR = frozenset(
+    {
+        Reason.BUSY,
+        Reason.SCATTERED,
+        Reason.NOT_GUARANTEED,
+        Reason.SICK,
+        Reason.MEMORY_IN_USE,
+        Reason.IN_PROGRESS,
+        Reason.RESERVED,
+        Reason.LINKS,
+    }
+)
+"""Reasons for which it is worth saying what is missing."""
+
+
+class Holding(Struct, frozen=True):
+    """A pod that holds some of the GPUs of the nearest set."""
+
+    pod: str
+    gpus: Annotated[list[int], Meta(description="driver indices")]
+    devices: Annotated[int, Meta(ge=0, description="how many it has of the resource")]
+    seconds: Annotated[
+        float | None, Meta(description="since its kubelet admitted it; null if nobody knows")
+    ]
+
+
+class Miss(Struct, frozen=True):
+    """How near a node comes that does not promise what the pod asks for."""
+
+    wants: Annotated[int, Meta(ge=0, description="devices that the pod asks for")]
+    have: Annotated[int, Meta(ge=0, description="those of them that are free")]
+    words: str
+    gpus: Annotated[
+        list[int], Meta(description="the nearest set, by driver index; empty if sets are counted")
+    ]
+    free: Annotated[list[int], Meta(description="GPUs of the set that nobody is seen to hold")]
+    holders: list[Holding]
+
+    @property
+    def distance(self) -> tuple[int, int]:
+        """What misses are ordered by: fewer missing devices first, then fewer pods."""
+        return (self.wants - self.have, len(self.holders))
+
+
+class NearMiss(Struct, frozen=True):
+    """A node that comes near, and what it lacks."""
+
+    node: str
+    words: str
+
+
+def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
+    """The :data:`NEAREST` of the nodes that refuse the pod, the nearest first.
+
+    A node that is closed to the pod is not near, whatever it has. If the same words are told of
+    several nodes, the first one by name stands for all.
+    """
+    near = [
+        (answer.kind is Reason.LINKS, miss.distance, answer.node, miss.words)
+        for answer, miss in answers
+        if miss is not None and not answer.closed
+    ]
+    first: dict[str, str] = {}
+    for _, _, node, words in sorted(near):
+        first.setdefault(words, node)
+    return [NearMiss(node, words) for words, node in islice(first.items(), NEAREST)]
+
+
+def miss_of(
+    row: Answer, request: GpuRequest, today: float, ending: frozenset[PodUid] = NOBODY
+) -> Miss | None:
+    """What the node lacks; None if no set of its GPUs is near, or nothing is known of it, or the
+    pod's own claims say which GPUs it asks for. The end of the pods that are ``ending`` would help:
+    then the set is nearest that they make free."""
+    offer = row.facts.last_offer(request.resource)
+    if (
+        not request.effective_count
+        or row.kind not in NEAR
+        or row.facts.report is None
+        or isinstance(offer, Rejection)
+    ):
+        return None
+    node = _Node(row.facts, request, offer, today, ending)
+    if row.kind is Reason.LINKS:
+        return node.largest()
+    return node.nearest() or node.counted()
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One node, while its nearest set is looked for."""
+
+    facts: NodeFacts
+    request: GpuRequest
+    offer: Offer
+    today: float
+    ending: frozenset[PodUid]
+
+    @property
+    def _linked(self) -> str:
+        """What a set is called that meets the constraints."""
+        constraints = self.request.constraints
+        if constraints.over_links:
+            return "linked "
+        return "" if constraints == NO_CONSTRAINTS else "fitting "
+
+    def _good(self, size: int) -> Masks | None:
+        """The sets of ``size`` GPUs that meet the constraints; None if they cannot be listed."""
+        kubelet = self.offer.kubelet
+        if kubelet.width != 1:
+            return None
+        return _good_sets(kubelet.shape, self.request.constraints, size)
+
+    def nearest(self) -> Miss | None:
+        """The fitting set of which most GPUs are free; of several the one of fewest pods."""
+        now, wants = self.offer.availability, self.request.count
+        good = self._good(wants)
+        if good is None or not len(good):
+            return None
+        usable = now.free & ~now.sick
+        shown = self.offer.ledger.shown
+        coming = sum(shown[uid] for uid in self.ending & shown.keys()) & ~now.sick
+        then, free_now = np.uint64(usable | coming), np.uint64(usable)
+        pods = sum(
+            ((good & np.uint64(pool)) != 0).astype(np.int64) for pool in shown.values() if pool
+        )
+        free_of, now_of = (
+            np.bitwise_count(good & each).astype(np.int64) for each in (then, free_now)
+        )
+        best: Mask = int(good[np.argmax((free_of * 64 + now_of) * 64 - pods)])
+        free, missing = best & usable, best & ~usable
+        holders = self._holders(missing)
+        called, linked = list(self.offer.devices.indices(free)), self._linked
+        if not missing and now.devices_left < wants:
+            return self.counted()  # it only seems free: nobody sees which GPUs some pods have
+        if not missing:
+            seem = "seems" if len(called) == 1 else "seem"
+            words = f"{gpus_text(called)} would do and {seem} free"
+            tail = self._not_sure()
+            return Miss(wants, wants, f"{words}, {tail}", called, called, holders)
+        some = f" ({', '.join(map(str, called))})" if called else ""
+        words = f"{len(called)} of {wants} {linked}GPUs {_are(called)} free{some}"
+        told = [f"{gpus_text(h.gpus)} {_are(h.gpus)} held by {_holder(h)}" for h in holders]
+        held = {index for holder in holders for index in holder.gpus}
+        # Those that no pod is seen to hold, and that do not count as free.
+        for p in positions(missing):
+            if (index := self.offer.devices.indices_of[p]) not in held:
+                why = "sick" if now.sick >> p & 1 else withheld(self.facts)
+                told.append(f"GPU {index} is {why}")
+        everything = list(self.offer.devices.indices(best))
+        return Miss(wants, len(called), f"{words}; {listed(told)}", everything, called, holders)
+
+    def _not_sure(self) -> str:
+        place = self.facts.reserved_for if self.facts.kept is not None else None
+        if place is not None and place.reservation is not None:
+            return f"but are reserved for {place.full_name} until {place.reservation.until_text}"
+        unreported = [uid for uid, pod in self.offer.ledger.unreported.items() if not pod.departed]
+        if unreported:
+            names = [self._name(uid) for uid in unreported]
+            return f"but {listed(names)} may get them first: no report shows that pod yet"
+        names = [pod.full_name for pod in self._unseen()]
+        if names:
+            return f"but no report shows which GPUs are those of {listed(names)}"
+        if self.offer.kubelet.allocator.settled:
+            return (
+                "but kube-scheduler takes others first: a claim can name them (gpu-topology claim)"
+            )
+        return "but the node may hand out others"
+
+    def _unseen(self) -> list[PodRecord]:
+        """The pods that hold devices, or will, of which nobody sees which ones."""
+        resource, shown = self.request.resource, self.offer.ledger.shown
+        pods = (pod for pod in self.facts.pods.living if resource_of(pod) == resource)
+        claimed = self.facts.claimed
+        return [
+            pod
+            for pod in pods
+            if pod.uid not in shown and not claimed(pod.uid, pod.namespace, pod.claims)
+        ]
+
+    def largest(self) -> Miss | None:
+        """The largest set that the constraints allow, if none is as large as the pod asks."""
+        wants = self.request.count
+        for size in range(wants - 1, 1, -1):
+            good = self._good(size)
+            if good is None:
+                return None
+            if len(good):
+                indices = list(self.offer.devices.indices(int(good[0])))
+                words = f"no more than {size} of its GPUs are linked so, as {gpus_text(indices)}"
+                return Miss(wants, 0, words, indices, [], [])
+        return None
+
+    def counted(self) -> Miss:
+        """How many devices are left, without the sets."""
+        now, wants = self.offer.availability, self.request.effective_count
+        left = max(0, min(wants, now.devices_left))
+        unit = device_unit(self.offer.kubelet)
+        holders = self._holders(self.offer.kubelet.shape.all_gpus)
+        several = "" if wants == 1 else "s"
+        words = f"{left} of {wants} {unit}{several} {'is' if 1 in (left, wants) else 'are'} free"
+        if left < wants:
+            names = [_holder(h) for h in holders]
+            names += [pod.full_name for pod in self._unseen()]
+            words += f"; others are held by {listed(names)}" if names else ""
+        else:
+            words += f", {self._not_sure()}"
+        return Miss(wants, left, words, [], [], holders)
+
+    def _holders(self, mask: Mask) -> list[Holding]:
+        """The pods that a report shows on some of these GPUs; who has most of them comes first."""
+        now = self.offer.availability
+        started = {pod.uid: pod.started for pod in self.facts.pods.every}
+        rows = []
+        for uid, pool in self.offer.ledger.shown.items():
+            on = gpus(pool, now.width) & mask
+            if on:
+                indices = sorted(set(self.offer.devices.indices(on)))
+                count = total(pool, now.width)
+                seconds = age(started.get(uid), self.today)
+                held = Holding(self._name(uid), indices, count, seconds)
+                rows.append((uid not in self.ending, -count, held.pod, indices, held))
+        return [held for *_, held in sorted(rows, key=lambda row: row[:4])]
+
+    def _name(self, uid: PodUid) -> str:
+        return pod_names(self.facts).get(uid, GONE)
+
+
+@memoized
+def _good_sets(shape: Shape, wanted: Constraints, size: int) -> Masks | None:
+    test = compiled(shape, wanted, 0, 1)
+    if comb(test.allowed.bit_count(), size) > MOST_LOOKED_AT:
+        return None
+    masks = subset_masks(test.allowed, size)
+    return masks[test.passing(masks, size)[0]]
+
+
+def _are(indices: list[int]) -> str:
+    return "is" if len(indices) == 1 else "are"
+
+
+def _holder(holding: Holding) -> str:
+    since = "" if holding.seconds is None else f" for {duration(holding.seconds)}"
+    return f"{holding.pod}{since}"
 
 
 class ContainerSets(Struct, frozen=True):

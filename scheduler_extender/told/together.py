@@ -24,8 +24,8 @@ from scheduler_extender.state.groups.groups import lives
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE, Standing
+from scheduler_extender.told import Struct
 from scheduler_extender.told.answers import Answer, answers_to
-from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.words import asked_text
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection, Verdict

@@ -16,7 +16,7 @@ from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.struct import Struct
+from scheduler_extender.told import Struct
 from scheduler_extender.unblocking import Advice, Cost, Plan, lost, search, unplanned
 from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import after, importance

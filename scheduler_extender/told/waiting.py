@@ -17,8 +17,8 @@ from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.counts import Counts, by_kind
-from scheduler_extender.told.struct import Struct
+from scheduler_extender.told import Struct
+from scheduler_extender.told.answers import Counts, by_kind
 from topology.core.placement import Reason, Rejection
 
 SECONDS = 0.2

@@ -12,12 +12,10 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.question import alike
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import Answer, answers_to
-from scheduler_extender.told.counts import counts_of
+from scheduler_extender.told.answers import Answer, answers_to, counts_of
 from scheduler_extender.told.explanation import passed_over
-from scheduler_extender.told.helps import Help, helps_of
-from scheduler_extender.told.nearest import NearMiss, miss_of, nearest
-from scheduler_extender.told.rows import NodeAnswer, rows_of
+from scheduler_extender.told.helps import Help, Helped, helps_of
+from scheduler_extender.told.rows import NearMiss, NodeAnswer, miss_of, nearest, rows_of
 from scheduler_extender.told.waiting import queues, waiting_pods
 from scheduler_extender.told.words import asked_text
 from topology.core.requests import GpuRequest
@@ -43,6 +41,8 @@ class Outlook:
     places: Sequence[NodeAnswer]  # of those that take it, the best
     misses: Sequence[NearMiss]
     more_reasons: int = 0
+    helps: Sequence[Help] = ()
+    more_helps: bool = False  # there was no time to try all that may help
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,6 @@ class Queue:
     problem: str = ""  # why they were not
     note: str = ""  # nodes would take the pods, and kube-scheduler has found none all the same
     gated: int = 0  # pods that their scheduling gates keep back
-    helps: Sequence[Help] = ()
-    more_helps: bool = False  # there was no time to try all that may help
 
     @property
     def longest(self) -> float | None:
@@ -104,37 +102,18 @@ def waiting_queues(
                 queue = replace(queue, problem=NOT_ASKED)
             else:
                 told[len(found)] = answered
-                outlook = outlook_of(answered, first.request, snapshot.today, queue.asks)
-                note = _passed_over(snapshot, pods) if outlook.taken_by else ""
-                queue = replace(queue, outlook=outlook, note=note)
         found.append(queue)
     for number, answered in told.items():
-        found[number] = _with_helps(snapshot, ordered[number][0], found[number], answered, deadline)
+        queue, pods = found[number], ordered[number]
+        outlook = outlook_of(snapshot, pods[0], answered, queue.asks, deadline)
+        note = _passed_over(snapshot, pods) if outlook.taken_by else ""
+        found[number] = replace(queue, outlook=outlook, note=note)
     return found, sum(map(len, ordered)) - shown
-
-
-def _with_helps(
-    snapshot: Snapshot,
-    pod: PodRecord,
-    queue: Queue,
-    answered: Sequence[Answer],
-    deadline: Deadline,
-) -> Queue:
-    """The queue with what would help its first pod, as ``why`` says it."""
-    request = pod.request
-    assert isinstance(request, GpuRequest)  # noqa: S101 (its nodes have answered)
-    if any(answer.may_come for answer in answered):
-        return queue
-    missing = [(answer, miss_of(answer, request, snapshot.today)) for answer in answered]
-    helped = helps_of(snapshot, pod, request, missing, deadline)
-    outlook = queue.outlook and replace(queue.outlook, misses=nearest(helped.missing))
-    return replace(queue, outlook=outlook, helps=helped.helps, more_helps=not helped.whole)
 
 
 def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:
     """What ``why`` notes of the pods that kube-scheduler has found no node for."""
-    binding = {uid for facts in snapshot.nodes for uid in facts.pods.in_flight}
-    left = [pod for pod in pods if pod.unschedulable and pod.uid not in binding]
+    left = [pod for pod in pods if pod.unschedulable and pod.uid not in snapshot.in_flight]
     if not left:
         return ""
     texts = {pod.said for pod in left}
@@ -144,21 +123,36 @@ def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:
     return passed_over("it" if len(left) == 1 else "them", said)
 
 
-def outlook_of(answers: Sequence[Answer], request: GpuRequest, today: float, asks: str) -> Outlook:
+def outlook_of(
+    snapshot: Snapshot,
+    pod: PodRecord,
+    answers: Sequence[Answer],
+    asks: str,
+    helping: Deadline | None = None,
+) -> Outlook:
     """What every node has answered to a pod, put together for a page. ``asks`` is the request and
-    the group in a few words."""
-    refused = [answer for answer in answers if not answer.passes]
+    the group in a few words. Until ``helping`` is tried what would help a pod that no node takes,
+    as ``why`` does."""
+    request = pod.request
+    assert isinstance(request, GpuRequest)  # noqa: S101 (its nodes have answered)
     words = counts_of(answers).headline
+    refused = [answer for answer in answers if not answer.passes]
     counted = Counter(answer.reason for answer in refused).most_common()
     reasons = [(reason, nodes) for reason, nodes in counted if f"{reason} (" not in words]
     passing = [answer for answer in answers if answer.may_come]
     passing.sort(key=lambda answer: (-(answer.score or 0), answer.node))
+    missing = [(answer, miss_of(answer, request, snapshot.today)) for answer in refused]
+    helped = Helped([], whole=True, missing=missing)
+    if helping is not None and not passing:
+        helped = helps_of(snapshot, pod, request, missing, helping)
     return Outlook(
         asks,
         words,
         len(passing),
         reasons[:SHOWN_REASONS],
-        rows_of(request, passing[:SHOWN_PLACES], today),
-        nearest((answer, miss_of(answer, request, today)) for answer in refused),
+        rows_of(request, passing[:SHOWN_PLACES], snapshot.today),
+        nearest(helped.missing),
         max(0, len(reasons) - SHOWN_REASONS),
+        helped.helps,
+        not helped.whole,
     )

@@ -165,9 +165,10 @@ class Pages:
         self, snapshot: Snapshot, pod: Wanted, copies: int, deadline: Deadline
     ) -> Foreseen:
         with deadline.enforced():
-            told = answers_to(snapshot, pod.record(PodUid("")), deadline)
+            record = pod.record(PodUid(""))
+            told = answers_to(snapshot, record, deadline)
             interruptible()  # some nodes may be left over
-            outlook = outlook_of(told, pod.request, self._cluster.today(), pod.text)
+            outlook = outlook_of(snapshot, record, told, pod.text)
         fit = room_for(snapshot, pod, told, copies, deadline) if copies > 1 else None
         return Foreseen(pod.name, outlook, pod.notes, copies, fit)
 

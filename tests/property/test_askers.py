@@ -23,8 +23,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import Answer, answers_to
-from scheduler_extender.told.counts import by_kind, counts_of
+from scheduler_extender.told.answers import Answer, answers_to, by_kind, counts_of
 from scheduler_extender.told.explanation import Explanation, explanation_of
 from scheduler_extender.told.together import judge
 from scheduler_extender.told.unblocking import unblocking_of

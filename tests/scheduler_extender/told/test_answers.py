@@ -10,8 +10,7 @@ import pytest
 from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
-from scheduler_extender.told.answers import Answer, answers_to
-from scheduler_extender.told.counts import summary
+from scheduler_extender.told.answers import Answer, answers_to, summary
 from tests.nodes import bridged, pcie, pod, record_of, switched, waiting
 from tests.scheduler_extender.serving import Running, running
 from tests.scheduler_extender.test_cases import hold

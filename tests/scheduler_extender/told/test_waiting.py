@@ -14,8 +14,7 @@ from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.counts import Counts, by_kind, counts_of
+from scheduler_extender.told.answers import Counts, answers_to, by_kind, counts_of
 from scheduler_extender.told.waiting import (
     LABELS,
     LASTING,

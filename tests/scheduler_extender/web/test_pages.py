@@ -31,7 +31,6 @@ from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, larg
 from topology.core.devices import NodeName
 from topology.core.memo import forget
 from topology.core.placement import Reason
-from topology.core.requests import GpuRequest
 
 MOST = 300_000  # bytes of a page
 NOW = STARTED + 3 * 3600.0
@@ -179,8 +178,7 @@ def test_only_reasons_that_the_headline_does_not_tell_are_listed() -> None:
     other = replace(why, reason="another reason of the kind")
     decision = replace(answers[0].decision, rejection=other)
     answers[0] = replace(answers[0], decision=decision)
-    assert isinstance(pod.request, GpuRequest)
-    outlook = outlook_of(answers, pod.request, NOW, "")
+    outlook = outlook_of(snapshot, pod, answers, "")
     assert outlook.words == f"no node takes it: {len(answers)} nodes lack links"
     assert dict(outlook.reasons) == {other.reason: 1, why.reason: len(answers) - 1}
 
@@ -220,8 +218,8 @@ def test_every_queue_names_the_nearest_misses_of_why(made: Building) -> None:
         why = explanation_of(seen, waiting[queue.pods[0][0]])
         assert isinstance(why, Explanation)
         told += len(queue.outlook.misses)
-        assert list(queue.helps) == why.helps
-        helped += len(queue.helps)
+        assert list(queue.outlook.helps) == why.helps
+        helped += len(queue.outlook.helps)
         assert [(miss.node, miss.words) for miss in queue.outlook.misses] == [
             (miss.node, miss.words) for miss in why.nearest
         ]
