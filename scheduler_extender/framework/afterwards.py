@@ -1,9 +1,10 @@
-"""What filter would say of a node once pods have gone from it, for a member of a group.
+"""What filter would say of a node that takes the pod by itself once other pods have gone from it.
 
-A node that would take the pod by itself is not enough. filter sends a gang that has not started to
-one domain only, the best of those that have a place for every member: an eviction in another domain
-would help nobody. And it keeps places for groups that have started: once a member of one of them is
-evicted the group is owed a place, maybe the very one that has come free.
+That such a node passes is not enough: the rules of the set may refuse it (:mod:`.setrules`). filter
+sends a gang that has not started to one domain only, the best of those that have a place for every
+member: an eviction in another domain would not help. And it keeps places for groups that have
+started: once a member of one of them is evicted the group is owed a place, maybe the very one that
+has come free.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,9 +13,11 @@ from dataclasses import dataclass, replace
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.framework.decision import places
 from scheduler_extender.framework.evaluator import evaluate, facts_for
-from scheduler_extender.framework.groupquestion import GroupAnswer, ask_group
+from scheduler_extender.framework.groupquestion import for_its_members
 from scheduler_extender.framework.members import Member, member_of
 from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.results import Results
+from scheduler_extender.framework.setrules import SET_RULES
 from scheduler_extender.membership import NODE
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
@@ -25,16 +28,17 @@ from topology.core.requests import GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """What the pod's group says about a node: the node's domain, and why the pod may not go there;
-    None where it may."""
+    """What the rules of the set say about a node: the domain of the pod's group in which it is, and
+    why the pod may not go there; None where it may."""
 
     domain: str | None = None
     rejection: Rejection | None = None
 
 
 class Afterwards:
-    """One member of a group, asked about nodes as they would be. Changes nothing: filter may send
-    the gang elsewhere afterwards as if nobody had asked."""
+    """The rules of the set, asked about one pod and nodes as they would be. Changes nothing: filter
+    may send a gang elsewhere afterwards. ``of_set`` has what those rules say that concern the
+    pod."""
 
     def __init__(
         self,
@@ -48,6 +52,9 @@ class Afterwards:
         self._member = member_of(snapshot, pod.uid, pod.membership, pod.request)
         self.request = pod.request if self._member is None else self._member.request
         self._deadline = deadline
+        self.of_set = [
+            found for rule in SET_RULES if (found := rule.of_set(question, self._member))
+        ]
         self._one_of_each: dict[str, str] | None = None
         self._rivals: dict[str | None, list[str]] = {}
 
@@ -57,21 +64,24 @@ class Afterwards:
         gone: frozenset[PodUid] = frozenset(),
         others: Collection[NodeFacts] = (),
     ) -> Joining:
-        """What the group says about a node with these facts, from which pods have ``gone``, beside
+        """What is said about a node with these facts, from which pods have ``gone``, beside
         ``others`` that have other facts, too.
 
         Raises :class:`.OutOfTimeError` where that is not worked out in time.
         """
-        member = self._member
-        if member is None or not member.minds_groups:
+        if not self.of_set:
             return Joining()
-        then = self._snapshot.with_facts([facts, *others])
-        here = self._gathered(then, member, [facts.name], gone)
-        if facts.name not in here.rejections:
-            rivals = self._rivals_of(member, here.domains[0], here.keeps and bool(gone))
+        name, then = facts.name, self._snapshot.with_facts([facts, *others])
+        question = replace(self._question, gone={name: gone})
+        here = self._sorted_out(then, question, [name])
+        group = here.group
+        domain = None if group is None else group.domains[0]
+        if group is not None and self._member is not None and name in here.passed:
+            rivals = self._rivals_of(self._member, domain, group.keeps and bool(gone))
             if rivals:
-                here = self._gathered(then, member, [facts.name, *rivals], gone)
-        return Joining(here.domains[0], here.rejections.get(facts.name))
+                here = self._sorted_out(then, question, [name, *rivals])
+        why = next(why for why, names in here.by_reason.items() if name in names)
+        return Joining(domain, why)
 
     def beside(self, facts: NodeFacts) -> int:
         """How many more members of its group that wait surely get a place on a node of these facts
@@ -81,6 +91,9 @@ class Afterwards:
             return 0
         size = member.membership.size or 1
         come = self._snapshot.standing(member.membership, member.uid).have_come(size)
+        # A place yields to the pod, and not to each of its siblings.
+        then = self._snapshot.with_facts([facts])
+        facts = then.with_facts(for_its_members(then, member)).facts(facts.name)
         try:
             with self._deadline.enforced():
                 fitting = places(facts, member.request, self._snapshot.settings, size - come)
@@ -88,18 +101,14 @@ class Afterwards:
             return 0
         return max(0, fitting - 1)
 
-    def _gathered(
-        self,
-        snapshot: Snapshot,
-        member: Member,
-        names: list[str],
-        gone: frozenset[PodUid] = frozenset(),
-    ) -> GroupAnswer:
-        direction = snapshot.direction_of(member.membership)
-        answer = ask_group(snapshot, member, names, self._deadline, direction=direction, gone=gone)
-        if answer.late:
+    def _sorted_out(self, snapshot: Snapshot, question: Question, names: list[str]) -> Results:
+        """The results where these nodes take the pod by themselves."""
+        results = Results(question, self.request, snapshot, {None: names}, member=self._member)
+        for sort_out in self.of_set:
+            sort_out(results, results.by_reason, self._deadline)
+        if results.late or (results.group is not None and results.group.late):
             raise OutOfTimeError
-        return answer
+        return results
 
     def _rivals_of(self, member: Member, domain: str | None, all_of_them: bool) -> list[str]:
         """A node of the best other domain to which the gang may go as things are; or of all, where
@@ -111,10 +120,11 @@ class Afterwards:
         if all_of_them:
             return list(others.values())
         if domain not in self._rivals:
-            answer = (
-                self._gathered(self._snapshot, member, list(others.values())) if others else None
-            )
-            best = answer.best if answer is not None else None
+            group = None
+            if others:
+                names = list(others.values())
+                group = self._sorted_out(self._snapshot, self._question, names).group
+            best = None if group is None else group.best
             self._rivals[domain] = [others[best]] if best is not None else []
         return self._rivals[domain]
 

@@ -67,13 +67,14 @@ def evaluate(
     asked = snapshot.with_facts(facts_for(snapshot, question, left))
     results = Results(question, request, asked, refused, frozenset(closed), member=member)
     results.late = frozenset(refused.get(UNDECIDED, ()))
+    of_set = [found for rule in SET_RULES if (found := rule.of_set(question, member))]
     for group in filter(None, (open_to, closed)):
         for answers in _asked(results, group, deadline):
             results.answers.append(answers)
             results.late |= answers.late
             alike = {} if question.scores else _alike(answers)
-            for rule in SET_RULES if group is open_to else ():
-                rule.of_set(results, alike, deadline)
+            for sort_out in of_set if group is open_to else ():
+                sort_out(results, alike, deadline)
             for reason, those in alike.items():
                 if those:
                     results.by_reason.setdefault(reason, []).extend(those)

@@ -90,11 +90,11 @@ def ask_group(
     other facts of nodes leave out (:meth:`.Snapshot.with_facts`): the groups are asked as if these
     had ended, and a place is kept for each one's replacement.
     """
-    counted = snapshot.with_facts(_for_its_members(snapshot, member))
+    counted = snapshot.with_facts(for_its_members(snapshot, member))
     return _GroupQuestion(counted, member, deadline, direction, gone).through(passing)
 
 
-def _for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
+def for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
     """The nodes that are otherwise for the group's members than ``snapshot`` has them.
 
     Places that are kept for members are free, and so are devices that have been chosen for the

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from scheduler_extender.annotations import PREFIX, render
 from scheduler_extender.deadline import Deadline, OutOfTimeError
+from scheduler_extender.framework.afterwards import Afterwards
 from scheduler_extender.framework.evaluator import evaluate, may_go
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.trials import Trials
@@ -205,10 +206,14 @@ class Helped:
 
 
 class Ends:
-    """Tries the ends of pods, on facts of one moment, until the deadline."""
+    """Tries the ends of pods for one that waits, on facts of one moment, until the deadline.
+    ``trials`` are of the same ``snapshot``."""
 
-    def __init__(self, snapshot: Snapshot, deadline: Deadline) -> None:
-        self._trials = Trials(snapshot)
+    def __init__(
+        self, snapshot: Snapshot, trials: Trials, pod: PodRecord, deadline: Deadline
+    ) -> None:
+        self._trials = trials
+        self._afterwards = Afterwards(snapshot, Question(pod, Purpose.EXPLAIN), deadline)
         self._deadline = deadline
 
     def lets_in(self, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
@@ -217,7 +222,11 @@ class Ends:
         Raises :class:`.OutOfTimeError`.
         """
         self._deadline.check()
-        return self._trials.answer(facts, request, gone).rejection is None
+        if self._trials.answer(facts, request, gone).rejection is not None:
+            return False
+        if not self._afterwards.of_set:
+            return True
+        return self._afterwards.on(facts.without(gone), gone).rejection is None
 
     def fewest(
         self, facts: NodeFacts, request: GpuRequest, uids: Sequence[PodUid]
@@ -283,7 +292,7 @@ def _ends(
         if miss is not None and answer.kind in BY_AN_END and goes(answer.facts)
     ]
     near.sort(key=lambda each: each[0].distance)
-    ends, helps = Ends(snapshot, deadline), 0
+    ends, helps = Ends(snapshot, Trials(snapshot), pod, deadline), 0
     for miss, facts in near[:MOST_NODES]:
         named = dict(islice(_holders(facts, request).items(), MOST_PODS))
         holders = {holding.pod for holding in miss.holders}  # of the nearest set: they come first

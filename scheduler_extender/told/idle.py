@@ -11,6 +11,7 @@ from itertools import islice
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.framework.evaluator import evaluate, may_go
 from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
@@ -88,11 +89,12 @@ def what_ends_would_do(
         uids = by_node.setdefault(pod.node, [])
         if pod.uid not in uids:
             uids.append(pod.uid)
-    ends = Ends(snapshot, deadline)
+    trials = Trials(snapshot)
     try:
         with deadline.enforced():
             for pods in _waiting(snapshot, deadline) if by_node else ():
                 goes = may_go(snapshot, pods[0])
+                ends = Ends(snapshot, trials, pods[0], deadline)
                 for name, uids in by_node.items():
                     if not goes(snapshot.facts(name)):
                         continue

@@ -141,6 +141,7 @@ def unblocking_of(cluster: Cache, namespace: str, name: str) -> Unblocking | Non
     if advice.plan is not None:
         facts = snapshot.facts(advice.plan.node)
         without = after(facts, (step.pod for step in advice.plan.steps), pod.uid)
+        without = without.yielding_to(pod.standing.priority, pod.gang)
         advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
     plan = None if advice.plan is None else _plan(advice.plan)
     late = "" if pod.reservation is None else pod.reservation.too_late(snapshot.today)

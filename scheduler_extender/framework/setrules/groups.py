@@ -1,58 +1,65 @@
 """A pod's group sends it to one domain, and keeps places for the members of others."""
 
 from dataclasses import replace
+from functools import partial
 
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.framework.groupquestion import ask_group
+from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.placecounter import PlaceCounter
-from scheduler_extender.framework.question import Purpose
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
-from scheduler_extender.framework.setrule import Alike, SetRule
+from scheduler_extender.framework.setrule import Alike, OfSet, SetRule
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.groups.gangdomains import ANYWHERE
 from scheduler_extender.state.groups.groups import KEPT
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 
 
 class Groups(SetRule):
     """See the module."""
 
-    def of_set(self, results: Results, alike: Alike, deadline: Deadline) -> None:
-        """Take away the nodes to which the pod's group does not let it go. For scores say which
+    def of_set(self, question: Question, member: Member | None) -> OfSet | None:
+        """Refuses the nodes to which the pod's group does not let it go. For scores it says which
         domain is the best."""
-        member, question = results.member, results.question
-        if member is None or question.alone:
-            return
-        asked, direction, binds = results.asked, ANYWHERE, question.purpose is Purpose.BIND
-        if question.scores and member.membership.domain is not None:
-            results.group = ask_group(asked, member, results.answers[-1].names, deadline)
-        if not member.minds_groups or None not in alike:
-            return
-        if not binds:
-            direction = asked.direction_of(member.membership)
-            results.for_now = direction.domain is not None
-        elif member.membership.domain is None:
-            return  # filter has kept the gang off: to refuse one now may leave it bound in part
-        elif member.membership.gang:
-            # Under DRA all members have claims by now, so that none is still to come.
-            (facts,) = (asked.facts(NodeName(name)) for name in alike[None])
-            member = replace(member, alone=facts.by_dra or member.is_begun(asked))
-        passing = alike.pop(None)
-        if binds:  # its time begins behind the node's own answer, which takes whatever it takes
-            deadline = within(asked.clock, VERB_SECONDS)
-        group = ask_group(asked, member, passing, deadline, direction=direction)
-        results.group = group
-        if binds and member.membership.gang and not group.late and KEPT in group.alike:
-            # Places are kept where most are free, so what a gang's first members take may move
-            # those of another group to a node that its scheduler has chosen for a later member. The
-            # gang is to be bound whole, so they move on, if they can.
-            (name,) = map(NodeName, passing)
-            if PlaceCounter(asked, deadline).kept_elsewhere(name, member.membership.group):
-                group.alike = {None: passing}
-        if group.late and (binds or not group.alike.get(None)):
-            results.late |= frozenset(passing)
-            alike.setdefault(UNDECIDED, []).extend(passing)
-            return
-        for why, names in group.alike.items():
-            alike.setdefault(why, []).extend(names)
+        if member is None or question.alone or not (member.minds_groups or question.scores):
+            return None
+        return partial(_of_group, member)
+
+
+def _of_group(member: Member, results: Results, alike: Alike, deadline: Deadline) -> None:
+    question, asked = results.question, results.asked
+    direction, binds = ANYWHERE, question.purpose is Purpose.BIND
+    if question.scores and member.membership.domain is not None:
+        results.group = ask_group(asked, member, results.answers[-1].names, deadline)
+    if not member.minds_groups or None not in alike:
+        return
+    if not binds:
+        direction = asked.direction_of(member.membership)
+        results.for_now = direction.domain is not None
+    elif member.membership.domain is None:
+        return  # filter has kept the gang off: to refuse one now may leave it bound in part
+    elif member.membership.gang:
+        # Under DRA all members have claims by now, so that none is still to come.
+        (facts,) = (asked.facts(NodeName(name)) for name in alike[None])
+        member = replace(member, alone=facts.by_dra or member.is_begun(asked))
+    passing = alike.pop(None)
+    if binds:  # its time begins behind the node's own answer, which takes whatever it takes
+        deadline = within(asked.clock, VERB_SECONDS)
+    gone = frozenset[PodUid]().union(*question.gone.values())
+    group = ask_group(asked, member, passing, deadline, direction=direction, gone=gone)
+    results.group = group
+    if binds and member.membership.gang and not group.late and KEPT in group.alike:
+        # Places are kept where most are free, so what a gang's first members take may move
+        # those of another group to a node that its scheduler has chosen for a later member. The
+        # gang is to be bound whole, so they move on, if they can.
+        (name,) = map(NodeName, passing)
+        if PlaceCounter(asked, deadline).kept_elsewhere(name, member.membership.group):
+            group.alike = {None: passing}
+    if group.late and (binds or not group.alike.get(None)):
+        results.late |= frozenset(passing)
+        alike.setdefault(UNDECIDED, []).extend(passing)
+        return
+    for why, names in group.alike.items():
+        alike.setdefault(why, []).extend(names)

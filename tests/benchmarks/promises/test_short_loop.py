@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks.promises.plays import Play, play
 from scheduler_extender.framework import evaluator
-from scheduler_extender.framework.question import Purpose
-from scheduler_extender.framework.results import Results
+from scheduler_extender.framework.members import Member
+from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.setrule import OfSet
 from scheduler_extender.framework.setrules.groups import Groups
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.verbs import assume
@@ -80,9 +81,8 @@ def test_gangs_that_filter_lets_go_anywhere_are_half_bound(planted: pytest.Monke
     """A bug that is planted: filter takes no group into account; bind does."""
     of_set = Groups.of_set
 
-    def only_bind(rule: Groups, results: Results, *asked: Any) -> None:
-        if results.question.purpose is not Purpose.FILTER:
-            of_set(rule, results, *asked)
+    def only_bind(rule: Groups, question: Question, member: Member | None) -> OfSet | None:
+        return None if question.purpose is Purpose.FILTER else of_set(rule, question, member)
 
     planted.setattr(Groups, "of_set", only_bind)
     assert play(replace(GANGS, pods=100)).gang_refusals > 0

@@ -18,13 +18,15 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
+from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Question
+from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import AskedNode, Rule
 from scheduler_extender.framework.rules import RULES
-from scheduler_extender.framework.setrule import ByNode, SetRule
+from scheduler_extender.framework.setrule import Alike, ByNode, OfSet, SetRule
 from scheduler_extender.framework.setrules import SET_RULES
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Settings
@@ -64,6 +66,18 @@ class OddName(SetRule):
 
     def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         return lambda facts: ODD if facts.name in (FREE, HELD) else None
+
+
+class OddTogether(SetRule):
+    """Refuses all nodes for what they have answered together."""
+
+    def of_set(self, question: Question, member: Member | None) -> OfSet | None:
+        return self._sort_out
+
+    @staticmethod
+    def _sort_out(results: Results, alike: Alike, deadline: Deadline) -> None:
+        if None in alike:
+            alike[ODD] = alike.pop(None)
 
 
 def cluster_of(node: NodeName) -> Cache:
@@ -145,6 +159,14 @@ def test_a_new_rule_is_seen_by_all_who_ask() -> None:
         named = takes_free() | helped_by_an_end()
     finally:
         SET_RULES.pop()
+    SET_RULES.append(OddTogether())
+    try:
+        together = takes_free() | helped_by_an_end()
+    finally:
+        SET_RULES.pop()
+    # kube-scheduler asks only for scores of nodes that filter has passed.
+    assert together.pop("prioritize")
+    assert not any(together.values()), together
     assert not any(shaped.values()), shaped
     assert not any(named.values()), named
 

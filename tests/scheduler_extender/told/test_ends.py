@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_extender.deadline import NO_DEADLINE, OutOfTimeError
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.helps import Ends
 from scheduler_extender.told.idle import idle_pods, what_ends_would_do
@@ -34,6 +36,10 @@ REQUESTS = tuple(
     for constraints in ((), (NVLINKED,))
     for policy in Policy
 )
+
+
+def ends_of(snapshot: Snapshot, deadline: Deadline = NO_DEADLINE) -> Ends:
+    return Ends(snapshot, Trials(snapshot), waiting("waits", REQUESTS[0]), deadline)
 
 
 def node(kind: str, number: int) -> NodeTopology:
@@ -79,7 +85,7 @@ def test_a_remembered_answer_is_the_one_that_is_worked_out(
     cluster: Cache, requests: list[GpuRequest], weakest: Verdict, data: st.DataObject
 ) -> None:
     settings = cluster.settings = Settings(weakest, None)
-    ends = Ends(cluster.snapshot(), NO_DEADLINE)
+    ends = ends_of(cluster.snapshot())
     for facts in cluster.snapshot().nodes:
         there = sorted(pod.uid for pod in facts.pods.every)
         sets = [frozenset[PodUid](), *(frozenset({uid}) for uid in there), frozenset(there)]
@@ -95,7 +101,7 @@ def test_a_remembered_answer_is_the_one_that_is_worked_out(
 def test_of_the_fewest_none_can_stay_and_without_all_nothing_helps(
     cluster: Cache, request: GpuRequest
 ) -> None:
-    ends = Ends(cluster.snapshot(), NO_DEADLINE)
+    ends = ends_of(cluster.snapshot())
 
     def takes(facts: NodeFacts, gone: frozenset[PodUid]) -> bool:
         return decide(facts.without(gone), request, cluster.settings).rejection is None
@@ -112,7 +118,7 @@ def test_time_is_looked_at_before_each_try() -> None:
     seen = cluster_of({node(KINDS[0], 0): {"a": Held((0,))}}).snapshot()
     (facts,) = seen.nodes
     with pytest.raises(OutOfTimeError):
-        Ends(seen, ending_when(lambda: True)).lets_in(facts, REQUESTS[0], frozenset())
+        ends_of(seen, ending_when(lambda: True)).lets_in(facts, REQUESTS[0], frozenset())
 
 
 def test_a_node_without_certain_pods_is_counted_once_for_all_requests(

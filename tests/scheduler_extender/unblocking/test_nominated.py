@@ -6,17 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_extender.membership import Group, Membership
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.unblocking import unblocking_of
 from tests.scheduler_extender.unblocking.scenes import (
     NVLINKED,
     Held,
     cluster_of,
+    node_name,
     singles,
     waiting,
 )
-from topology.core.devices import NodeName
-from topology.core.requests import gpu_request
+from topology.core.devices import Bytes, NodeName
+from topology.core.requests import Constraints, gpu_request
 from topology.machines import machine
 
 LINKED = machine("hgx-a100-4").topology("linked")
@@ -76,3 +79,25 @@ def test_nobody_is_sent_to_a_node_that_is_kept_in_mind_for_another_pod(priority:
         assert found.plan is not None
         homes.append(sorted(step.home or "" for step in found.plan.steps))
     assert homes == [["", "other"], ["", ""]]
+
+
+@pytest.mark.parametrize(("priority", "beside"), [(3, 1), (-1, 2)])
+def test_a_place_that_yields_to_one_member_has_no_room_for_its_siblings(
+    priority: int, beside: int
+) -> None:
+    """Two of the GPUs that come free are nominated for a pod that gives way to the first member of
+    the gang. It gives way to its siblings, too, only where their priority is above its own."""
+    second = machine("hgx-a100-4").topology("second")
+    cluster = cluster_of({LINKED: {"runs": Held((0, 1, 2, 3))}, second: {"stays": Held((0, 1, 2))}})
+    for name in ("linked", "second"):
+        cluster.put_node(node_name(name), NodeObject(labels={"block": "a"}))
+    for pod in cluster.snapshot().facts(node_name("second")).pods.bound.alive.values():
+        cluster.put_pod(replace(pod, standing=Standing(9)))
+    gang = Membership(Group("team", "train"), 3, "block", gang=True)
+    one = gpu_request(1, Constraints(min_gpu_memory=Bytes(1)))
+    for name, its in (("wants", 5), ("sibling", 0), ("another", 0)):
+        cluster.put_pod(replace(waiting(name, one, Standing(its)), membership=gang))
+    cluster.put_pod(waiting("coming", PAIR, Standing(priority, nominated=NodeName("linked"))))
+    found = unblocking_of(cluster, "team", "wants")
+    assert found is not None
+    assert f"room for {beside} more of its group is counted there" in found.text[-1]
