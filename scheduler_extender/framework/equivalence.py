@@ -25,7 +25,7 @@ from topology.core import scoring
 from topology.core.devices import NodeName
 from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
-from topology.core.scoring import Merit, classes_of
+from topology.core.scoring import Merit, Prospect, classes_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -141,26 +141,29 @@ def _work_out(
     of_each = {s: snapshot.facts(NodeName(n)) for s, n in one_of_each.items() if s is not None}
     classes = classes_of(snapshot.mix)
     alike: dict[Hashable, Decision] = {}
-    with deadline.ends():
-        for state, facts in of_each.items():
-            if state not in decisions:
-                interruptible()
-                decision = tried(snapshot, facts, _decided, facts, request, settings, alike)
-                if decision is None:
-                    failed.add(state)
-                    continue
-                decisions[state] = decision
-                if counts:
-                    cache.remember(request, state, decision)
-        for state, facts in of_each.items() if weighs else ():
-            decision = decisions.get(state)
-            if decision is not None and decision.rejection is None and state not in answers.merits:
-                interruptible()
-                cost = tried(snapshot, facts, prospect, facts, request, decision, classes)
-                if cost is not None:
-                    answers.merits[state] = cost.weighed(snapshot.mix)
-                    if counts:
-                        cache.remember_prospect(request, state, cost, classes)
+    found, costs = dict[State, Decision](), dict[State, Prospect]()
+    try:
+        with deadline.ends():
+            for state, facts in of_each.items():
+                if state not in decisions:
+                    interruptible()
+                    decision = tried(snapshot, facts, _decided, facts, request, settings, alike)
+                    if decision is None:
+                        failed.add(state)
+                    else:
+                        decisions[state] = found[state] = decision
+            for state, facts in of_each.items() if weighs else ():
+                decision = decisions.get(state)
+                passes = decision is not None and decision.rejection is None
+                if decision is not None and passes and state not in answers.merits:
+                    interruptible()
+                    cost = tried(snapshot, facts, prospect, facts, request, decision, classes)
+                    if cost is not None:
+                        costs[state] = cost
+                        answers.merits[state] = cost.weighed(snapshot.mix)
+    finally:
+        if counts and (found or costs):
+            cache.remember(request, found, costs, classes)
     if snapshot.blind:
         decisions = {s: unless_blind(d, of_each[s], request) for s, d in decisions.items()}
     answers.decisions = unless_others_are_sure(settings, request, decisions)

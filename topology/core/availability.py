@@ -17,7 +17,6 @@ from topology.core.requests import (
     Counts,
     Exclusive,
     GpuRequest,
-    Role,
     device_count,
 )
 from topology.core.room import Room, at_any_moment
@@ -84,7 +83,7 @@ def coming(request: GpuRequest, replicas: int) -> Unreported:
         request.counts,
         only_gpu_plugin=request.only_gpu_plugin,
         exclusive=request.exclusive,
-        opaque=any(role is Role.INIT for role, _ in request.counts),
+        opaque=request.has_init,
         memory=memory_of(request, replicas),
     )
 

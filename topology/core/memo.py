@@ -190,6 +190,9 @@ def bytes_of(value: object) -> int:
             found += _alike[kind]
         elif id(part) in counted:
             continue
+        elif (shared := getattr(part, "shared_bytes", None)) is not None:
+            counted[id(part)] = part
+            found += int(shared)
         elif isinstance(part, (tuple, frozenset, set)):
             n = len(part)
             found += 56 + 8 * n
@@ -207,9 +210,6 @@ def bytes_of(value: object) -> int:
             found += _alike[kind]
         elif isinstance(content := getattr(part, "nbytes", None), int):
             found += 120 + content  # an array of numpy, which not everybody installs
-        elif (shared := getattr(part, "shared_bytes", None)) is not None:
-            counted[id(part)] = part
-            found += int(shared)
         elif slots := getattr(part, "__slots__", None):
             parts.extend([getattr(part, slot, None) for slot in slots])
         else:

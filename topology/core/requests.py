@@ -251,6 +251,11 @@ class GpuRequest:
         return device_count(self.counts)
 
     @cached_property
+    def has_init(self) -> bool:
+        """Whether an ordinary init container is among them."""
+        return any(role is Role.INIT for role, _ in self.counts)
+
+    @cached_property
     def plain(self) -> bool:
         """Whether the pod asks for devices and nothing else."""
         return self.constraints == NO_CONSTRAINTS

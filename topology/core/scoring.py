@@ -53,7 +53,7 @@ from topology.core.patterns import has_ring, have_rings, subset_masks
 from topology.core.placement import Assessment, Verdict
 from topology.core.placement.constraints import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
-from topology.core.requests import Constraints, Counts, GpuRequest, Role, device_count
+from topology.core.requests import Constraints, Counts, GpuRequest, device_count
 from topology.core.shape import Shape, wide_rows
 from topology.core.worth import RequestClass as RequestClass
 from topology.core.worth import follows_one_by_one, in_turn, mean_promises
@@ -285,8 +285,8 @@ def losses(
     None if that is too much to work out.
     """
     others_come = now.unreported or now.releasing or now.departing or now.hidden
-    init = any(role is Role.INIT for role, _ in request.counts)
-    if others_come or init or request.exclusive or not follows_one_by_one(kubelet):
+    apart = request.has_init or request.exclusive
+    if others_come or apart or not follows_one_by_one(kubelet):
         return _expected_losses(kubelet, now, request, classes)
     devices = kubelet.allocator.in_turn(now.free)
     left = devices[request.effective_count :]

@@ -45,7 +45,7 @@ from topology.core.placement import (
     busy,
     device_unit,
 )
-from topology.core.requests import GpuRequest, Role
+from topology.core.requests import GpuRequest
 
 
 class Devices(Rule):
@@ -69,8 +69,7 @@ class Devices(Rule):
             return UNDECIDED if request.required else None
         if not offer.topology.allocator.by_number:
             return BY_CLAIMS_ALONE
-        of_its_own = any(role is Role.INIT for role, _ in request.counts)
-        if request.required and facts.by_dra and of_its_own:
+        if request.required and facts.by_dra and request.has_init:
             return INIT_UNDER_DRA
         node.offer, node.available = offer, offer.available_to(request)
         node.assessed = assessed = assess(offer.kubelet, node.available, request)

@@ -62,13 +62,13 @@ class Table:
             found[state] = self.merits[state] = foreseen[state].weighed(mix)
         return {state: merit for state, merit in found.items() if merit is not None}
 
-    def put_prospect(self, state: State, prospect: Prospect, classes: RequestClasses) -> None:
-        """Remember what a placement in this state would cost each class."""
+    def put_prospects(self, prospects: Mapping[State, Prospect], classes: RequestClasses) -> None:
+        """Remember what a placement in these states would cost each class."""
         if self.classes != classes:
             self.classes = classes
             self.prospects.clear()
             self.merits.clear()
-        self.prospects[state] = prospect
+        self.prospects |= prospects
 
     def forget(self, state: State) -> bool:
         """Forget a state; whether there was an answer."""
@@ -184,22 +184,23 @@ class AnswerCache:
             merits = {} if mix is None else table.weighed(passing, mix)
         return decisions, merits
 
-    def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
-        """Remember an answer, as long as some node is in that state."""
-        with self._lock:
-            if state in self._classes:
-                table = self._table(request)
-                self._answers += state not in table.decisions
-                table.decisions[state] = decision
-                self._forget_oldest()
-
-    def remember_prospect(
-        self, request: GpuRequest, state: State, prospect: Prospect, classes: RequestClasses
+    def remember(
+        self,
+        request: GpuRequest,
+        decisions: Mapping[State, Decision],
+        prospects: Mapping[State, Prospect],
+        classes: RequestClasses,
     ) -> None:
-        """Remember it while some node is in that state and the classes are those asked now."""
+        """Remember answers, each as long as some node is in that state; and prospects, if the
+        classes are those asked now."""
         with self._lock:
-            if state in self._classes and classes == classes_of(self.mix.current):
-                self._table(request).put_prospect(state, prospect, classes)
+            table, states = self._table(request), self._classes
+            known = len(table.decisions)
+            table.decisions |= {s: each for s, each in decisions.items() if s in states}
+            self._answers += len(table.decisions) - known
+            if prospects and classes == classes_of(self.mix.current):
+                table.put_prospects({s: p for s, p in prospects.items() if s in states}, classes)
+            self._forget_oldest()
 
     def _table(self, request: GpuRequest) -> Table:
         """The table of a request, which counts as asked now."""

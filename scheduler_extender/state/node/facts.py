@@ -392,7 +392,9 @@ class NodeFacts:
         A reserved place and siblings depend on what is left, too.
         """
         offer = self.last_offer(request.resource)
-        if isinstance(offer, Rejection) or self.reserved_for is not None or request.in_company:
+        if isinstance(offer, Rejection) or not offer.kubelet.allocator.settled:
+            return None
+        if self.reserved_for is not None or request.in_company:
             return None
         found = chosen(offer.kubelet, offer.available_to(request), request)
         if found is None:

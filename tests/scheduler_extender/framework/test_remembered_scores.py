@@ -69,6 +69,6 @@ def test_what_was_worked_out_for_an_old_mix_takes_nothing_away() -> None:
     seen = cluster.snapshot()
     ([state], _) = states_of(seen, request.resource, ["node"])
     assert state is not None
-    seen.answers.remember_prospect(request, state, late, (RequestClass(7),))
+    seen.answers.remember(request, {}, {state: late}, (RequestClass(7),))
     assert seen.answers.known(request, [state], seen.mix, counts=True)[1], "it is weighed"
     assert scored(cluster, request, ["node"]) == before

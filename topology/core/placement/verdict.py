@@ -71,6 +71,13 @@ class Assessment:
     # Why no such pod may come, whatever it requires: memory of a shared GPU could be exceeded.
     memory: Rejection | None = None
 
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes; memories share it."""
+        told = (self.rejection, self.refusal, self.memory)
+        reasons = sum([len(each.reason) for each in told if each is not None])
+        return 400 + 50 * len(self.sets or ()) + 100 * len(self.hazards) + reasons
+
 
 # Before a pod for which any devices will do, so many earlier pods are followed exactly. If more may
 # come first, it is asked whether the pod is safe with any devices: that answers most questions.
@@ -84,7 +91,8 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     per distinct state, or :func:`chosen` devices. If GPUs are shared, it also judges whether their
     memory is enough for every pod that may come there (:mod:`.memory`), plain pods included.
     """
-    return _assessed(*(chosen(kubelet, now, request) or (kubelet, now)), request)
+    alone = chosen(kubelet, now, request) if kubelet.allocator.settled else None
+    return _assessed(kubelet, now, request) if alone is None else _assessed(*alone, request)
 
 
 def chosen(
