@@ -20,16 +20,13 @@ answers = $(call needs,$(1),$(2)); $(1) info >/dev/null 2>&1 || \
 E2E_WORKERS ?= 3 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e e2e-dra chaos bench chart chart-package images plugin release reference screenshots axe lock lock-base clean
+.PHONY: help run dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e e2e-dra chaos bench chart chart-package images plugin release reference screenshots axe lock lock-base clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: $(VENV)/run.stamp          ## place 200 pods on a bundled 64-node cluster and show what happened
 	$(BIN)/gpu-topology demo --out $(OUT)
-
-serve: $(VENV)/run.stamp        ## leave the extender running on the bundled cluster
-	$(BIN)/gpu-topology demo --serve --out $(OUT)
 
 dev: $(VENV)/dev.stamp          ## what tests and benchmarks need, into .venv
 	@echo "ready: $(BIN)/python -m benchmarks --help"

@@ -11,7 +11,6 @@ COMMANDS = {
     "throughput": "speed",
     "following": "speed",
     "promises": "promises",
-    "kinds": "promises",
     "compare": "compare",
     "dra": "speed",
     "worst": "speed",

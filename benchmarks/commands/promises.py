@@ -1,4 +1,4 @@
-"""``python -m benchmarks promises`` and ``kinds``."""
+"""``python -m benchmarks promises``."""
 
 import os
 import sys
@@ -48,15 +48,3 @@ def promises(
         write_json(json_file, found)
     if not bykind.kept(bykind.everything(found["rows"])):
         raise typer.Exit(1)
-
-
-def kinds() -> None:
-    """Count what each kind of node can promise.
-
-    For every set of free GPUs of five machines, under each policy of the Topology Manager, with
-    nothing else going on.
-    """
-    from benchmarks.output import show
-    from benchmarks.promises import kinds as kinds_of_nodes
-
-    show(kinds_of_nodes.kinds_table(kinds_of_nodes.kinds()), keys=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import typer
@@ -32,32 +31,14 @@ def print_all() -> None:
     show(standard_output(), known)
 
 
-def print_one(name: str, *, as_matrix: bool) -> None:
-    """Print one as a GPUTopology, or the matrix of its links. Raises :class:`BadInputError`."""
+def print_one(name: str) -> None:
+    """Print one as a GPUTopology. Raises :class:`BadInputError`."""
     try:
         known = machine(name)
     except UnknownMachine as error:
         raise BadInputError(str(error)) from error
-    if not as_matrix:
-        document = codec.encode(known.topology(known.name))
-        typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
-        return
-    topology = known.topology("node")
-    gpus = topology.gpus
-
-    def link(q: int, p: int) -> str:
-        joined = topology.shape.links[p][q]
-        if joined is None:
-            return "X"
-        return f"NV{joined.nvlinks} {joined.pcie.label}" if joined.nvlinks else joined.pcie.label
-
-    matrix = table(
-        range(len(gpus)),
-        column("", lambda p: f"GPU{gpus[p].index}"),
-        *(column(f"GPU{gpu.index}", partial(link, q)) for q, gpu in enumerate(gpus)),
-        column("NUMA", lambda p: str(gpus[p].numa_node)),
-    )
-    show(standard_output(), matrix)
+    document = codec.encode(known.topology(known.name))
+    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
 
 
 def print_pasted(

@@ -7,7 +7,6 @@
 """
 
 import shlex
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from scheduler_extender.demo.placing import FirstBest, Outcome, OverHttp, Placin
 from scheduler_extender.demo.tables import Play
 from scheduler_extender.files.clusterfile import ClusterFile, load
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.http.servers import Addresses, Servers
-from scheduler_extender.serving import file_service, in_memory, in_thread
+from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.terminal import show
 
 FLEET = Path(__file__).with_name("fleet.yaml")
@@ -34,8 +32,6 @@ LEGEND = (
     "kube-scheduler without an extender: it counts GPUs, and pods have node selectors for model "
     "and memory."
 )
-# As in manifests/scheduler/kube-scheduler-config.yaml, which says why; a test compares the two.
-WEIGHT = 5
 
 
 def run_demo(
@@ -75,7 +71,7 @@ def _played(
     ours = Placing(nodes, seed, extender)
     service, _ = in_memory(extender.cluster)
     with in_thread(replace(service, binder=extender.binder)) as serving:
-        url, _ = _urls(serving)
+        url = f"http://127.0.0.1:{serving.ports[0]}"
         extender.verbs = asked = OverHttp(url)
         gpus = sum(len(node.gpus) for node in nodes)
         console.print(
@@ -115,27 +111,6 @@ def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
     return out / PICTURE, out / STOCK_PICTURE
 
 
-def _urls(serving: Servers) -> tuple[str, str]:
-    port, admin_port, _ = serving.ports
-    return f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
-
-
-def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: int) -> int:
-    """Leave the extender running on the fleet and say how to call it; until interrupted."""
-    source = cluster or FLEET
-    content = load(source)
-    service, _ = file_service(content)
-    with in_thread(service, Addresses(port=port, admin_port=admin_port)) as serving:
-        url, admin = _urls(serving)
-        for line in how_to_call(url, admin, content).split("\n"):
-            console.print(line, markup=False, highlight=False)
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            console.print("stopped")
-    return 0
-
-
 def how_to_look(file: Path) -> str:
     """What `make run` prints last: commands over the cluster that it has left."""
     command, cluster = ".venv/bin/gpu-topology", f"--cluster {shlex.quote(str(file))}"
@@ -145,44 +120,3 @@ To look around in this cluster, on the terminal:
   {command} waiting -A {cluster}
 and in the browser, at http://localhost:8889/map:
   {command} extender {cluster}"""
-
-
-def how_to_call(url: str, admin: str, content: ClusterFile) -> str:
-    """What `make serve` prints: a request to try, and how to plug it into a kube-scheduler."""
-    names = [record.topology.name for record in content.records]
-    first, last = names[0], names[-1]
-    return f"""\
-{len(names)} nodes are served. Two NVLinked GPUs, asked of two of them:
-
-  curl -s {url}/scheduler/filter -d '{{
-    "Pod": {{"metadata": {{"name": "train", "namespace": "default", "uid": "1",
-                         "annotations": {{"gpu-topology.io/link": "nvlink"}}}},
-            "spec": {{"containers": [{{"name": "main",
-                     "resources": {{"limits": {{"nvidia.com/gpu": "2"}}}}}}]}}}},
-    "NodeNames": ["{first}", "{last}"]}}'
-
-  curl -s {admin}/v1/nodes/{first}        what is known of a node
-  {admin}/map        every GPU, for your browser
-  curl -s {admin}/v1/snapshot | .venv/bin/gpu-topology nodes --cluster -        the same as a table
-
-To plug it into a kube-scheduler, start that with --config and
-
-  apiVersion: kubescheduler.config.k8s.io/v1
-  kind: KubeSchedulerConfiguration
-  extenders:
-  - urlPrefix: {url}/scheduler
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    bindVerb: bind
-    preemptVerb: preempt
-    weight: {WEIGHT}
-    nodeCacheCapable: true
-    httpTimeout: 10s
-    ignorable: false
-    managedResources:
-    - {{name: nvidia.com/gpu}}
-    - {{name: nvidia.com/gpu.shared}}    # and each nvidia.com/mig-… that nodes serve
-
-(this one serves a file; with `gpu-topology extender --kubeconfig PATH` it serves a cluster).
-This is plain HTTP on 127.0.0.1. In a cluster kube-scheduler's port speaks TLS: docs/install.md.
-Ctrl-C stops it."""

@@ -25,7 +25,6 @@ from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podtemplates import (
     ARGO,
-    GROVE,
     KNOWN,
     MAKES,
     Made,
@@ -332,9 +331,7 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
 
 def _place(kind: str) -> str:
     """The metadata of the pods that a kind of object makes."""
-    if kind in ARGO:
-        return "spec.podMetadata"
-    return "spec.template.cliques[]" if kind in GROVE else "spec…template.metadata"
+    return "spec.podMetadata" if kind in ARGO else "spec…template.metadata"
 
 
 def _keys(holder: object, field: str) -> list[str]:

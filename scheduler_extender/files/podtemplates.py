@@ -2,8 +2,7 @@
 
 A template is whatever has containers under ``template.spec``, wherever in the object's spec it
 stands: Deployments, Jobs, JobSets, PyTorchJobs and others that nobody has listed. KServe's
-InferenceService, Argo's workflows and Grove's PodCliqueSet have no such templates; they are read by
-their own rules.
+InferenceService and Argo's workflows have no such templates; they are read by their own rules.
 
 How many pods a template makes is the product of the numbers on the way to it, such as the replicas
 of a replicated Job and the parallelism of each.
@@ -19,8 +18,13 @@ _LOOPS = ("withItems", "withParam", "withSequence")
 MAX_DEPTH = 12  # how deep in an object pod templates are looked for
 ARGO = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
 KSERVE = "InferenceService"
-GROVE = ("PodCliqueSet", "PodClique")
-MAKES = {"NIMService": "Deployment", "NIMCache": "Job", "TrainJob": "JobSet"}
+MAKES = {
+    "NIMService": "Deployment",
+    "NIMCache": "Job",
+    "TrainJob": "JobSet",
+    "PodCliqueSet": "Pod",
+    "PodClique": "Pod",
+}
 """Kinds without a pod template, and the kind that their operators make of them."""
 
 KNOWN = (
@@ -67,8 +71,6 @@ def pods_made_by(item: object) -> list[Made]:
         return list(_steps(top))
     at = top if kind == "PodTemplate" else top.get("spec")
     outside = [top.get("metadata")]
-    if kind in GROVE:
-        return list(_cliques(top))
     name = name_in(top)
     added = _added(top, kind, name)
     usual = 1 if isinstance(kind, str) and kind in ONE_EACH else None
@@ -256,29 +258,6 @@ def _runs(templates: list[dict[str, Any]], name: object) -> int | None:
 def _flat(at: object) -> Iterator[object]:
     for each in at if isinstance(at, list) else ():
         yield from each if isinstance(each, list) else [each]
-
-
-def _cliques(top: dict[str, Any]) -> Iterator[Made]:
-    """The pods of a PodCliqueSet, or of a PodClique: those of a clique have its annotations."""
-    spec = mapping(top.get("spec"))
-    if top.get("kind") == "PodClique":
-        cliques, outside, sets = [{**mapping(top.get("metadata")), "spec": spec}], [], None
-    else:
-        written = mapping(spec.get("template")).get("cliques")
-        cliques = [mapping(each) for each in written] if isinstance(written, list) else []
-        outside, sets = [top.get("metadata")], _copies(spec)
-    scaling = mapping(spec.get("template")).get("podCliqueScalingGroups")
-    for each in cliques:
-        inner = mapping(each.get("spec"))
-        copies = _times(_times(sets, _copies(inner)), 1)
-        for group in map(mapping, scaling if isinstance(scaling, list) else ()):
-            names = group.get("cliqueNames")
-            if isinstance(names, list) and each.get("name") in names:
-                copies = _times(copies, _copies(group))
-        pod_spec = mapping(inner.get("podSpec"))
-        if isinstance(pod_spec.get("containers"), list):
-            name = f"{name_in(top)}-{each.get('name', '')}" if outside else name_in(top)
-            yield Made(_pod(name, _merged(each), pod_spec), list(outside), copies or None)
 
 
 def _merged(*holders: object) -> dict[str, Any]:

@@ -14,17 +14,12 @@ import pytest
 import typer
 import yaml
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cli import commands as cli
-from scheduler_extender.demo import FLEET, how_to_call
-from scheduler_extender.files import clusterfile as filecluster
 from tests.documents.blocks import statements, steps
 from tests.manifests.building import (
     KUBERNETES,
     ROOT,
-    extender,
     objects,
-    scheduler_config,
 )
 
 PAGES_COMMANDS = ("extender", "node", "certificates", "install", "doctor")
@@ -118,19 +113,3 @@ def test_the_components_of_the_pages_build(tmp_path: Path) -> None:
     ]
     assert [port["port"] for port in first["ports"]] == [8888]
     assert {"Issuer", "Certificate"} <= {o["kind"] for o in built}
-
-
-def test_make_serve_prints_the_extender_of_the_manifest() -> None:
-    content = filecluster.load(FLEET)
-    said = how_to_call("http://gpu-topology.example:8888", "http://admin", content)
-    printed = yaml.safe_load(said[said.index("  apiVersion: kubescheduler") : said.index("(this")])
-    assert {k: printed[k] for k in ("apiVersion", "kind")} == {
-        k: scheduler_config()[k] for k in ("apiVersion", "kind")
-    }
-    (told,) = printed["extenders"]
-    assert told.pop("urlPrefix") == "http://gpu-topology.example:8888/scheduler"
-    shipped = {
-        k: v for k, v in extender().items() if k not in ("urlPrefix", "enableHTTPS", "tlsConfig")
-    }
-    named = [{"name": name} for name in MANAGED if "*" not in name]  # its nodes have no MIG
-    assert told == {**shipped, "managedResources": named}

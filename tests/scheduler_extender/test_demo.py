@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
-from itertools import takewhile
 from pathlib import Path
 
-import httpx
 import pytest
 from rich.console import Console
 
@@ -20,8 +15,6 @@ from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_de
 from scheduler_extender.demo.placing import Placing, Stock
 from scheduler_extender.told.nodes import Use
 from tests.commands import ROOT, Done, asked
-from tests.programs import started
-from tests.waiting import PATIENCE
 from topology.machines import machine
 
 
@@ -138,16 +131,3 @@ def test_it_spreads_pods() -> None:
         one["metadata"] = {**one["metadata"], "name": name, "uid": name}  # type: ignore[dict-item]
         placed.append(play.place(one).node)
     assert sorted(filter(None, placed)) == ["n0", "n1"]
-
-
-def test_make_serve_names_addresses_that_answer() -> None:
-    command = [sys.executable, "-m", "scheduler_extender", "demo", "--serve"]
-    command += ["--port", "0", "--admin-port", "0"]
-    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with started(command, stdout=subprocess.PIPE, cwd=ROOT, env=unbuffered) as child:
-        assert child.stdout is not None
-        said = "".join(takewhile(lambda line: "To plug it" not in line, child.stdout))
-        named = re.findall(r"http://[^\s]*(?:/map|/v1/nodes/)[^\s]*", said)
-        with httpx.Client(timeout=PATIENCE, trust_env=False) as client:
-            assert [client.get(url).status_code for url in named] == [200, 200]
-        child.terminate()

@@ -12,7 +12,6 @@ import typer
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import (
     check_node_name,
-    check_ports,
     folder,
     one_of,
     same,
@@ -68,27 +67,17 @@ def machines(
         str | None,
         typer.Argument(metavar="MACHINE", hidden=True),  # the text below tells of it
     ] = None,
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FORM",
-            help="Of one machine: yaml (a GPUTopology object) or matrix (as nvidia-smi shows it).",
-        ),
-    ] = "yaml",
 ) -> None:
-    """List the machines of the catalogue, or print one.
+    """List the machines of the catalogue, or print one as a GPUTopology.
 
     MACHINE is a name from the list, which cluster files and `simulate --cluster` take, too.
     """
-    matrix = one_of("--output", output, {"yaml": False, "matrix": True})
     from scheduler_extender.cli.machines import print_all, print_one
 
     if name is None:
         print_all()
     else:
-        print_one(name, as_matrix=matrix)
+        print_one(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,45 +100,25 @@ class Placing:
     each: Annotated[bool, typer.Option(help="List every placed pod, too.")] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """Whether the extender is only left running, and on which ports."""
-
-    serve: Annotated[
-        bool, typer.Option(help="Place no pods; leave the extender running over the cluster.")
-    ] = False
-    port: Annotated[
-        int, typer.Option(metavar="PORT", help="With --serve: port for kube-scheduler.")
-    ] = 8888
-    admin_port: Annotated[
-        int, typer.Option(metavar="PORT", help="With --serve: port for people.")
-    ] = 8889
-
-
-def demo(*, placing: Placing, serving: Serving) -> None:
+def demo(*, placing: Placing) -> None:
     """Place pods on a bundled cluster and show what happened.
 
     The cluster has 64 nodes. The extender is the real one, over HTTP; the kubelets are emulated.
     The same pods are placed without it, too, as kube-scheduler alone does.
     """
-    from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, serve_demo
+    from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo
     from scheduler_extender.files.clusterfile import ClusterFileError
-    from scheduler_extender.http.servers import PortError
 
     out, cluster = placing.out, placing.cluster
+    folder("--out", out)
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise BadInputError(f"--out: {out}: Permission denied")
+    for made in (out / PICTURE, out / STOCK_PICTURE, out / CLUSTER_FILE):
+        if made.is_dir():
+            raise BadInputError(f"--out: {made}: Is a directory")
+    pods, seed, each = placing.pods, placing.seed, placing.each
     try:
-        if serving.serve:
-            check_ports(serving.port, serving.admin_port)
-            code = serve_demo(standard_output(), cluster, serving.port, serving.admin_port)
-        else:
-            folder("--out", out)
-            if not os.access(out, os.W_OK | os.X_OK):
-                raise BadInputError(f"--out: {out}: Permission denied")
-            for made in (out / PICTURE, out / STOCK_PICTURE, out / CLUSTER_FILE):
-                if made.is_dir():
-                    raise BadInputError(f"--out: {made}: Is a directory")
-            pods, seed, each = placing.pods, placing.seed, placing.each
-            code = run_demo(standard_output(), out, pods, seed, cluster, each=each)
-    except (ClusterFileError, PortError) as error:
+        code = run_demo(standard_output(), out, pods, seed, cluster, each=each)
+    except ClusterFileError as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)

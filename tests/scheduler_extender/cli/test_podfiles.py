@@ -214,10 +214,11 @@ def test_an_object_whose_operator_makes_the_pods_is_not_left_out_in_silence(tmp_
         "NIMService llm: its operator makes a Deployment: check that Deployment"
     )
     assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
-    path = written(tmp_path / "a.yaml", PAIR, {**service, "kind": "TrainJob"})
-    done = check(path, "--strict")
-    said = f"warning: {path}: TrainJob llm: its operator makes a JobSet: check that JobSet\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    for kind, made in (("TrainJob", "JobSet"), ("PodCliqueSet", "Pod")):
+        path = written(tmp_path / "a.yaml", PAIR, {**service, "kind": kind})
+        done = check(path, "--strict")
+        said = f"warning: {path}: {kind} llm: its operator makes a {made}: check that {made}\n"
+        assert (done.returncode, done.stderr) == (1, said)
 
 
 def test_a_pod_may_have_only_the_beginning_of_a_name(tmp_path: Path) -> None:

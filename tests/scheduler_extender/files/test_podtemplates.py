@@ -187,41 +187,6 @@ def test_the_pods_of_each_kind_are_counted(kind: str, spec: dict[str, Any], copi
     assert (asked.copies, asked.notes) == (copies, ())
 
 
-CLIQUE = {"name": "w", **LINK, "spec": {"replicas": 4, "podSpec": EACH["template"]["spec"]}}
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec", "copies"),
-    [
-        ("PodCliqueSet", {"replicas": 2, "template": {"cliques": [CLIQUE]}}, 8),
-        (
-            "PodCliqueSet",
-            {
-                "template": {
-                    "cliques": [CLIQUE],
-                    "podCliqueScalingGroups": [{"cliqueNames": ["w"], "replicas": 3}],
-                }
-            },
-            12,
-        ),
-        ("PodClique", CLIQUE["spec"], 4),
-    ],
-)
-def test_the_pods_of_a_clique_have_its_annotations(
-    kind: str, spec: dict[str, Any], copies: int
-) -> None:
-    metadata = {"name": "a", **LINK} if kind == "PodClique" else {"name": "a"}
-    (asked,) = read_each(yaml.safe_dump({"kind": kind, "metadata": metadata, "spec": spec})).wanted
-    assert (asked.request.text, asked.copies, asked.notes) == ("2 GPUs link=nvlink", copies, ())
-
-
-def test_an_annotation_of_the_set_of_cliques_itself_counts_for_nothing() -> None:
-    spec = {"template": {"cliques": [{**CLIQUE, "annotations": {}}]}}
-    made = {"kind": "PodCliqueSet", "metadata": {"name": "a", **LINK}, "spec": spec}
-    (note,) = read(yaml.safe_dump(made)).notes
-    assert note.endswith("write it under spec.template.cliques[].annotations")
-
-
 LOOP = [{"name": "train", "container": TWO}, {"steps": [[{"template": "train", "withItems": [1]}]]}]
 BESIDE = [{"name": "train", "container": TWO}, {"dag": {"tasks": [{"template": "train"}] * 2}}]
 
