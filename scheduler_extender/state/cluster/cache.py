@@ -76,12 +76,12 @@ class Nodes:
         before = self.facts.get(name)
         if facts.known:
             self.facts.put(name, facts)
-        elif self.facts.pop(name) is not None:
+        elif self.facts.drop(name) is not None:
             self.stale.drop(name)
         if facts.reserved_for is not None:
             self.places.put(name, facts.reserved_for)
         else:
-            self.places.pop(name)
+            self.places.drop(name)
         if before is not None and facts.known:
             if facts.has_objects_of(before):
                 return before, False
@@ -182,11 +182,11 @@ class Cache:
                 self._group_places,
                 self._gangs,
                 self.lately,
-                nodes.facts.copy(),
-                pods.waiting.copy(),
-                pods.in_flight.copy(),
-                pods.nominated.copy(),
-                nodes.places.copy(),
+                nodes.facts.copied(),
+                pods.waiting.copied(),
+                pods.in_flight.copied(),
+                pods.nominated.copied(),
+                nodes.places.copied(),
                 self.groups.seen(),
                 nodes.kinds,
                 nodes.label_keys,
@@ -238,7 +238,7 @@ class Cache:
         """Tell the listeners of every node: any of them may be news, as after a time in which a
         watch was blind."""
         with self.lock:
-            self.tell_of(self.nodes.facts.now)
+            self.tell_of(self.nodes.facts)
 
     def tell_of(self, names: Iterable[NodeName]) -> None:
         """Tell the listeners that what these nodes can offer may have changed."""
@@ -356,7 +356,7 @@ class Cache:
     def keep_records(self, names: set[NodeName]) -> None:
         """Forget the record of every node that a complete list did not name."""
         with self.lock:
-            for name, facts in list(self.nodes.facts.now.items()):
+            for name, facts in list(self.nodes.facts.items()):
                 if name not in names and (facts.topology or facts.record.problem):
                     self.drop_record(name)
 
@@ -406,7 +406,7 @@ class Cache:
         """Note as gone every Node object that a complete list did not name."""
         with self.lock:
             self._node_objects = True
-            for name, facts in list(self.nodes.facts.now.items()):
+            for name, facts in list(self.nodes.facts.items()):
                 if facts.node_object.exists and name not in names:
                     self.drop_node(name)
 
@@ -532,7 +532,7 @@ class Cache:
         if pod is None or pod.node is None:
             if pod is not None and pod.gang is not None:
                 # It may have held up its siblings, who are asked about all nodes whichever changes.
-                self.tell_of(list(self.nodes.facts.now)[:1])
+                self.tell_of(list(self.nodes.facts)[:1])
             return
         facts = self.nodes.get(pod.node)
         report = facts.report
@@ -599,7 +599,7 @@ class Cache:
     def confirm(self, uid: PodUid) -> None:
         """A pod is assumed no more: its source has it bound, or its bind was not written."""
         with self.lock:
-            pod = self.pods.in_flight.pop(uid)
+            pod = self.pods.in_flight.drop(uid)
             if pod is not None and pod.node is not None:
                 self._reserve(pod.node)
 
@@ -649,7 +649,7 @@ class Cache:
         facts = self.nodes.get(name)
         nominees = self._nominees(facts)
         coming = {pod.uid: replace(pod, node=name) for pod in nominees if facts.by_dra}
-        flying = {uid: pod for uid, pod in self.pods.in_flight.now.items() if pod.node == name}
+        flying = {uid: pod for uid, pod in self.pods.in_flight.items() if pod.node == name}
         before, now = facts.pods.in_flight, {**coming, **flying}
         if before != now:
             facts = replace(facts, pods=replace(facts.pods, in_flight=now)).without_old_departed()

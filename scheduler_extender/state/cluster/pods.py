@@ -176,7 +176,7 @@ class Pods:
         if pod is not None:
             self.waiting.put(uid, pod)
         else:
-            self.waiting.pop(uid)
+            self.waiting.drop(uid)
         kept = None if pod is None else pod.reservation
         names = self.reserved_on.put(uid, None if kept is None else kept.node, pod)
         return [*names, *self._nominate(uid, pod)]
@@ -188,5 +188,5 @@ class Pods:
             pod = replace(pod, standing=replace(pod.standing, nominated=name))
             self.nominated.put(uid, pod)
         else:
-            self.nominated.pop(uid)
+            self.nominated.drop(uid)
         return self.nominated_to.put(uid, name, pod)

@@ -353,7 +353,7 @@ class Groups:
             members = self._own(group)
             members.expect_no_more(request)
             if members.empty:
-                self._members.pop(group)
+                self._members.drop(group)
 
     def drop(self, uid: PodUid) -> None:
         """A pod is gone, or is on no node."""
@@ -363,7 +363,7 @@ class Groups:
             members = self._own(group)
             members.drop(uid)
             if members.empty:
-                self._members.pop(group)
+                self._members.drop(group)
             self._settle(members)
 
     def seen(self) -> GroupsSeen:
@@ -371,7 +371,7 @@ class Groups:
         a group is worked out when it changes."""
         self._private.clear()
         waiting = tuple(self._waiting)
-        return GroupsSeen(self._members.copy(), waiting, self._starts, self._waits)
+        return GroupsSeen(self._members.copied(), waiting, self._starts, self._waits)
 
     def _own(self, group: Group) -> Members:
         """The members of a group, to be changed."""
