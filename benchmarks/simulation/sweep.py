@@ -13,11 +13,10 @@ from statistics import mean
 import numpy as np
 
 from benchmarks.simulation import sources
-from benchmarks.simulation.extender import Extender
 from benchmarks.simulation.figures import OURS, QUANTILES, Run, Simulated, Sweep
 from benchmarks.simulation.fleet import Fleet, cluster
 from benchmarks.simulation.jobs import Job
-from benchmarks.simulation.policy import Policy, Stock
+from benchmarks.simulation.policy import Extender, Policy, Stock
 from benchmarks.simulation.simulation import Simulation, Speed
 from benchmarks.simulation.sources import Workload
 

@@ -34,22 +34,16 @@ LEGEND = (
 )
 
 
-def run_demo(
-    console: Console, out: Path, count: int, seed: int, cluster: Path | None, *, each: bool = False
-) -> int:
+def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path | None) -> int:
     """Place ``count`` pods and show what happened; 0, or 1 if a promise was broken.
 
-    The stock scheduler places the same pods on the same nodes, empty again. With ``each`` every
-    placed pod is listed.
+    The stock scheduler places the same pods on the same nodes, empty again.
     """
     source = cluster or FLEET
     content = load(source)
     play = _played(console, content, source.name, workload.pods(count, seed), seed)
     drawings = _drawn(out, play)
     (out / CLUSTER_FILE).write_bytes(b"".join(cluster_file(play.after)))
-    if each:
-        show(console, tables.each_pod(play.outcomes))
-        console.print()
     show(console, tables.by_request(play))
     console.print()
     waiting = tables.waiting(play.after.snapshot())

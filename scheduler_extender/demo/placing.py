@@ -51,8 +51,7 @@ class Outcome:
     """What became of one pod: its node, None where it waits.
 
     ``required`` says whether it needs more than a count of GPUs, and ``met`` whether those that it
-    got are what it asks; None where nobody can tell what that is. ``got`` and ``possible`` are
-    driver indices.
+    got are what it asks; None where nobody can tell what that is.
     """
 
     pod: str
@@ -61,8 +60,6 @@ class Outcome:
     required: bool = False
     met: bool | None = None
     verdict: str = ""
-    got: tuple[int, ...] = ()
-    possible: tuple[tuple[int, ...], ...] = ()
 
     @property
     def wrong(self) -> bool:
@@ -95,16 +92,13 @@ class Placing(Observer):
         topology, request, mask = self._nodes[entry.node], entry.request, sum(1 << p for p in held)
         understood = isinstance(entry.record.request, GpuRequest)
         promised = entry.manifest["metadata"]["annotations"].get(PLACEMENT)
-        placement = json.loads(promised or '{"verdict": "", "sets": []}')
         self._outcome = Outcome(
             entry.record.name,
             _asks(entry),
             entry.node,
             request.required,
             met(topology, request, mask) if understood else None,
-            placement["verdict"],
-            topology.indices(mask),
-            tuple(tuple(each) for each in placement["sets"]),
+            json.loads(promised)["verdict"] if promised else "",
         )
 
     def states(self) -> list[NodeState]:

@@ -17,9 +17,7 @@ from scheduler_extender.terminal import column, table
 from scheduler_extender.told.answers import answers_to, counts_of
 from scheduler_extender.told.nodes import NodeState, tally, totals
 from scheduler_extender.told.waiting import queues, reason_of, waiting_pods
-from scheduler_extender.told.words import asked_text, set_text, sets_text, verdict_text
-
-SHOWN_SETS = 3
+from scheduler_extender.told.words import asked_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +81,6 @@ def _why(snapshot: Snapshot, pod: PodRecord) -> str:
     readable = not isinstance(pod.request, Malformed)
     counts = counts_of(answers_to(snapshot, pod)) if readable else None
     return reason_of(pod, counts)
-
-
-def each_pod(outcomes: Sequence[Outcome]) -> Table:
-    """Every placed pod: the GPUs it got, and those it could have got."""
-    return table(
-        [outcome for outcome in outcomes if outcome.node is not None],
-        column("pod", lambda o: o.pod, folds=True),
-        column("asked for", lambda o: o.asks, folds=True),
-        column("node", lambda o: o.node or "", folds=True),
-        column("got", lambda o: set_text(o.got)),
-        column(
-            "could have got",
-            lambda o: sets_text(o.possible, SHOWN_SETS) if o.possible else "any",
-            folds=True,
-        ),
-        column("verdict", lambda o: verdict_text(o.verdict)),
-    )
 
 
 def summary(play: Play, drawings: Sequence[Path]) -> Table:

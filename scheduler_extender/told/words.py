@@ -48,14 +48,14 @@ def verdict_text(verdict: str, *, passes: bool = False) -> Text:
     return Text(VERDICTS.get(verdict, verdict), STYLES[verdict])
 
 
-def sets_text(outcomes: Sequence[Sequence[int]], shown: int = SHOWN_SETS) -> str:
+def sets_text(outcomes: Sequence[Sequence[int]]) -> str:
     """Some sets of GPUs in brief.
 
     >>> sets_text([[0, 1], [2, 3]]), sets_text([[0, 1, 2, 3], [0, 1, 2, 7]])
     ('0,1 | 2,3', '0-3 | 0-2,7')
     """
-    text = " | ".join(map(set_text, outcomes[:shown]))
-    more = len(outcomes) - shown
+    text = " | ".join(map(set_text, outcomes[:SHOWN_SETS]))
+    more = len(outcomes) - SHOWN_SETS
     return f"{text} | … {more} more" if more > 0 else text
 
 

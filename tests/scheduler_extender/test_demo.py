@@ -76,12 +76,6 @@ def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Pa
     assert plain == dots(drawing, Use.PLAIN) > 0
 
 
-def test_each_pod_is_listed_where_asked_for(tmp_path: Path) -> None:
-    done = run("--pods", "20", "--each", "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "notebook-0" in done.stdout
-
-
 def test_no_line_is_wider_than_80_columns(tmp_path: Path) -> None:
     out = io.StringIO()
     assert run_demo(Console(file=out, width=80), tmp_path, 40, 1, None) == 0

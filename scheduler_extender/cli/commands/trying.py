@@ -97,7 +97,6 @@ class Placing:
         Path | None,
         typer.Option(metavar="FILE", help="Cluster file to take in place of the bundled one."),
     ] = None
-    each: Annotated[bool, typer.Option(help="List every placed pod, too.")] = False
 
 
 def demo(*, placing: Placing) -> None:
@@ -116,9 +115,8 @@ def demo(*, placing: Placing) -> None:
     for made in (out / PICTURE, out / STOCK_PICTURE, out / CLUSTER_FILE):
         if made.is_dir():
             raise BadInputError(f"--out: {made}: Is a directory")
-    pods, seed, each = placing.pods, placing.seed, placing.each
     try:
-        code = run_demo(standard_output(), out, pods, seed, cluster, each=each)
+        code = run_demo(standard_output(), out, placing.pods, placing.seed, cluster)
     except ClusterFileError as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)
