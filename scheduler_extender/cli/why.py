@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -86,7 +86,7 @@ def _from_extender(
         with asking(access) as (api, usual):
             about = subject(api, namespace or usual, pod)
         where, name = about.record.namespace, about.record.name
-        notes = [*about.beside, *about.notes]
+        notes = [*about.notes]
     answer = port.get(f"/v1/explain/{quote(where, safe='')}/{quote(name, safe='')}", dict[str, Any])
     if answer is None:
         raise BadInputError(f"the extender knows of no pod {where}/{name} with GPUs")
@@ -128,7 +128,7 @@ def _from_api_server(
     deadline = within(seen.cluster.clock, EXPLAIN_SECONDS)
     snapshot = seen.cluster.snapshot()
     found = explanation_of(snapshot, record, written=about.written, deadline=deadline)
-    return found, [*about.beside, *about.notes, *seen.notes]
+    return found, [*about.notes, *seen.notes]
 
 
 def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None:
@@ -191,14 +191,13 @@ TOLD = ("ReplicaFailure", "Suspended", "Failed")
 class Subject:
     """The pod that is explained, and its placement annotation.
 
-    ``notes`` say what was written in the wrong place, and what else holds the pod up. ``beside``
-    says where the other pods of its workload are.
+    ``notes`` say where the other pods of its workload are, what was written in the wrong place, and
+    what else holds the pod up.
     """
 
     record: PodRecord
     written: Written | None = None
     notes: Sequence[str] = ()
-    beside: Sequence[str] = field(default_factory=tuple)
 
 
 def subject(api: ApiServer, namespace: str, meant: str) -> Subject:
@@ -224,7 +223,8 @@ def subject(api: ApiServer, namespace: str, meant: str) -> Subject:
         beside.append(f"{one.name} is on {one.node}" if one.node else f"{one.name} waits, too")
     if len(others) > MOST_BRIEF:
         beside.append(f"{len(others) - MOST_BRIEF} more pods of {meant}")
-    return replace(_subject(api, chosen, manifest), beside=tuple(beside))
+    found = _subject(api, chosen, manifest)
+    return replace(found, notes=[*beside, *found.notes])
 
 
 def _pod(api: ApiServer, namespace: str, name: str) -> Subject:
@@ -300,8 +300,9 @@ def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
         read = _read(manifest)
         if read is not None:
             said = f"{kind} {name} has no pods yet: this is about its template"
-            notes = list(notes_on(kind, manifest, outside))
-            return Subject(read[0], None, notes, [said, *_held_up(made)])
+            return Subject(
+                read[0], None, [said, *_held_up(made), *notes_on(kind, manifest, outside)]
+            )
     raise BadInputError(
         f"{kind} {namespace}/{name} has no pods with GPUs, and no template that asks for some"
     )

@@ -66,23 +66,36 @@ def relaxations(request: GpuRequest, nodes: Iterable[NodeTopology]) -> Iterator[
         for memory in node.shape.memory
         if memory >= shares
     }
-    tried: dict[str, Iterator[Constraints]] = {
-        "link": _less(wanted, "link", LEVELS, None),
-        "min-nvlinks": _less(wanted, "min_nvlinks", sorted(nvlinks, reverse=True), None),
-        "shape": _patterns(wanted),
-        "min-bandwidth": _bandwidths(wanted),
-        "min-gpu-memory": _less(wanted, "min_gpu_memory", sorted(memories, reverse=True), None),
-        "gpu-model": _less(wanted, "models", (), ()),
-        "same-numa": _less(wanted, "same_numa", (), False),
-        "nic": _less(wanted, "nic", LEVELS, None),
-        "same-gpu": _less(wanted, "same_gpu", (), False),
-        "spread-gpus": _less(wanted, "spread_gpus", (), False),
-        "gpu-memory": _shared_memories(wanted),
-        "sharing": _less(wanted, "exclusive_gpus", (), False),
+    over_pairs = wanted.link is not None or wanted.min_nvlinks is not None
+    patterns = list(Pattern)[list(Pattern).index(wanted.pattern) + 1 :] if over_pairs else []
+    bandwidths = [GBps((wanted.min_bandwidth or 0) * part) for part in (0.75, 0.5, 0.25)]
+    used = wanted.gpu_memory or 0
+    whole_mib = [Bytes(used * eighths // 8 >> 20 << 20) for eighths in (7, 6, 5, 4, 2)]
+
+    def less(field: str, values: Iterable[Any] = (), nothing: Any = None) -> list[Constraints]:
+        """A field with each of these values that asks for less, and at last with ``nothing``; none
+        if the pod does not use it."""
+        used = getattr(wanted, field)
+        looser = () if used == nothing else (*(value for value in values if value < used), nothing)
+        return [replace(wanted, **{field: value}) for value in looser]
+
+    tried = {
+        "link": less("link", LEVELS),
+        "min-nvlinks": less("min_nvlinks", sorted(nvlinks, reverse=True)),
+        "shape": [replace(wanted, pattern=pattern) for pattern in patterns],
+        "min-bandwidth": less("min_bandwidth", bandwidths),
+        "min-gpu-memory": less("min_gpu_memory", sorted(memories, reverse=True)),
+        "gpu-model": less("models", nothing=()),
+        "same-numa": less("same_numa", nothing=False),
+        "nic": less("nic", LEVELS),
+        "same-gpu": less("same_gpu", nothing=False),
+        "spread-gpus": less("spread_gpus", nothing=False),
+        "gpu-memory": [replace(wanted, gpu_memory=m) for m in whole_mib if m >= LEAST_MEMORY],
+        "sharing": less("exclusive_gpus", nothing=False),
     }
-    for key, values in tried.items():
-        yield (_relaxed(request, key, found) for found in islice(values, MOST_VALUES))
-    yield islice(_counts(request), MOST_VALUES)
+    for key, found in tried.items():
+        yield (_relaxed(request, key, constraints) for constraints in found[:MOST_VALUES])
+    yield islice(_fewer(request), MOST_VALUES)
     if request.required:
         words = "with policy=preferred, without a promise"
         preferred = replace(request, policy=Policy.PREFERRED)
@@ -101,65 +114,20 @@ def _relaxed(request: GpuRequest, key: str, constraints: Constraints) -> Relaxed
     return Relaxed(key, after, words, found)
 
 
-def _less(
-    wanted: Constraints, field: str, values: Iterable[Any], nothing: Any
-) -> Iterator[Constraints]:
-    """A field with each of these values that asks for less, and at last with ``nothing``; none
-    if the pod does not use it."""
-    used = getattr(wanted, field)
-    if used == nothing:
-        return
-    for value in values:
-        if value < used:
-            yield replace(wanted, **{field: value})
-    yield replace(wanted, **{field: nothing})
-
-
-def _patterns(wanted: Constraints) -> Iterator[Constraints]:
-    if wanted.link is None and wanted.min_nvlinks is None:
-        return
-    order = (Pattern.PAIRWISE, Pattern.RING, Pattern.CONNECTED)
-    for pattern in order[order.index(wanted.pattern) + 1 :]:
-        yield replace(wanted, pattern=pattern)
-
-
-def _bandwidths(wanted: Constraints) -> Iterator[Constraints]:
-    if wanted.min_bandwidth is not None:
-        for part in (0.75, 0.5, 0.25):
-            yield replace(wanted, min_bandwidth=GBps(wanted.min_bandwidth * part))
-        yield replace(wanted, min_bandwidth=None)
-
-
-def _shared_memories(wanted: Constraints) -> Iterator[Constraints]:
-    if wanted.gpu_memory is not None:
-        for eighths in (7, 6, 5, 4, 2):
-            some = wanted.gpu_memory * eighths // 8 >> 20 << 20  # whole MiB
-            if some >= LEAST_MEMORY:
-                yield replace(wanted, gpu_memory=Bytes(some))
-
-
-def _counts(request: GpuRequest) -> Iterator[Relaxed]:
-    """Fewer devices, if one container asks for all of them."""
+def _fewer(request: GpuRequest) -> Iterator[Relaxed]:
+    """Fewer devices, if one container asks for all of them: one less at a time for few devices,
+    else half each time."""
     if len(request.containers) != 1 or request.containers[0].role is not Role.APP:
         return
     if request.exclusive.demands:
         return  # what its CPUs would be then is not ours to say
     (container,) = request.containers
-    for count in _fewer(container.count):
+    count = container.count
+    while count > 1:
+        count = count - 1 if count <= 8 else count // 2
         fewer = replace(request, containers=(replace(container, count=count),))
         words = f"with {fewer.count} {fewer.unit}{'s' if count > 1 else ''}"
         yield Relaxed("count", str(count), f"{words} in place of {request.count}", fewer)
-
-
-def _fewer(count: int) -> Iterator[int]:
-    """One less at a time for few devices, else half each time.
-
-    >>> list(_fewer(4)), list(_fewer(64))
-    ([3, 2, 1], [32, 16, 8, 7, 6, 5, 4, 3, 2, 1])
-    """
-    while count > 1:
-        count = count - 1 if count <= 8 else count // 2
-        yield count
 
 
 MOST_NODES = 16
@@ -254,12 +222,22 @@ def helps_of(
     if pod.of_claims is not None:
         return found
     ending: dict[NodeName, frozenset[PodUid]] = {}
+    nodes = [facts.topology for facts in snapshot.nodes if facts.topology is not None]
     try:
         with deadline.enforced():
             for help_, gone in _ends(snapshot, pod, request, answers, deadline):
                 found.helps.append(help_)
                 ending[NodeName(help_.node or "")] = gone
-            found.helps.extend(_relaxing(snapshot, pod, request, deadline))
+            for values in relaxations(request, nodes):
+                for relaxed in values:
+                    deadline.check()
+                    question = Question(pod, Purpose.EXPLAIN, request=relaxed.request)
+                    takes = len(evaluate(snapshot, question, None, deadline).passed)
+                    if takes:
+                        words = f"{relaxed.words}: {nodes_text(takes)} would take it now"
+                        help_ = Help("relax", words, takes, key=relaxed.key, value=relaxed.value)
+                        found.helps.append(help_)
+                        break
     except OutOfTimeError:
         found.whole = False
     found.missing = [
@@ -281,8 +259,9 @@ def _ends(
     answers: Sequence[tuple[Answer, Miss | None]],
     deadline: Deadline,
 ) -> Iterator[tuple[Help, frozenset[PodUid]]]:
-    """Pods whose end would do, of the nearest nodes. A member of a group waits for its group, too:
-    nothing is said of it."""
+    """Pods whose end would do, of the nearest nodes: one whose end alone would, else the fewest
+    that hold the node together. A member of a group waits for its group, too: nothing is said of
+    it."""
     if pod.membership is not None and (pod.membership.gang or pod.membership.domain):
         return
     goes = may_go(snapshot, pod)
@@ -297,7 +276,11 @@ def _ends(
         named = dict(islice(_holders(facts, request).items(), MOST_PODS))
         holders = {holding.pod for holding in miss.holders}  # of the nearest set: they come first
         nearest = sorted(named, key=lambda uid: named[uid] not in holders)
-        gone = _ends_on(ends, facts, request, nearest)
+        alone = (uid for uid in nearest if ends.lets_in(facts, request, frozenset({uid})))
+        gone = list(islice(alone, 1))
+        if not gone and len(nearest) > 1:
+            together = ends.fewest(facts, request, nearest[::-1]) or ()
+            gone = [uid for uid in nearest if uid in together]
         if not gone:
             continue
         names = [named[uid] for uid in gone]
@@ -307,18 +290,6 @@ def _ends(
         helps += 1
         if helps == SHOWN_ENDS:
             return
-
-
-def _ends_on(
-    ends: Ends, facts: NodeFacts, request: GpuRequest, uids: Sequence[PodUid]
-) -> list[PodUid]:
-    """A pod of one node whose end alone would do, the first of ``uids``; else the fewest of them
-    that hold the node together; none where they do not."""
-    for uid in uids:
-        if ends.lets_in(facts, request, frozenset({uid})):
-            return [uid]
-    together = ends.fewest(facts, request, uids[::-1]) if len(uids) > 1 else None
-    return [uid for uid in uids if uid in (together or ())]
 
 
 def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, str]:
@@ -332,22 +303,3 @@ def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, str]:
     # In place of a claim that several pods share those pods end.
     shown -= {each.pod_uid for each in given if each.sharers and here >= {*each.sharers}}
     return {uid: name for uid, name in pod_names(facts).items() if uid in here | shown}
-
-
-def _relaxing(
-    snapshot: Snapshot,
-    pod: PodRecord,
-    request: GpuRequest,
-    deadline: Deadline,
-) -> Iterator[Help]:
-    """For each key the least change after which some node takes the pod."""
-    nodes = [facts.topology for facts in snapshot.nodes if facts.topology is not None]
-    for values in relaxations(request, nodes):
-        for relaxed in values:
-            deadline.check()
-            question = Question(pod, Purpose.EXPLAIN, request=relaxed.request)
-            takes = len(evaluate(snapshot, question, None, deadline).passed)
-            if takes:
-                words = f"{relaxed.words}: {nodes_text(takes)} would take it now"
-                yield Help("relax", words, takes, key=relaxed.key, value=relaxed.value)
-                break

@@ -39,7 +39,7 @@ class Reason(Enum):
     The values are stable: programs read them, and Prometheus may have them as a label. A new one
     needs its words (``told/words``) and its line in docs/why.md, and belongs into those of these
     sets that fit: ``LASTING`` (``told/waiting``), ``BY_AN_END`` (``told/helps``) and ``NEAR``
-    (``told/nearest``).
+    (``told/rows``).
     """
 
     NOT_SERVED = "not-served"  # the node does not serve the resource
