@@ -57,7 +57,7 @@ def evaluate(
     facts = snapshot.facts(NodeName(names[0])) if binds else None
     if facts is not None:
         request = counted(facts, pod, request)
-    member = member_of(snapshot, pod.uid, pod.membership, request.alone)
+    member = member_of(snapshot, pod.uid, pod.membership, request)
     if member is not None and (facts is None or not facts.by_dra):
         # Under DRA nobody comes before a pod that has its claim. Where a bind is decided again,
         # siblings that have come since are not expected a second time.

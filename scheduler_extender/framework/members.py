@@ -97,6 +97,7 @@ def member_of(
     is in no group."""
     if membership is None:
         return None
+    request = request.alone
     if membership.gang:
         others = _other_siblings(snapshot, uid, membership, request)
         known = sum(count for _, count in others)

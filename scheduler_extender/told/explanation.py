@@ -16,7 +16,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import by_domain
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told import Struct
-from scheduler_extender.told.answers import Answer, answers_to, counts_of
+from scheduler_extender.told.answers import Answer, Counts, answers_to, counts_of
 from scheduler_extender.told.helps import Help, helps_of
 from scheduler_extender.told.placed import Placed, Written, placed_on
 from scheduler_extender.told.rows import NEAREST, NearMiss, NodeAnswer, nearest, rows_of
@@ -129,15 +129,8 @@ def explanation_of(
         whole=whole,
         unblocks=waits and any(answer.resolvable for answer in answers),
         notes=[
-            *_notes(
-                snapshot,
-                pod,
-                answered=answered,
-                open_nodes=not waits and placed is None,
-                names_others=waits
-                and pod.of_claims is not None
-                and Reason.SCATTERED in counts.refusals,
-            ),
+            *(() if answered else [NOT_ALL_ASKED]),
+            *_notes(snapshot, pod, counts, waits=waits, placed=placed is not None),
             *(_obstacles(answers) if placed is None else ()),
             *filter(None, [not_joined(request, pod.membership)]),
         ],
@@ -172,10 +165,8 @@ def group_of(snapshot: Snapshot, membership: Membership) -> GroupInBrief:
 
 
 def _notes(
-    snapshot: Snapshot, pod: PodRecord, *, answered: bool, open_nodes: bool, names_others: bool
+    snapshot: Snapshot, pod: PodRecord, counts: Counts, *, waits: bool, placed: bool
 ) -> Iterator[str]:
-    if not answered:
-        yield NOT_ALL_ASKED
     if pod.unasked:
         yield UNASKED
     if pod.reservation is not None and (said := pod.reservation.too_late(snapshot.today)):
@@ -186,11 +177,11 @@ def _notes(
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
-    if names_others:
+    if waits and pod.of_claims is not None and Reason.SCATTERED in counts.refusals:
         yield BY_SETS
     if pod.uid in snapshot.in_flight:
         yield "the extender is binding the pod now"
-    elif open_nodes and pod.unschedulable:
+    elif not waits and not placed and pod.unschedulable:
         yield passed_over("it", pod.said)
 
 

@@ -180,6 +180,7 @@ class Ends:
     def __init__(
         self, snapshot: Snapshot, trials: Trials, pod: PodRecord, deadline: Deadline
     ) -> None:
+        self.goes = may_go(snapshot, pod)  # whether the pod may go to a node at all
         self._trials = trials
         self._afterwards = Afterwards(snapshot, Question(pod, Purpose.EXPLAIN), deadline)
         self._deadline = deadline
@@ -264,14 +265,13 @@ def _ends(
     it."""
     if pod.membership is not None and (pod.membership.gang or pod.membership.domain):
         return
-    goes = may_go(snapshot, pod)
+    ends, helps = Ends(snapshot, Trials(snapshot), pod, deadline), 0
     near = [
         (miss, answer.facts)
         for answer, miss in answers
-        if miss is not None and answer.kind in BY_AN_END and goes(answer.facts)
+        if miss is not None and answer.kind in BY_AN_END and ends.goes(answer.facts)
     ]
     near.sort(key=lambda each: each[0].distance)
-    ends, helps = Ends(snapshot, Trials(snapshot), pod, deadline), 0
     for miss, facts in near[:MOST_NODES]:
         named = dict(islice(_holders(facts, request).items(), MOST_PODS))
         holders = {holding.pod for holding in miss.holders}  # of the nearest set: they come first

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.framework.evaluator import evaluate, may_go
+from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -93,10 +93,9 @@ def what_ends_would_do(
     try:
         with deadline.enforced():
             for pods in _waiting(snapshot, deadline) if by_node else ():
-                goes = may_go(snapshot, pods[0])
                 ends = Ends(snapshot, trials, pods[0], deadline)
                 for name, uids in by_node.items():
-                    if not goes(snapshot.facts(name)):
+                    if not ends.goes(snapshot.facts(name)):
                         continue
                     facts = Question(pods[0], Purpose.EXPLAIN).on(snapshot.facts(name))
                     _try(ends, facts, uids, pods, found)

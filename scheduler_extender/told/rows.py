@@ -3,7 +3,7 @@
 A row also says what a refusing node lacks: the set of GPUs that comes nearest, and who holds it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import comb
@@ -117,7 +117,7 @@ def miss_of(
         or isinstance(offer, Rejection)
     ):
         return None
-    node = _Node(row.facts, request, offer, today, ending)
+    node = _Node(row.facts, request, offer, today, ending, pod_names(row.facts))
     if row.kind is Reason.LINKS:
         return node.largest()
     return node.nearest() or node.counted()
@@ -132,6 +132,7 @@ class _Node:
     offer: Offer
     today: float
     ending: frozenset[PodUid]
+    names: Mapping[PodUid, str]
 
     @property
     def _linked(self) -> str:
@@ -193,7 +194,7 @@ class _Node:
             return f"but are reserved for {place.full_name} until {place.reservation.until_text}"
         unreported = [uid for uid, pod in self.offer.ledger.unreported.items() if not pod.departed]
         if unreported:
-            names = [self._name(uid) for uid in unreported]
+            names = [self.names.get(uid, GONE) for uid in unreported]
             return f"but {listed(names)} may get them first: no report shows that pod yet"
         names = [pod.full_name for pod in self._unseen()]
         if names:
@@ -255,12 +256,9 @@ class _Node:
                 indices = sorted(set(self.offer.devices.indices(on)))
                 count = total(pool, now.width)
                 seconds = age(started.get(uid), self.today)
-                held = Holding(self._name(uid), indices, count, seconds)
+                held = Holding(self.names.get(uid, GONE), indices, count, seconds)
                 rows.append((uid not in self.ending, -count, held.pod, indices, held))
         return [held for *_, held in sorted(rows, key=lambda row: row[:4])]
-
-    def _name(self, uid: PodUid) -> str:
-        return pod_names(self.facts).get(uid, GONE)
 
 
 @memoized

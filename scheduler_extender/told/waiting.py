@@ -151,21 +151,17 @@ class WaitingReasons:
             snapshot = self._cluster.snapshot()
             waiting = queues(snapshot.unschedulable)
             self._known = {key: found for key, found in self._known.items() if key in waiting}
-            self._look(snapshot, waiting)
+            now, deadline = self._cluster.clock(), within(self._cluster.clock, SECONDS)
+            # Those first that were looked at longest ago.
+            for key in sorted(waiting, key=lambda key: self._known.get(key, NEVER)[1]):
+                if deadline.passed() or self._known.get(key, NEVER)[1] > now - LATER:
+                    break
+                pod, label = waiting[key][0], Reason.MALFORMED.value
+                if not isinstance(pod.request, Malformed):
+                    counts = refusals_of(snapshot, pod, deadline)
+                    label = main_reason(by_kind(counts)).value if counts else NONE
+                self._known[key] = label, now
             counted = dict.fromkeys(LABELS, 0)
             for key, pods in waiting.items():
                 counted[self._known.get(key, NEVER)[0]] += len(pods)
             return counted
-
-    def _look(self, snapshot: Snapshot, waiting: Mapping[Hashable, list[PodRecord]]) -> None:
-        """Look at the requests whose turn it is, those first that were looked at longest ago."""
-        now = self._cluster.clock()
-        deadline = within(self._cluster.clock, SECONDS)
-        for key in sorted(waiting, key=lambda key: self._known.get(key, NEVER)[1]):
-            if deadline.passed() or self._known.get(key, NEVER)[1] > now - LATER:
-                break
-            pod, label = waiting[key][0], Reason.MALFORMED.value
-            if not isinstance(pod.request, Malformed):
-                counts = refusals_of(snapshot, pod, deadline)
-                label = main_reason(by_kind(counts)).value if counts else NONE
-            self._known[key] = label, now

@@ -14,15 +14,14 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_extender.deadline import Deadline, OutOfTimeError, within
+from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.files import podfile
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.nodes import Nodes, Use, links_of
-from scheduler_extender.told.together import Wanted, room_for
+from scheduler_extender.told.together import room_for
 from scheduler_extender.told.waiting import waiting_pods
 from scheduler_extender.told.words import asks_text
 from scheduler_extender.web.drawing import whole
@@ -141,10 +140,10 @@ class Pages:
             **values,
         )
 
-    def _foreseen(self, text: str, copies: str) -> tuple[list[Foreseen], int]:
+    def _foreseen(self, text: str, asked: str) -> tuple[list[Foreseen], int]:
         """What the nodes answer to each pod of a text, and how many more pods it has. Raises
         :class:`AskingError`, or :class:`.OutOfTimeError`."""
-        said = copies.strip()
+        said = asked.strip()
         many = int(said) if said.isascii() and said.isdigit() and len(said) < 9 else 0
         if said and not 1 <= many <= MOST_COPIES:
             raise AskingError(f"copies: allowed is 1 to {MOST_COPIES:,}, not {said[:40]!r}")
@@ -155,22 +154,16 @@ class Pages:
         except podfile.PodFileError as error:
             raise AskingError(str(error)) from error
         snapshot, deadline = self._cluster.snapshot(), within(self._clock, WHAT_IF_SECONDS)
-        told = [
-            self._foresee(snapshot, pod, many or min(pod.copies, MOST_COPIES), deadline)
-            for pod in wanted[:MOST_ASKED]
-        ]
-        return told, len(wanted) - len(told)
-
-    def _foresee(
-        self, snapshot: Snapshot, pod: Wanted, copies: int, deadline: Deadline
-    ) -> Foreseen:
-        with deadline.enforced():
-            record = pod.record(PodUid(""))
-            told = answers_to(snapshot, record, deadline)
-            interruptible()  # some nodes may be left over
-            outlook = outlook_of(snapshot, record, told, pod.text)
-        fit = room_for(snapshot, pod, told, copies, deadline) if copies > 1 else None
-        return Foreseen(pod.name, outlook, pod.notes, copies, fit)
+        found: list[Foreseen] = []
+        for pod in wanted[:MOST_ASKED]:
+            record, copies = pod.record(PodUid("")), many or min(pod.copies, MOST_COPIES)
+            with deadline.enforced():
+                told = answers_to(snapshot, record, deadline)
+                interruptible()  # some nodes may be left over
+                outlook = outlook_of(snapshot, record, told, pod.text)
+            fit = room_for(snapshot, pod, told, copies, deadline) if copies > 1 else None
+            found.append(Foreseen(pod.name, outlook, pod.notes, copies, fit))
+        return found, len(wanted) - len(found)
 
     def _page(self, kind: str, key: Hashable, make: Callable[[int], str]) -> str:
         """The page that is kept, or a new one. Its version is read before the cluster is, so that

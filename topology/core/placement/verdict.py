@@ -228,49 +228,42 @@ def _outlook_of(
     )
 
 
-def _sound(kubelet: Kubelet, request: GpuRequest, before: Outlook) -> bool:
-    """Whether the constraints would hold if no GPU were sick."""
-    test = compiled(kubelet.shape, request.constraints, 0, kubelet.replicas)
-    return judged(kubelet, before, test).every
-
-
 def _not_promised(
     kubelet: Kubelet, now: Availability, request: GpuRequest, before: Outlook, judgement: Judgement
 ) -> Assessment:
-    """The assessment where some outcome fails, or may fail for all we know."""
+    """The assessment where some outcome fails, or may fail for all we know, and why the node cannot
+    promise now what its hardware could."""
     verdict = Verdict.POSSIBLE if judgement.some else Verdict.IMPOSSIBLE
-    sets, share = before.gpus(kubelet), judgement.share
+    sets, share, hazards = before.gpus(kubelet), judgement.share, before.hazards
     if not judgement.sure:
-        return Assessment(verdict, True, TOO_MUCH, sets, share, spent(before.hazards))
-    rejection = _rejection(kubelet, request, before, judgement)
-    if now.sick and _sound(kubelet, request, before):
+        return Assessment(verdict, True, TOO_MUCH, sets, share, spent(hazards))
+    policy, text = kubelet.facts.topology_manager_policy, request.constraints.text
+    if (
+        now.sick
+        and judged(
+            kubelet, before, compiled(kubelet.shape, request.constraints, 0, kubelet.replicas)
+        ).every
+    ):  # the constraints would hold if no GPU were sick
         rejection = SICK if judgement.some else ALL_SICK
-    return Assessment(verdict, True, rejection, sets, share, before.hazards, before.exact)
-
-
-def _rejection(
-    kubelet: Kubelet, request: GpuRequest, before: Outlook, judgement: Judgement
-) -> Rejection:
-    """Why the node cannot promise now what its hardware could."""
-    policy = kubelet.facts.topology_manager_policy
-    if judgement.some and AFFINITY in before.hazards and policy == UNKNOWN:
-        return UNASKED
-    if SPENT in before.hazards or TOO_MANY_NODES in before.hazards:
-        return TOO_MUCH
-    if before.hazards and (judgement.share == 1 or not before.sets):
+    elif judgement.some and AFFINITY in hazards and policy == UNKNOWN:
+        rejection = UNASKED
+    elif SPENT in hazards or TOO_MANY_NODES in hazards:
+        rejection = TOO_MUCH
+    elif hazards and (judgement.share == 1 or not before.sets):
         words = "not guaranteed: the node's kubelet may refuse the pod"
-        return Rejection(words, True, Reason.KUBELET)
-    if not judgement.some and kubelet.allocator.settled:
-        words = f"the next free GPUs are without {request.constraints.text}"
-        return Rejection(words, True, Reason.SCATTERED)
-    if not judgement.some:
+        rejection = Rejection(words, True, Reason.KUBELET)
+    elif not judgement.some and kubelet.allocator.settled:
+        words = f"the next free GPUs are without {text}"
+        rejection = Rejection(words, True, Reason.SCATTERED)
+    elif not judgement.some:
         shared = kubelet.replicas > 1 and not kubelet.shape.of_mig
         some = set_of(request.count, "free ", "share" if shared else unit_of(kubelet.shape))
-        words = f"no {some} with {request.constraints.text}"
-        return Rejection(words, True, Reason.SCATTERED)
-    units = f"{unit_of(kubelet.shape)}s"
-    words = f"not guaranteed: the node may hand out {units} without {request.constraints.text}"
-    return Rejection(words, True, Reason.NOT_GUARANTEED)
+        rejection = Rejection(f"no {some} with {text}", True, Reason.SCATTERED)
+    else:
+        units = f"{unit_of(kubelet.shape)}s"
+        words = f"not guaranteed: the node may hand out {units} without {text}"
+        rejection = Rejection(words, True, Reason.NOT_GUARANTEED)
+    return Assessment(verdict, True, rejection, sets, share, hazards, before.exact)
 
 
 def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
