@@ -151,8 +151,11 @@ def answers_to(
         bar = "" if deadline.passed() else facts.bar(standing.destinations, standing.asks)
         missing = lacks(judged, results.request) if exclusive and not of_claims else ()
         rows.append(Answer(judged, state, decision, None, doubt, outcomes, missing, bar))
-    binding = snapshot.in_flight.get(pod.uid)
-    here = {pod.node, None if binding is None else binding.node}
+    here = {
+        facts.name
+        for facts in snapshot.nodes
+        if pod.uid in facts.pods.bound or pod.uid in facts.pods.in_flight
+    }
     names = [row.node for row in rows if row.may_come]
     by_node = scored(snapshot, question, names, deadline)
     of = {name: score for name, score in zip(names, by_node, strict=True) if name not in here}
