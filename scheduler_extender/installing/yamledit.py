@@ -138,7 +138,9 @@ def _at(data: Any, path: Sequence[Step]) -> Any:
 
 
 def _node(text: str, path: Sequence[Step]) -> Any:
-    nodes = yaml.compose_all(text, Loader=yaml.SafeLoader)
+    slow: Any = yaml.SafeLoader  # libyaml does not count a byte order mark
+    loader = slow if text.startswith("\ufeff") else getattr(yaml, "CSafeLoader", slow)
+    nodes = yaml.compose_all(text, Loader=loader)
     node: Any = next(each for each in nodes if isinstance(each, yaml.MappingNode))
     for step in path:
         node = _step(node, step)

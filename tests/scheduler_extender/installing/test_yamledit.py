@@ -68,8 +68,11 @@ def test_what_cannot_be_edited_in_place_is_written_anew(text: str, path: list[St
     assert yaml.safe_load(put(text, path, "9")) == wanted
 
 
-def test_a_tab_that_only_one_of_the_parsers_takes_is_no_fault() -> None:
-    assert yaml.safe_load(put("x:\t# a tab\n  y: 1\n", ["b"], "2")) == {"x": {"y": 1}, "b": 2}
+@pytest.mark.parametrize("begins", ["\ufeffx: # a mark\n", "x:\t# a tab\n"])
+def test_a_byte_order_mark_and_a_tab_stay(begins: str) -> None:
+    text = f"{begins}  y: 1\n"
+    assert put(text, ["b"], "2") == f"{text}b: 2\n"
+    assert put(text, ["x", "y"], "2") == f"{begins}  y: 2\n"
 
 
 def test_an_empty_document_beside_it_stays() -> None:
