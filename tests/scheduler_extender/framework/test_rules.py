@@ -226,9 +226,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A copy of the program and of what the questions are made with, and its answers."""
     root = tmp_path_factory.mktemp("program")
     for name in ("scheduler_extender", "topology", "tests", "benchmarks"):
-        shutil.copytree(
-            ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "e2e")
-        )
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("e2e"))
     return root, shown(root)
 
 

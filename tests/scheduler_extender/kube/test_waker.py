@@ -232,11 +232,11 @@ def test_those_woken_least_often_come_first() -> None:
 
 
 def flaps(cluster: Cache, waker: Waker, seconds: int, since: float = 0.0) -> float:
-    """A node's report changes four times a second, and the node would take a pair each time."""
+    """A node's report changes every second, and the node would take a pair each time."""
     now = since
-    for step in range(4 * seconds):
-        now = since + step / 4
-        change(cluster, 2, sequence=int(now * 4) + 2, states=1 + step % 2)
+    for step in range(seconds):
+        now = since + step
+        change(cluster, 2, sequence=int(now) + 2, states=1 + step % 2)
         waker.round(now)
     return now
 
