@@ -28,10 +28,10 @@ def write_claim(text: str, file: str, device_class: str, machines: Source) -> No
     for note in (*wanted.notes, *(() if machines.cluster else look.notes)):
         tell(f"note: {note}")
     nodes = [each for each in look.cluster.snapshot().nodes if each.topology is not None]
-    by_dra = any(each.by_dra for each in nodes)
-    if nodes and not by_dra and not machines.cluster:
+    serving = [each for each in nodes if each.serves_claims]
+    if nodes and not serving and not machines.cluster:
         tell("note: no node has DRA yet: the claim names GPUs of all nodes")
-    known = [at for each in nodes if (each.by_dra or not by_dra) and (at := each.topology)]
+    known = [at for each in serving or nodes if (at := each.topology)]
     constraints, count = wanted.request.constraints, wanted.request.count
     machines_alike = grouped(known)
     found = alternatives(machines_alike, count, constraints)
@@ -48,17 +48,17 @@ def write_claim(text: str, file: str, device_class: str, machines: Source) -> No
                 "are named, and no pod gets the others"
             )
     if not found.sets:
-        tell(_nothing(found, len(known), by_dra, f"{set_of(count)} with {constraints.text}"))
+        which = f"{len(known):,} {'nodes with DRA' if serving else 'nodes'}" if known else ""
+        tell(_nothing(found, which, f"{set_of(count)} with {constraints.text}"))
         raise typer.Exit(1)
     written = found_in.with_template(found.sets, device_class)
     typer.echo(yaml.safe_dump_all(written, sort_keys=False, width=1000), nl=False)
 
 
-def _nothing(found: Alternatives, nodes: int, by_dra: bool, wanted: str) -> str:
+def _nothing(found: Alternatives, nodes: str, wanted: str) -> str:
     """Why a claim can name nothing."""
     if not nodes:
         return "no node has a record that can be used: gpu-topology node NODE says why"
     if any(good for _, good, _ in found.machines):
         return f"PCI addresses can name no {wanted}: on other nodes they are of unfit GPUs"
-    which = "nodes with DRA" if by_dra else "nodes"
-    return f"none of {nodes:,} {which} has a {wanted} whose PCI addresses are known"
+    return f"none of {nodes} has a {wanted} whose PCI addresses are known"

@@ -80,16 +80,16 @@ def plugin(seen: Seen) -> Iterator[Finding]:
         )
     return _of_each(
         {
-            name: claimable if _by_dra(seen, name) else _plugin(seen, record, nodes.get(name))
+            name: claimable if _by_claims(seen, name) else _plugin(seen, record, nodes.get(name))
             for name, record in _records(seen).items()
         }
     )
 
 
-def _by_dra(seen: Seen, name: str) -> bool:
+def _by_claims(seen: Seen, name: str) -> bool:
     """Whether ResourceSlices have a node's GPUs."""
     cluster = there(seen.cluster)
-    return cluster is not None and cluster.facts(NodeName(name)).by_dra
+    return cluster is not None and bool(cluster.facts(NodeName(name)).serves_claims)
 
 
 def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
@@ -143,7 +143,7 @@ def agents(seen: Seen) -> Iterator[Finding]:
     yield from _of_each(
         {
             name: _maintained(nodes.get(name))
-            or _agent(records.get(name), oldest, _by_dra(seen, name))
+            or _agent(records.get(name), oldest, _by_claims(seen, name))
             for name in names
         }
     )
@@ -163,7 +163,7 @@ def _maintained(node: Node | None) -> Finding | None:
     return warn(f"under maintenance ({CLIENT}={value}): no agent runs", "wait for it", UPGRADE)
 
 
-def _agent(record: Record | None, oldest: float, by_dra: bool) -> Finding:
+def _agent(record: Record | None, oldest: float, serves_claims: bool) -> Finding:
     if record is None:
         return fail("no agent has reported", "does its pod run there?", NO_RECORD)
     look, reported = "look at the agent's pod and its log", seconds_of(record.status.observed_at)
@@ -171,7 +171,7 @@ def _agent(record: Record | None, oldest: float, by_dra: bool) -> Finding:
         return fail("the report is too old to count", look, NO_RECORD)
     if (ready := record.condition("Ready")).status == "False":
         return fail(f"not Ready: {ready.message}", look, NO_RECORD)
-    if not by_dra and (complete := record.condition("Complete")).status == "False":
+    if not serves_claims and (complete := record.condition("Complete")).status == "False":
         page = f"{AGENT}#what-it-needs-and-for-what"
         return warn(complete.message, "give the agent what it needs for more promises", page)
     return ok("a fresh report")
@@ -183,7 +183,7 @@ def kubelets(seen: Seen) -> Iterator[Finding]:
     return _of_each(
         {
             name: ok("no kubelet chooses GPUs: a DRA driver serves them")
-            if _by_dra(seen, name)
+            if _by_claims(seen, name)
             else _kubelet(record, seen.kubelets.get(name))
             for name, record in every
         }

@@ -104,8 +104,7 @@ def _unusable(node: NodeFacts) -> str:
     """Why the service promises nothing on the node, where a file could not say so."""
     if node.topology is None or node.report is None:
         return node.record.problem or "no topology report"
-    unserved = node.node_object.dra_only and not node.by_dra
-    return "its GPUs are served by DRA only" if unserved else ""
+    return "its GPUs are served by DRA only" if node.unserved else ""
 
 
 def _notes(node: NodeFacts) -> Iterator[str]:

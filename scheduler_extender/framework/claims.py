@@ -5,7 +5,7 @@ kube-scheduler will give to them, as far as that can be said.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from scheduler_extender.annotations import OfClaims
@@ -51,7 +51,7 @@ def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) ->
         for name in () if snapshot.blind else (*names[begin:], *names[:begin]):
             interruptible()
             facts = snapshot.facts(NodeName(name))
-            devices = devices_for(facts, pod.uid, wanted, to_come(facts))
+            devices = devices_for(facts, pod.uid, wanted, to_come)
             if isinstance(devices, Rejection):
                 unknown[name] = devices
                 continue
@@ -83,11 +83,11 @@ def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) ->
 
 
 def counted(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> GpuRequest:
-    """What a pod asks for at its bind; under DRA all that its claims have, where that is more:
-    those of its own beside a number, too, and one of an earlier try that is not gone yet. Nobody
-    comes before a pod that has its claim, so no sibling counts there."""
+    """What a pod asks for at its bind where it has its devices by then: all that its claims have,
+    where that is more: those of its own beside a number, too, and one of an earlier try that is not
+    gone yet. No sibling counts."""
     own = pod.request
-    if not facts.by_dra or not isinstance(own, GpuRequest):
+    if not isinstance(own, GpuRequest):
         return request
     devices = facts.devices_of(pod)
     more = own.required and (len(devices) > own.count or not own.count)
@@ -101,7 +101,7 @@ def unproven(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> Rejection
         return NO_RECORD  # it has moved to DRA, and its agent has not seen that
     if not request.required:
         return None
-    if not facts.by_dra:
+    if not facts.serves_claims:
         return NO_RECORD if pod.by_claim or not request.count else None
     devices = facts.devices_of(pod)
     if facts.lacks(devices):
@@ -110,15 +110,19 @@ def unproven(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> Rejection
 
 
 def devices_for(
-    facts: NodeFacts, uid: PodUid, wanted: OfClaims, coming: Devices | Rejection
+    facts: NodeFacts,
+    uid: PodUid,
+    wanted: OfClaims,
+    to_come: Callable[[NodeFacts], Devices | Rejection],
 ) -> Devices | Rejection:
-    """The GPUs that a pod's claims have on a node and, with those that are ``coming``, will get; or
-    why they get none, or that cannot be said."""
+    """The GPUs that a pod's claims have on a node and, with those that are ``to_come`` (see
+    :data:`.Foresees`), will get; or why they get none, or that cannot be said."""
     if (unserved := _unserved(facts)) is not None:
         return unserved
     devices = facts.seen(uid, wanted.namespace, wanted.names)
     if facts.lacks(devices):
         return GONE
+    coming = to_come(facts)
     if isinstance(coming, Rejection):
         return devices or coming
     return devices + coming or NO_GPUS
@@ -130,7 +134,7 @@ def _unserved(facts: NodeFacts) -> Rejection | None:
     offer = facts.offer(resources[0].name if resources else "")
     if isinstance(offer, Rejection):
         return offer
-    return None if facts.by_dra else NOT_SERVED_BY_DRA
+    return None if facts.serves_claims else NOT_SERVED_BY_DRA
 
 
 def _kind(facts: NodeFacts, devices: Devices) -> Hashable:

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
@@ -55,12 +56,16 @@ def evaluate(
     open_to, closed = _open(snapshot, question, refused, left, deadline)
     binds = question.purpose is Purpose.BIND
     facts = snapshot.facts(NodeName(names[0])) if binds else None
-    if facts is not None:
+    allocated = facts is not None and facts.allocates_before_bind
+    if facts is not None and allocated:
         request = counted(facts, pod, request)
     member = member_of(snapshot, pod.uid, pod.membership, request)
-    if member is not None and (facts is None or not facts.by_dra):
-        # Under DRA nobody comes before a pod that has its claim. Where a bind is decided again,
-        # siblings that have come since are not expected a second time.
+    if member is not None and allocated:
+        # Nobody comes before a pod that has its devices, and all members of its gang have theirs.
+        member = replace(member, alone=member.membership.gang)
+    elif member is not None:
+        # Where a bind is decided again, siblings that have come since are not expected a second
+        # time.
         known = question.request if binds else None
         fewer = known is not None and known.company < member.request.company
         request = known if known is not None and fewer else member.request

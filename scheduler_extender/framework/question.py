@@ -64,8 +64,7 @@ class Question:
             without = facts.without(left) if left else facts
             return without.yielding_to(pod.standing.priority, pod.gang)
         itself = pod.uid in pods.bound or pod.uid in pods.in_flight
-        has_some = facts.by_dra and bool(facts.claimed(pod.uid))
-        if itself or has_some or facts.is_reserved_for(pod.uid):
+        if itself or facts.claimed(pod.uid) or facts.is_reserved_for(pod.uid):
             left |= {pod.uid}
         without = facts.without(left) if left else facts
         return without.yielding_to(pod.standing.priority, pod.gang)

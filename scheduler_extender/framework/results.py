@@ -51,7 +51,7 @@ class Results:
         own = self.own.get(name)
         assessed = None if own is None else own.assessment
         refused = assessed is not None and assessed.rejection == self.decisions[name].rejection
-        return refused and self.judged(name).by_dra
+        return refused and self.judged(name).allocates_before_bind
 
     @property
     def passed(self) -> list[str]:

@@ -184,11 +184,11 @@ class KubeBinder:
         """Whether the pod names another claim than those by which it was decided."""
         pod = self._cluster.pod(binding.uid)
         named = pod.claim if pod is not None and pod.by_claim else ""
-        return bool(named and binding.claims) and named not in binding.claims
+        return bool(named) and binding.claims is not None and named not in binding.claims
 
     def _check_request(self, binding: Binding) -> None:
         """Raises :class:`.BindError` where the pod asks for something else than was decided, is in
-        another group, or has a claim on a node that we take for one with a device plugin."""
+        another group, or has a claim on a node that we take for one that serves none."""
         pod = self._cluster.pod(binding.uid)
         if binding.request is None or pod is None:
             return
@@ -203,7 +203,7 @@ class KubeBinder:
                 "the pod's group was changed while the pod was being bound; "
                 "kube-scheduler tries again"
             )
-        if binding.by_plugin and pod.by_claim:
+        if pod.by_claim and binding.claims == frozenset():
             raise BindError(NO_RECORD.reason)
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:

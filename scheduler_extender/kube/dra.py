@@ -364,7 +364,7 @@ class DraNodes:
         elsewhere = self._of_no_node(specs)  # once, however many nodes are asked about
 
         def here(facts: NodeFacts) -> Devices | Rejection:
-            if not facts.by_dra or facts.topology is None or facts.report is None:
+            if facts.topology is None or facts.report is None:
                 return unsaid("no DRA driver serves the node's GPUs")
             if not specs:
                 return ()

@@ -472,7 +472,7 @@ def _holders(facts: NodeFacts, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
 
 def _would_know(facts: NodeFacts) -> bool:
     """Whether a holder is known as long as it is there. A claim lasts, whoever has it."""
-    return facts.pods.complete and not facts.by_dra
+    return facts.pods.complete and not facts.serves_claims
 
 
 def _use(facts: NodeFacts, offer: Offer, uid: PodUid, pod: PodRecord | None, pool: int) -> Use:

@@ -98,7 +98,7 @@ def placed_on(facts: NodeFacts, pod: PodRecord, written: Written | None) -> Plac
         more = f" and {written.sets_omitted} more" if written and written.sets_omitted else ""
         words.append(f"possible GPUs when it was bound: {sets_text(sets)}{more}")
     if got is None:
-        words.append(NO_CLAIM if facts.by_dra else "no report shows yet which GPUs it got")
+        words.append(NO_CLAIM if facts.serves_claims else "no report shows yet which GPUs it got")
     else:
         outside = bool(sets) and not (written and written.sets_omitted) and got not in sets
         kept = "" if keeps is None else ": they are what it asks for"

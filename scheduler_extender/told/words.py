@@ -148,7 +148,9 @@ def pod_names(facts: NodeFacts) -> dict[PodUid, str]:
 
 def withheld(facts: NodeFacts) -> str:
     """What is said of a GPU that no pod holds and no pod gets."""
-    return "in no ResourceSlice, or tainted" if facts.by_dra else "not handed out by the kubelet"
+    if facts.serves_claims:
+        return "in no ResourceSlice, or tainted"
+    return "not handed out by the kubelet"
 
 
 def asks_text(request: GpuRequest | Malformed) -> str:

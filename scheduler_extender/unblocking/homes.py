@@ -124,7 +124,7 @@ class Places:
         if wanted not in self._to_come:
             to_come = self._snapshot.foresees(wanted.namespace, wanted.names)
             self._to_come[wanted] = to_come
-        return devices_for(facts, pod.uid, wanted, self._to_come[wanted](facts))
+        return devices_for(facts, pod.uid, wanted, self._to_come[wanted])
 
     def takes(self, facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> bool:
         """Whether a node of these facts has a guaranteed place for a pod, by itself or, with this

@@ -43,7 +43,7 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
     """
     found = [
         replace(pod, request=gpu_request(0, resource=resource))
-        if facts.by_dra and len(facts.claimed(pod.uid)) > devices_of(facts, pod)
+        if len(facts.claimed(pod.uid)) > devices_of(facts, pod)
         else pod
         for pod in facts.pods.bound.alive.values()
         if not pod.deleting

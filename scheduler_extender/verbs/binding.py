@@ -80,9 +80,8 @@ class Binding:
     ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
     ``request`` is what the pod asked for when it was decided, and ``membership`` what it said of
     its group: a binder that knows the pod to say something else by now does not write. Without a
-    ``request`` nobody decided. ``by_plugin`` says that the node's record tells of a device
-    plugin: a pod with a claim is not written. ``claims`` are those by which it was promised
-    something on a node with DRA: one with another claim than these is not written.
+    ``request`` nobody decided. ``claims`` are those that the pod may have, none on a node that
+    serves none: one with another claim than these is not written. None: it may have any.
     """
 
     namespace: str
@@ -93,8 +92,7 @@ class Binding:
     term: int = 0
     request: GpuRequest | Malformed | None = None
     membership: Membership | None = None
-    by_plugin: bool = False
-    claims: frozenset[str] = frozenset()
+    claims: frozenset[str] | None = None
 
 
 class Binder(Protocol):
@@ -307,9 +305,10 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
-        claims = ready.claims if ready.request.required else frozenset()
+        counts = ready.request.required or ready.facts.serves_claims is False
+        claims = ready.claims if counts else None
         with turns.timed(WRITE) if turns is not None else nullcontext():
-            binder.write(Binding(*who, node, written, term, *asked, ready.facts.by_plugin, claims))
+            binder.write(Binding(*who, node, written, term, *asked, claims))
     except BindError:
         cluster.forget(decided.ours, decided.before)
         raise
@@ -328,7 +327,7 @@ def _await_word(
     turns: Turns | None,
 ) -> None:
     """Wait for the watch to show that the bind was written. Raises :class:`BindError` where it does
-    not, and at once elsewhere than under DRA: there kube-scheduler, told of an error, deletes the
+    not, and at once where the kubelet allocates: else kube-scheduler, told of an error, deletes the
     claim of a pod that may be bound, and such a pod never starts.
     """
     late = replace(deadline, until=deadline.until + BIND_ENDS_AFTER)
@@ -338,7 +337,7 @@ def _await_word(
         if pod is None or pod.node != decided.ours.node:
             raise InProgressError(str(cause)) from cause
 
-    waiting = turns if decided.facts.by_dra else None
+    waiting = turns if decided.facts.allocates_before_bind else None
     _awaiting_news(ask, decided.facts.name, late.passed, waiting)
 
 

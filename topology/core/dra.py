@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from topology.core.allocators import DRA
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, base_uuid, bus_id
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.report import Allocation, Report
 
-POLICY = "dra"
 DRIVER = "gpu.nvidia.com"  # NVIDIA's, and its DeviceClass
 MOST_NAMED = 253  # characters of a device's name
 
@@ -102,7 +102,7 @@ def served(
         given = Allocation(uid, namespace, name, "", resource, tuple(devices), sharers, claim)
         shown[admin].append(given)
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
-    allocator = AllocatorFacts(POLICY, published=tuple(indices[uuid] for uuid in gpus.values()))
+    allocator = AllocatorFacts(DRA.name, published=tuple(indices[uuid] for uuid in gpus.values()))
     free = frozenset(DeviceId(gpus[each.key]) for each in published if not each.tainted)
     return (
         topology.served(GpuResource(resource), allocator),

@@ -57,19 +57,19 @@ class Devices(Rule):
         offer = facts.offer(request.resource)
         if not request.effective_count:
             return UNDECIDED if request.required else None  # which devices, its claims say
-        if request.by_class and facts.by_plugin:
+        if request.by_class and facts.serves_claims is False:
             return NOT_SERVED_BY_DRA
         if isinstance(offer, Rejection):
             split = offer is NOT_SERVED and facts.all_split(request.resource)
-            given = facts.by_dra or facts.node_object.pieces(request.resource)
-            if split or request.required or (offer is NOT_SERVED and not given):
+            none = offer is NOT_SERVED and not facts.gives_out(request.resource)
+            if split or request.required or none:
                 return ALL_SPLIT if split else offer
             return _refused_over_missing(node)
         if facts.pods.too_many_departed:
             return UNDECIDED if request.required else None
         if not offer.topology.allocator.by_number:
             return BY_CLAIMS_ALONE
-        if request.required and facts.by_dra and request.has_init:
+        if request.required and facts.serves_claims and request.has_init:
             return INIT_UNDER_DRA
         node.offer, node.available = offer, offer.available_to(request)
         node.assessed = assessed = assess(offer.kubelet, node.available, request)

@@ -41,9 +41,7 @@ def _of_group(member: Member, results: Results, alike: Alike, deadline: Deadline
     elif member.membership.domain is None:
         return  # filter has kept the gang off: to refuse one now may leave it bound in part
     elif member.membership.gang:
-        # Under DRA all members have claims by now, so that none is still to come.
-        (facts,) = (asked.facts(NodeName(name)) for name in alike[None])
-        member = replace(member, alone=facts.by_dra or member.is_begun(asked))
+        member = replace(member, alone=member.alone or member.is_begun(asked))
     passing = alike.pop(None)
     if binds:  # its time begins behind the node's own answer, which takes whatever it takes
         deadline = within(asked.clock, VERB_SECONDS)

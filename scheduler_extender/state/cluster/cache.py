@@ -642,13 +642,14 @@ class Cache:
     def _reserve(self, name: NodeName) -> None:
         """Reserve the place on a node that is to be kept there now, or none.
 
-        Under DRA kube-scheduler nominates a pod when it has chosen devices for it, and before the
-        pod's claim says which. So all that it has nominated are on their way, as if their binds
-        were in flight, and none is kept a place.
+        Where it allocates devices before the bind (DRA), kube-scheduler nominates a pod when it has
+        chosen them, and before the pod's claim says which. So all that it has nominated are on
+        their way, as if their binds were in flight, and none is kept a place.
         """
         facts = self.nodes.get(name)
-        nominees = self._nominees(facts)
-        coming = {pod.uid: replace(pod, node=name) for pod in nominees if facts.by_dra}
+        nominees, coming = self._nominees(facts), dict[PodUid, PodRecord]()
+        if facts.allocates_before_bind:
+            coming, nominees = {pod.uid: replace(pod, node=name) for pod in nominees}, []
         flying = {uid: pod for uid, pod in self.pods.in_flight.items() if pod.node == name}
         before, now = facts.pods.in_flight, {**coming, **flying}
         if before != now:
@@ -658,7 +659,7 @@ class Cache:
                 if before.get(uid) != now.get(uid):
                     self._count_member(uid)
         pod = self._annotated(name)
-        if pod is None and nominees and not facts.by_dra:
+        if pod is None and nominees:
             first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
             pod = replace(first, reservation=Reservation(name, inf))
         if _place_of(pod) != _place_of(facts.reserved_for):
@@ -728,13 +729,13 @@ def _what_decides_nominees(facts: NodeFacts) -> object:
     """All of a node that says which nominated pods may come to it, and what is kept for them."""
     node = facts.node_object
     open_to = (node.exists, node.cordoned, node.labels, node.taints)
-    return (facts.by_dra, facts.by_plugin, *open_to)
+    return (facts.serves_claims, facts.allocates_before_bind, *open_to)
 
 
 def _claimed(facts: NodeFacts) -> frozenset[PodUid]:
     """The pods that have devices of a node by claims."""
-    report = facts.report if facts.by_dra else None
-    return frozenset(each.pod_uid for each in report.allocations) if report else frozenset()
+    shown = () if facts.report is None else facts.report.allocations
+    return frozenset(each.pod_uid for each in shown if each.claim)
 
 
 def _place_of(pod: PodRecord | None) -> object:

@@ -43,7 +43,7 @@ class LatelySent:
 
     def note(self, uid: PodUid, request: GpuRequest, best: Iterable[NodeFacts], now: float) -> None:
         """These nodes are the few that have the best score for a pod."""
-        nodes = [facts.name for facts in best if facts.by_dra]
+        nodes = [facts.name for facts in best if facts.allocates_before_bind]
         if not nodes and uid not in self.pods:
             return
         with self._lock:

@@ -20,9 +20,10 @@ from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
 from scheduler_extender.state.pods.standing import Amounts
 from topology.core.admission import Kubelet, kubelet_of
+from topology.core.allocators import allocator
 from topology.core.availability import Availability
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
-from topology.core.dra import POLICY, first_published
+from topology.core.dra import first_published
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, ServedDevices, profile_named, served_devices, shape_of
 from topology.core.placement import (
@@ -121,14 +122,18 @@ class NodeFacts:
         return self.record.report
 
     @property
-    def by_dra(self) -> bool:
-        """Whether kube-scheduler itself hands out the node's GPUs, by claims."""
-        return self.topology is not None and self.topology.allocator.policy == POLICY
+    def serves_claims(self) -> bool | None:
+        """Whether pods get the node's GPUs by claims (:attr:`.Allocator.serves_claims`); None if
+        there is no usable record."""
+        topology = self.topology
+        return None if topology is None else allocator(topology.allocator.policy).serves_claims
 
     @property
-    def by_plugin(self) -> bool:
-        """Whether a device plugin does."""
-        return self.topology is not None and not self.by_dra
+    def allocates_before_bind(self) -> bool:
+        """Whether pods have their devices before the bind
+        (:attr:`.Allocator.allocates_before_bind`)."""
+        topology = self.topology
+        return topology is not None and allocator(topology.allocator.policy).allocates_before_bind
 
     @property
     def fabric_fault(self) -> str:
@@ -156,7 +161,7 @@ class NodeFacts:
 
     def devices_of(self, pod: PodRecord) -> Devices:
         """The devices that a pod's claims have here, as far as the record shows them (DRA)."""
-        return self.seen(pod.uid, pod.namespace, pod.claims) if self.by_dra else ()
+        return self.seen(pod.uid, pod.namespace, pod.claims)
 
     def claims_of(self, uid: PodUid) -> frozenset[str]:
         """The names of the claims that have devices here for a pod."""
@@ -166,8 +171,7 @@ class NodeFacts:
 
     def lacks(self, devices: Devices) -> bool:
         """Whether some of these devices of claims are published no more."""
-        topology = self.topology if self.by_dra else None
-        return topology is not None and not topology.bit_of_uuid.keys() >= {*devices}
+        return self.topology is not None and not self.topology.bit_of_uuid.keys() >= {*devices}
 
     def as_claimed(self, uid: PodUid, devices: Devices) -> NodeFacts:
         """The facts on which a pod is judged whose claims have these devices already.
@@ -214,14 +218,14 @@ class NodeFacts:
 
     def offer(self, resource: str) -> Offer | Rejection:
         """What the node offers of a resource; or why nothing can be decided about it there."""
-        record, node = self.record, self.node_object
+        record = self.record
         topology, report = record.topology, record.report
         if topology is not None:
             if report is None:
                 return NO_REPORT
-            if node.maintained:
+            if self.node_object.maintained:
                 return MAINTENANCE
-            if not topology.resources or (node.dra_only and not self.by_dra):
+            if not topology.resources or self.unserved:
                 return DRIVER_WAITS if topology.allocator.driver_waits else DRA_ONLY
             if record.stale:
                 return STALE
@@ -263,10 +267,20 @@ class NodeFacts:
         """Whether whole GPUs are asked of a node whose plugin serves instances of each of them. Its
         Node object may count GPUs all the same."""
         topology = self.topology
-        if topology is None or self.by_dra or profile_named(resource):
+        if topology is None or profile_named(resource):
             return False
         by_instance = any(served.strategy == MIG for served in topology.resources)
         return by_instance and topology.shape.in_mig_mode == topology.shape.all_gpus
+
+    @property
+    def unserved(self) -> bool:
+        """Whether kube-scheduler gives out none of the node's GPUs: its Node object advertises
+        none, and no claim gets them."""
+        return self.node_object.dra_only and not self.serves_claims
+
+    def gives_out(self, resource: str) -> bool:
+        """Whether kube-scheduler may give out some of a resource here."""
+        return bool(self.serves_claims or self.node_object.pieces(resource))
 
     def unreported(self, resource: str) -> frozenset[PodUid]:
         """The unreported pods; all that have not ended if nobody can tell."""
@@ -339,7 +353,7 @@ class NodeFacts:
         beside no plugin: the claim is deleted, nobody takes its name out of the status, and a
         kubelet looks for it.
         """
-        return not (pod.by_claim and pod.node is None and self.by_plugin)
+        return not (pod.by_claim and pod.node is None and self.serves_claims is False)
 
     def is_one_of(self, destinations: Destinations) -> bool:
         """Whether kube-scheduler may send a pod with these destinations here."""
@@ -457,11 +471,12 @@ class NodeFacts:
 def _of_claims(
     shown: Iterable[Allocation], uid: PodUid, namespace: str, names: Collection[str]
 ) -> Devices:
-    own = {(namespace, name) for name in names if name}
+    own = {(namespace, name) for name in names}
     return tuple(
         device
         for each in shown
-        if uid in (each.pod_uid, *each.sharers) or (each.namespace, each.claim) in own
+        if each.claim
+        and (uid in (each.pod_uid, *each.sharers) or (each.namespace, each.claim) in own)
         for device in each.device_ids
     )
 
@@ -538,7 +553,7 @@ def _key(facts: NodeFacts, resource: str) -> tuple[Hashable, ...]:
         served = None
     elif (served := topology.resource(resource)) is None:
         # Whatever else is on it.
-        given = facts.by_dra or bool(facts.node_object.pieces(resource))
+        given = facts.gives_out(resource)
         waits = topology.allocator.driver_waits
         return (*key, bool(topology.resources), waits, given, facts.all_split(resource))
     if topology is not None and served is not None:

@@ -39,6 +39,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.node.devicepools import DevicePools, device_pools
 from scheduler_extender.state.node.occupants import Departed, Occupants
 from scheduler_extender.state.pods.record import PodName, PodRecord
+from topology.core.allocators import allocator
 from topology.core.availability import (
     ALL_MEMORY,
     NOBODY,
@@ -50,7 +51,6 @@ from topology.core.availability import (
     unreported_order,
 )
 from topology.core.devices import GpuResource, Mask, PodUid, base_uuid
-from topology.core.dra import POLICY
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, served_devices
 from topology.core.numa import Holding, MemoryBlock
@@ -100,7 +100,7 @@ def ledger(
     for gone in occupants.departed.values():
         entries.enter_departed(gone)
     # A claim lasts, whoever holds it: also a pod that asks for no resource of ours.
-    late = occupants.complete and topology.allocator.policy != POLICY
+    late = occupants.complete and not allocator(topology.allocator.policy).serves_claims
     unknown = entries.releasing if late else entries.running
     for uid, other in held.items():
         (entries.departing if uid in departing else unknown).append(Holder(other.returning))
@@ -195,7 +195,7 @@ class _Entries:
     def enter(self, pod: PodRecord, shown: _Held | None) -> None:
         """Enter a pod of this node, with what the report shows of it."""
         request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
-        if pod.by_claim and self.topology.allocator.policy != POLICY:
+        if pod.by_claim and not allocator(self.topology.allocator.policy).serves_claims:
             return  # it holds no device of the plugin that serves the node now
         if request is None or pod.ended:
             if shown is not None:
@@ -226,7 +226,7 @@ class _Entries:
             self._hold(pod, self._holder(self._memory(request, pod), None, held))
             return
         if (
-            self.topology.allocator.policy == POLICY
+            allocator(self.topology.allocator.policy).allocates_before_bind
             and pod.standing.nominated == self.topology.name
         ):
             devices = self._first_free(request.effective_count)

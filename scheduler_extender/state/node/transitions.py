@@ -171,9 +171,9 @@ def _with_success(before: NodeFacts, after: NodeFacts, pod: PodRecord) -> NodeFa
     if pod.phase != SUCCEEDED or known is None or known.ended:
         return after
     report, topology = after.report, after.topology
-    if report is None or topology is None or report.not_ready or after.by_dra:
+    if report is None or topology is None or report.not_ready:
         return after
-    if not any(a.pod_uid == pod.uid for a in report.allocations):
+    if not any(a.pod_uid == pod.uid and not a.claim for a in report.allocations):
         return after
     for served in topology.resources:
         unreported = before.unreported(served.name)  # worked out already, as a rule
@@ -240,8 +240,8 @@ def _let_go(facts: NodeFacts) -> NodeFacts:
         return facts.without_old_departed()
     shown = {a.pod_uid for a in report.allocations}
     for uid, gone in leaving.items():
-        # Under DRA a pod whose claim is gone holds nothing, whatever its kubelet says.
-        if uid not in shown and (facts.by_dra or gone.confirmed_by(report)):
+        # A pod whose claim is gone holds nothing, whatever its kubelet says.
+        if uid not in shown and (facts.serves_claims or gone.confirmed_by(report)):
             left = without(facts.pods.leaving, (uid,))
             facts = replace(facts, pods=replace(facts.pods, leaving=left))
             facts = note_departure(facts, gone.pod)

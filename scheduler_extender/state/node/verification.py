@@ -112,14 +112,15 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
         if same_boot and pod.ended and pod.uid in facts.pods.reported:
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
-        settled = same_boot and calm and pod.uid not in facts.pods.unsettled and not facts.by_dra
+        at_bind = facts.allocates_before_bind  # nothing was left to foresee
+        settled = same_boot and calm and pod.uid not in facts.pods.unsettled and not at_bind
         if settled and not _foreseen(kubelet, then.ledger, pod.uid, got):
             kinds.append(OUTSIDE)
         mask, replicas = gpus(got, kubelet.width), kubelet.replicas
         if not satisfies(kubelet.shape, pod.promised, mask, count=held, replicas=replicas):
             kinds.append(BROKEN)
-        elif pod.promised != NO_CONSTRAINTS and not facts.by_dra:
-            kept += 1  # under DRA bind has counted it
+        elif pod.promised != NO_CONSTRAINTS and not at_bind:  # else bind has counted it
+            kept += 1
         surprises += [
             Surprise(
                 kind,

@@ -359,9 +359,9 @@ def test_an_old_record_does_not_move_a_node_back(world: DraWorld, to_dra: bool) 
     else:
         world.records.apply(by_plugin)
         world.speak(3)
-    assert world.cluster.facts(NODE).by_dra == to_dra
+    assert world.cluster.facts(NODE).serves_claims == to_dra
     world.slices.apply(a_slice(*map(device, (3, 1, 0))))
-    assert world.cluster.facts(NODE).by_dra == to_dra
+    assert world.cluster.facts(NODE).serves_claims == to_dra
     assert world.cluster.reports_out_of_order
 
 

@@ -13,6 +13,7 @@ from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import Standing
+from scheduler_extender.unblocking.victims import candidates
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaVictims, PreemptionArgs
 from tests.deadlines import ending_when
@@ -220,3 +221,14 @@ def test_preempt_ends_in_time_among_thousands_of_sets() -> None:
     args = msgspec.json.decode(msgspec.json.encode(body), type=PreemptionArgs)
     assert preempt(cluster, args, ending_when(late)).meta_victims == {}
     assert asked < 30
+
+
+def test_report_that_names_no_uids() -> None:
+    """Its pods may be evicted as those of others: only a claim outlives its pod."""
+    cluster = cluster_of({BRIDGED: singles(0, 0)})
+    report = cluster.facts(BRIDGED.name).report
+    assert report is not None
+    without = tuple(replace(each, pod_uid=PodUid("")) for each in report.allocations)
+    cluster.put_record(BRIDGED, replace(report, sequence=2, allocations=without))
+    found = candidates(cluster.facts(BRIDGED.name), "nvidia.com/gpu")
+    assert {pod.name for pod in found} == {"h0", "h1"}

@@ -32,6 +32,7 @@ from topology.core.allocators.unmodelled import ANY
 __all__ = [
     "ALLOCATORS",
     "ANY",
+    "DRA",
     "Allocator",
     "Call",
     "Ints",

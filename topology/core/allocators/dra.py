@@ -23,6 +23,8 @@ class Dra(Allocator):
     """The scheduler's own choice, in an order that is not known: any devices may come."""
 
     name = "dra"
+    serves_claims = True
+    allocates_before_bind = True
 
     def outcomes(self, call: Call) -> Outcomes:
         """Every choice."""

@@ -112,6 +112,12 @@ class Allocator(ABC):
     # Whether it has chosen when we are asked: the next free devices of an order, whatever they are.
     # Pods that end later come too late to change that.
     settled = False
+    # Whether it serves ResourceClaims (DRA): these say who has which devices, and have them until
+    # they are deallocated. Else the kubelet's PodResources say it.
+    serves_claims = False
+    # Whether kube-scheduler allocates a pod's devices before it binds the pod. Else the kubelet
+    # allocates them when it admits the pod.
+    allocates_before_bind = False
     # Whether each share comes from a GPU with the most shares left. Else any may be the next.
     spreads = False
     answers_up_to = 0  # on nodes of up to so many whole GPUs `answers` tells of many pools at once
