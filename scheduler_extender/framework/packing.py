@@ -8,6 +8,7 @@ from scheduler_extender.framework.outcomes import arrival
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
+from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
 
 
@@ -34,7 +35,8 @@ def packed(
     open_to: Mapping[T, Collection[str]],
 ) -> int:
     """How many of the pods that are wanted are placed on these nodes, those first that ask for
-    most. ``open_to`` are the nodes by name to which each may go."""
+    most. ``open_to`` are the nodes by name to which each may go. Raises :class:`.OutOfTimeError`
+    where a deadline around it has passed."""
     now = list(nodes)
     placed = 0
     full: set[object] = set()
@@ -43,9 +45,12 @@ def packed(
         for place, before in enumerate(now):
             if not left:
                 break
+            interruptible()
+            if before.name not in open_to.get(pod, ()):
+                continue
             facts = pod.on(before)
             key = (alone, facts.key(alone.resource))
-            if facts.name not in open_to.get(pod, ()) or key in full:
+            if key in full:
                 continue
             taken = 0
             decision = decide(facts, alone, settings)

@@ -114,8 +114,9 @@ def answers_to(
     undecided, and none of them is called closed.
     """
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
-    question, of_claims = Question(pod, Purpose.EXPLAIN), pod.of_claims is not None
+    question = Question(pod, Purpose.EXPLAIN)
     results = strict = evaluate(snapshot, question, None, deadline)
+    of_claims = pod.of_claims is not None
     if not of_claims:
         # Where a node would refuse the pod if it required what it asks for, it promises nothing.
         wanted = ANY_GPU if pod.request.plain else pod.request.constraints

@@ -159,16 +159,15 @@ def in_brief(cluster: Cache, facts: NodeFacts, states: Mapping[str, int]) -> Nod
     """A node in brief. ``cluster`` counts faults; ``states`` are the node's GPUs by how they
     stand."""
     topology, report, problem = facts.topology, facts.report, facts.record.problem
-    refusals = [*_refusals(cluster, facts)]
-    maintenance = facts.node_object.maintained
+    found = NodeInBrief(
+        node=facts.name,
+        stale=facts.record.stale,
+        problem=problem,
+        maintenance=facts.node_object.maintained,
+        refusals=[*_refusals(cluster, facts)],
+    )
     if topology is None:
-        return NodeInBrief(
-            node=facts.name,
-            stale=facts.record.stale,
-            problem=problem,
-            maintenance=maintenance,
-            refusals=refusals,
-        )
+        return found
     rooms: list[dict[str, Any]] = []
     instances: list[MigInstances] = []
     shared: list[SharedGpu] = []
@@ -185,12 +184,9 @@ def in_brief(cluster: Cache, facts: NodeFacts, states: Mapping[str, int]) -> Nod
         rooms.append(_room(offer))
         instances += _instances(offer, served)
         shared += shared_gpus(facts, offer)
-    return NodeInBrief(
-        node=facts.name,
-        stale=facts.record.stale,
+    return structs.replace(
+        found,
         problem=problem,
-        maintenance=maintenance,
-        refusals=refusals,
         not_ready=report.not_ready if report is not None else "",
         missing=[gpu.name for gpu in facts.record.missing],
         gpus=len(topology.gpus),

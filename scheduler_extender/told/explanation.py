@@ -95,11 +95,10 @@ def explanation_of(
     ``written`` is its placement annotation, where the caller has it. After the ``deadline`` nothing
     more is worked out: nodes that are left over count as undecided, and the notes say so.
     """
-    name = pod.full_name
     request = pod.request
     if isinstance(request, Malformed):
         headline = f"no node takes it: {request.reason}"
-        return Unreadable(name, pod.node, headline, request.reason, [])
+        return Unreadable(pod.full_name, pod.node, headline, request.reason, [])
     answers = answers_to(snapshot, pod, deadline)
     answered = not deadline.passed()
     rows = rows_of(request, answers, snapshot.today, MOST_SETS)
@@ -115,7 +114,7 @@ def explanation_of(
         helped = helps_of(snapshot, pod, request, missing, deadline)
         helps, whole, missing = helped.helps, helped.whole, helped.missing
     return Explanation(
-        pod=name,
+        pod=pod.full_name,
         node=pod.node,
         headline=counts.headline if placed is None else placed.words[0],
         asks=asked_text(pod),
