@@ -20,7 +20,7 @@ from scheduler_extender.framework.question import alike
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
-from scheduler_extender.told.answers import Counts, answers_to, counts_of
+from scheduler_extender.told.answers import Counts, answers_to, by_kind, counts_of
 from scheduler_extender.told.waiting import WaitingPod, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import UNREADABLE, pod_decoder
@@ -110,7 +110,9 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
             reason=NO_CLAIMS if pod.uid in not_judged else reason_of(pod, counts),
             nodes=None if counts is None else counts.nodes,
             takes=None if counts is None else counts.takes - counts.closed,
-            refusals={kind.value: n for kind, n in counts.refusals.items()} if counts else {},
+            refusals={kind.value: n for kind, n in by_kind(counts.refused).items()}
+            if counts
+            else {},
         )
 
 

@@ -221,16 +221,6 @@ class Counts:
     late: bool = False  # there was no time for every node
 
     @property
-    def refusals(self) -> dict[Reason, int]:
-        """Those that do not take it, by the kind of reason."""
-        return by_kind(self.refused)
-
-    @property
-    def doubts(self) -> dict[Reason, int]:
-        """Those that take it and promise nothing, by the kind of reason."""
-        return by_kind(self.doubted)
-
-    @property
     def headline(self) -> str:
         """All of it in one line."""
         if not self.nodes:

@@ -16,7 +16,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import by_domain
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told import Struct
-from scheduler_extender.told.answers import Answer, Counts, answers_to, counts_of
+from scheduler_extender.told.answers import Answer, Counts, answers_to, by_kind, counts_of
 from scheduler_extender.told.helps import Help, helps_of
 from scheduler_extender.told.placed import Placed, Written, placed_on
 from scheduler_extender.told.rows import NEAREST, NearMiss, NodeAnswer, nearest, rows_of
@@ -121,8 +121,8 @@ def explanation_of(
         request=request_text(request),
         takes=counts.takes,
         closed=counts.closed,
-        refusals={kind.value: nodes for kind, nodes in counts.refusals.items()},
-        doubts={kind.value: nodes for kind, nodes in counts.doubts.items()},
+        refusals={kind.value: nodes for kind, nodes in by_kind(counts.refused).items()},
+        doubts={kind.value: nodes for kind, nodes in by_kind(counts.doubted).items()},
         nearest=nearest(missing) if placed is None else [],
         helps=helps,
         whole=whole,
@@ -176,7 +176,7 @@ def _notes(
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
-    if waits and pod.of_claims is not None and Reason.SCATTERED in counts.refusals:
+    if waits and pod.of_claims is not None and Reason.SCATTERED in by_kind(counts.refused):
         yield BY_SETS
     if pod.uid in snapshot.in_flight:
         yield "the extender is binding the pod now"

@@ -154,5 +154,5 @@ def test_a_group_is_asked_as_filter_asks_it(
     cluster.put_pod(member)
     told = refusals_of(cluster.snapshot(), member, NO_DEADLINE)
     assert by_kind(told) == found
-    assert dict(counts_of(answers_to(cluster.snapshot(), member)).refusals) == found
+    assert by_kind(counts_of(answers_to(cluster.snapshot(), member)).refused) == found
     assert counted(WaitingReasons(cluster)) == {"group" if found else "none": 1}
