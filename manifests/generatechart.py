@@ -80,16 +80,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the templates, or with ``--check`` say whether they are as they would be written."""
     parser = argparse.ArgumentParser(description="make the chart's templates from the base")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
-    only_check = parser.parse_args(arguments).check
+    only_check, made = parser.parse_args(arguments).check, templates()
     stale = [
         path
-        for name, text in templates().items()
+        for name, text in made.items()
         if not (path := TEMPLATES / name).exists() or path.read_text() != text
     ]
     if only_check:
         sys.stderr.writelines(f"{path.name} is out of date: run `make chart`\n" for path in stale)
         return 1 if stale else 0
-    for name, text in templates().items():
+    for name, text in made.items():
         (TEMPLATES / name).write_text(text)
     return 0
 

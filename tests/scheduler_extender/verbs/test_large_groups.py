@@ -47,10 +47,9 @@ def over(text: str) -> Scheduler:
 @pytest.mark.parametrize(
     ("cluster", "link", "size", "held"),
     [
-        pytest.param(SHARED, "", 17, True, id="one more than were counted once"),
         pytest.param(SHARED, "", 64, True, id="all shares of eight GPUs"),
         pytest.param(SHARED, "", 65, False, id="and one more"),
-        pytest.param(SHARED, "nvlink", 64, True, id="one share has no links that could be wrong"),
+        pytest.param(SHARED, "nvlink", 17, True, id="one share has no links that could be wrong"),
         pytest.param(SLICED, "", 56, True, id="all instances of eight GPUs"),
         pytest.param(SLICED, "", 57, False, id="one instance more"),
         pytest.param(LARGE, "nvlink", 16, True, id="sixteen whole GPUs"),

@@ -251,28 +251,20 @@ def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
     assert not crowd.turns.waiting(REPORT)
 
 
-def test_whoever_listens_hears_of_every_change_while_others_come_and_go() -> None:
-    crowd, over = Crowd(), threading.Event()
+def test_who_listens_hears_of_a_change_while_another_goes() -> None:
+    crowd, going = Crowd(), ExitStack()
 
-    def come_and_go() -> None:
-        while not over.is_set():
-            with crowd.turns.joined(WaitingBind(REPORT, NODE)):
-                pass
+    class Goes(threading.Event):
+        def set(self) -> None:
+            super().set()
+            going.close()
 
-    others = [threading.Thread(target=come_and_go) for _ in range(2)]
-    listening = WaitingBind(REPORT, NODE)
-    with crowd.turns.joined(listening):
-        for other in others:
-            other.start()
-        try:
-            for number in range(3, 3000):
-                listening.news.clear()
-                crowd.cluster.put_report(NODE, Report("boot", number, allocatable=FULL[number % 2]))
-                assert listening.news.is_set()
-        finally:
-            over.set()
-            for other in others:
-                other.join()
+    first, second = WaitingBind(REPORT, NODE, news=Goes()), WaitingBind(REPORT, NODE)
+    going.enter_context(crowd.turns.joined(first))
+    with crowd.turns.joined(second):
+        crowd.cluster.put_report(NODE, Report("boot", 3, allocatable=FULL[1]))
+        assert second.news.is_set()
+        assert crowd.turns.waiting(REPORT) == [second]
 
 
 def test_some_threads_are_left_for_binds_that_wait_for_nothing() -> None:

@@ -118,9 +118,8 @@ def large(nodes: int, seed: int = 1) -> Building:
     """So many nodes, each in a state of its own drawing."""
     made, draw = Building(), random.Random(seed)
     for number in range(nodes):
-        node = made.node(
-            KINDS[number % len(KINDS)], f"node-{number:05d}.rack-{number // 40}.example"
-        )
+        name = f"node-{number:05d}.rack-{number // 40}.example"
+        node = machine(KINDS[number % len(KINDS)]).topology(name)
         free = list(range(len(node.gpus)))
         draw.shuffle(free)
         held: list[tuple[PodRecord, tuple[int, ...]]] = []

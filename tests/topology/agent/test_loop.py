@@ -652,9 +652,9 @@ def resting(begin: int, end: int) -> tuple[Row, ...]:
 def test_an_idle_pod_makes_two_writes_an_hour_and_not_one_at_every_look() -> None:
     node = play((*COMES, *resting(1200, 1260)))
     records = [node.turn.picture.report.idle]
-    for at in range(1260, 3 * 3600, 60):
+    for at in range(1260, 2 * 3600, 60):
         node.play_until(at)
-        (WORKS if at == 2 * 3600 else RESTS)(node)
+        (WORKS if at == 3600 else RESTS)(node)
         node.play_until(at + 1)
         if node.turn.picture.report.idle != records[-1]:
             records.append(node.turn.picture.report.idle)
