@@ -32,7 +32,7 @@ from scheduler_extender.cli.options import Where
 from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.nodes import NodeState, links_of
 from scheduler_extender.told.words import duration
-from topology.core.allocators import allocator
+from topology.core.allocators import ALLOCATORS
 from topology.core.graph import NodeTopology
 from topology.core.requests import at_most
 from topology.kubeapi.apiserver import path
@@ -83,7 +83,7 @@ def _draw(console: Console, node: NodeState, today: float, *, wide: bool) -> Non
         console.print(Text(words, "yellow"))
     if topology is None:
         return
-    if allocator(topology.allocator.policy).serves_claims:
+    if ALLOCATORS[topology.allocator.policy].serves_claims:
         order = ", ".join(map(str, topology.allocator.published))
         console.print(f"served by a DRA driver: kube-scheduler takes free GPUs in order {order}")
     when = "" if reported is None else f"; reported {ago(reported)}"

@@ -20,7 +20,7 @@ from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
 from scheduler_extender.state.pods.standing import Amounts
 from topology.core.admission import Kubelet, kubelet_of
-from topology.core.allocators import allocator
+from topology.core.allocators import ALLOCATORS
 from topology.core.availability import Availability
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.dra import first_published
@@ -126,14 +126,14 @@ class NodeFacts:
         """Whether pods get the node's GPUs by claims (:attr:`.Allocator.serves_claims`); None if
         there is no usable record."""
         topology = self.topology
-        return None if topology is None else allocator(topology.allocator.policy).serves_claims
+        return None if topology is None else ALLOCATORS[topology.allocator.policy].serves_claims
 
     @property
     def allocates_before_bind(self) -> bool:
         """Whether pods have their devices before the bind
         (:attr:`.Allocator.allocates_before_bind`)."""
         topology = self.topology
-        return topology is not None and allocator(topology.allocator.policy).allocates_before_bind
+        return topology is not None and ALLOCATORS[topology.allocator.policy].allocates_before_bind
 
     @property
     def fabric_fault(self) -> str:

@@ -39,7 +39,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.node.devicepools import DevicePools, device_pools
 from scheduler_extender.state.node.occupants import Departed, Occupants
 from scheduler_extender.state.pods.record import PodName, PodRecord
-from topology.core.allocators import allocator
+from topology.core.allocators import ALLOCATORS
 from topology.core.availability import (
     ALL_MEMORY,
     NOBODY,
@@ -100,7 +100,7 @@ def ledger(
     for gone in occupants.departed.values():
         entries.enter_departed(gone)
     # A claim lasts, whoever holds it: also a pod that asks for no resource of ours.
-    late = occupants.complete and not allocator(topology.allocator.policy).serves_claims
+    late = occupants.complete and not ALLOCATORS[topology.allocator.policy].serves_claims
     unknown = entries.releasing if late else entries.running
     for uid, other in held.items():
         (entries.departing if uid in departing else unknown).append(Holder(other.returning))
@@ -195,7 +195,7 @@ class _Entries:
     def enter(self, pod: PodRecord, shown: _Held | None) -> None:
         """Enter a pod of this node, with what the report shows of it."""
         request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
-        if pod.by_claim and not allocator(self.topology.allocator.policy).serves_claims:
+        if pod.by_claim and not ALLOCATORS[self.topology.allocator.policy].serves_claims:
             return  # it holds no device of the plugin that serves the node now
         if request is None or pod.ended:
             if shown is not None:
@@ -226,7 +226,7 @@ class _Entries:
             self._hold(pod, self._holder(self._memory(request, pod), None, held))
             return
         if (
-            allocator(self.topology.allocator.policy).allocates_before_bind
+            ALLOCATORS[self.topology.allocator.policy].allocates_before_bind
             and pod.standing.nominated == self.topology.name
         ):
             devices = self._first_free(request.effective_count)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.nodes import bridged, gpus, pcie
 from tests.recorded import lines, mask, matrices
-from topology.core.allocators import ALLOCATORS, ANY, Call, allocator
+from topology.core.allocators import ALLOCATORS, ANY, Call
 from topology.core.allocators.best_effort import BEST_EFFORT, PADDED, UNEQUAL
 from topology.core.devices import Bytes, Gpu, GpuUuid, Mask, NodeName, positions, subsets
 from topology.core.graph import NodeTopology
@@ -60,12 +60,12 @@ def test_recorded_answers_of_the_greedy_policies_are_predicted() -> None:
         shape = pcie(case["gpus"]).shape
         free = pack(case["free_replicas"], width)
         call = Call(shape, free, case["size"], width=width, version=(0, 20))
-        predicted = allocator(case["policy"]).outcomes(call).sets
+        predicted = ALLOCATORS[case["policy"]].outcomes(call).sets
         seen = {pack(counts, width) for counts in case["seen"]}
         assert predicted is not None
         assert seen <= set(predicted), case
         equal += seen == set(predicted)
-        older = allocator(case["policy"]).outcomes(
+        older = ALLOCATORS[case["policy"]].outcomes(
             Call(shape, free, case["size"], width=width, version=None)
         )
         assert set(predicted) <= set(older.sets or ())
@@ -309,7 +309,7 @@ def test_sixteen_gpus_are_exact_too() -> None:
 
 
 def test_a_policy_that_is_not_modelled_is_any() -> None:
-    assert allocator("exact") is ANY
+    assert ALLOCATORS["exact"] is ANY
     assert set(ALLOCATORS) == {"any", "best-effort", "distributed", "packed", "dra"}
 
 

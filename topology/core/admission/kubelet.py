@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from topology.core.allocators import Allocator, Call, Outcomes, allocator
+from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.devices import GpuResource, Mask, positions
 from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
 from topology.core.memo import hashed_once, memoized
@@ -50,7 +50,7 @@ class Kubelet:
         cares = policy != "best-effort" or bool(placed_gpus(shape))
         aligns = policy != "none" and (cares or not facts.sees_topology)
         whole = self.replicas == 1 and not shape.of_mig
-        decides = (self.plugin or allocator(facts.policy)).told(facts, whole=whole)
+        decides = (self.plugin or ALLOCATORS[facts.policy]).told(facts, whole=whole)
         derived = {
             "facts": facts,
             "allocator": decides,
@@ -130,7 +130,7 @@ def kubelet_of(
 ) -> Kubelet:
     """How a node hands out one of its resources while the ``missing`` GPUs do not answer."""
     facts = topology.allocator
-    policy = allocator(facts.policy)
+    policy = ALLOCATORS[facts.policy]
     plugin = policy.on_node(topology, resource, missing)
     if plugin is not policy and not plugin.broken:
         facts = replace(facts, policy=plugin.name, published=())  # the plugin has the order
@@ -141,7 +141,7 @@ def kubelet_of(
         facts,
         resource.replicas,
         policy.refuses_several(topology, resource),
-        None if plugin is allocator(facts.policy) else plugin,
+        None if plugin is ALLOCATORS[facts.policy] else plugin,
         beside_mig and shape.in_mig_mode != 0,
     )
 

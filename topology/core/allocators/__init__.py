@@ -37,14 +37,16 @@ __all__ = [
     "Call",
     "Ints",
     "Outcomes",
-    "allocator",
     "every_set",
     "of_every_pool",
 ]
 
-ALLOCATORS: dict[str, Allocator] = {a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED, DRA)}
+
+class _ByPolicy(dict[str, Allocator]):
+    def __missing__(self, policy: str) -> Allocator:
+        """A policy that we do not model may do anything."""
+        return ANY
 
 
-def allocator(policy: str) -> Allocator:
-    """The model of a policy; :data:`ANY` if there is none."""
-    return ALLOCATORS.get(policy, ANY)
+ALLOCATORS = _ByPolicy({a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED, DRA)})
+"""The model of each policy; of one that is not listed :data:`ANY`."""
