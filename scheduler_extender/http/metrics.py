@@ -23,7 +23,7 @@ from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
 from scheduler_extender.state.pods.refusal import LABELS
 from scheduler_extender.verbs import Turns, WouldRefuse
-from scheduler_extender.verbs.binding import REPORT, TURN, WRITE
+from scheduler_extender.verbs.turns import REPORT, TURN, WRITE
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
 

@@ -11,7 +11,6 @@ from scheduler_extender.verbs.binding import (
     Binder,
     Binding,
     BindUnknownError,
-    Turns,
     bind,
 )
 from scheduler_extender.verbs.filtering import STILL_WORKING, filter_nodes
@@ -23,6 +22,7 @@ from scheduler_extender.verbs.shadowing import (
     filter_in_shadow,
     preempt_in_shadow,
 )
+from scheduler_extender.verbs.turns import Turns
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
 

@@ -10,7 +10,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binder, BindError, Binding
-from scheduler_extender.verbs.binding import Turns
+from scheduler_extender.verbs.turns import Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import PodUid
 

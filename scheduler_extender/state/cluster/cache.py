@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
@@ -27,16 +26,15 @@ from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.answers.tallies import Faults, Tallies
 from scheduler_extender.state.cluster.freshness import UNREADY_AFTER, Due, Watch, blind
 from scheduler_extender.state.cluster.lately import LatelySent
+from scheduler_extender.state.cluster.nodes import Nodes
 from scheduler_extender.state.cluster.pods import Pods
 from scheduler_extender.state.cluster.snapshot import LastGroupPlaces, Snapshot
-from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
-from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains
+from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.gangdomains import GangDomains
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import Foresees, NodeFacts, nobody_foresees
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.node.verification import Surprise, verify
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
@@ -46,82 +44,6 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.core.requests import GpuRequest
-
-
-class Nodes:
-    """All nodes that are known. The cache's lock guards it."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._nobody = Occupants(complete=settings.all_pods_known)
-        self.facts = CopyOnWrite[NodeName, NodeFacts]()
-        self.places = CopyOnWrite[NodeName, PodRecord]()  # for whom a place is reserved on a node
-        self.kinds: dict[str, Domains] = {}
-        """The kinds of domains that a pod has named, replaced by each move. A kind of which no node
-        has a domain is none: pods can name any label, and only those that nodes have are listed."""
-        self.label_keys: frozenset[str] = frozenset()  # of the labels that nodes have
-        self._labels = Counter[str]()
-        self.moves = 0  # how often a node has come to another domain
-        self._stale_after = settings.stale_after
-        self.stale = Due[NodeName]()  # nodes by when they have not reported for too long
-        self.pausing = Due[NodeName]()  # nodes by when their first pause ends
-
-    def get(self, name: NodeName) -> NodeFacts:
-        """What is known of a node; empty where nobody told us of it."""
-        return self.facts.get(name) or NodeFacts(name, pods=self._nobody)
-
-    def put(self, facts: NodeFacts) -> tuple[NodeFacts | None, bool]:
-        """A node's facts are these now. What they were, and whether the node counts otherwise in
-        its domains: it is in others, or cordoned or not."""
-        name = facts.name
-        before = self.facts.get(name)
-        if facts.known:
-            self.facts.put(name, facts)
-        elif self.facts.drop(name) is not None:
-            self.stale.drop(name)
-        if facts.reserved_for is not None:
-            self.places.put(name, facts.reserved_for)
-        else:
-            self.places.drop(name)
-        if before is not None and facts.known:
-            if facts.has_objects_of(before):
-                return before, False
-            if same_domains(before, facts):
-                return before, before.node_object.cordoned != facts.node_object.cordoned
-        if before is not None or facts.known:
-            self._moved(before, facts)
-        return before, True
-
-    def _moved(self, before: NodeFacts | None, facts: NodeFacts) -> None:
-        """A node is in other domains, or has come, or is gone."""
-        self.moves += 1
-        after = facts if facts.known else None
-        if after is not None:
-            self._labels.update(after.node_object.labels.keys())
-        if before is not None:
-            self._labels.subtract(before.node_object.labels.keys())
-        self.label_keys = frozenset(key for key, nodes in self._labels.items() if nodes)
-        kinds = {}
-        for kind, domains in dict(self.kinds).items():
-            former = None if before is None else domain_of(before, kind)
-            now = None if after is None else domain_of(after, kind)
-            if former != now:
-                domains = domains.with_move(facts.name, former, now)
-            if domains.nodes:
-                kinds[kind] = domains
-        self.kinds = kinds
-
-    def heard(self, name: NodeName, at: float) -> None:
-        """A node's report has changed."""
-        if self._stale_after is not None:
-            self.stale.put(name, at + self._stale_after)
-
-    def note_pauses(self, facts: NodeFacts) -> None:
-        """Note when the first pause of a node ends (see :mod:`.node.history`)."""
-        ends = [end for backoffs in facts.history.backoffs.values() for end in backoffs.pauses]
-        if ends:
-            self.pausing.put(facts.name, min(ends))
-        else:
-            self.pausing.drop(facts.name)
 
 
 class Cache:

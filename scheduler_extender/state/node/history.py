@@ -3,7 +3,7 @@
 A kind of pods is *proven* if the kubelet has admitted one of them since the node last changed. It
 answers the next one alike, unless a policy of the Topology Manager or a static manager treats it
 differently. Then more of them may be bound before it answers
-(:mod:`scheduler_extender.verbs.binding`). Any change of the node ends the proof: of its hardware or
+(:mod:`scheduler_extender.verbs.turns`). Any change of the node ends the proof: of its hardware or
 policies, of the GPUs that it calls allocatable, sick or missing, of what kube-scheduler gives out
 there. So do a boot, a time in which the agent could not vouch for the node or was silent, and a
 refusal of any kind.

@@ -24,7 +24,7 @@ from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.placed import NO_CLAIM, placed_on
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
-from scheduler_extender.verbs.binding import Turns
+from scheduler_extender.verbs.turns import Turns
 from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import bridged, pod, record_of
 from tests.scheduler_extender.binding import Written

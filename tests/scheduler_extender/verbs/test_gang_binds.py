@@ -20,7 +20,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binding, Turns
-from scheduler_extender.verbs.binding import REPORT
+from scheduler_extender.verbs.turns import REPORT
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.scheduler_extender.binding import bind_error

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_extender.verbs.binding import AT_ONCE, KNOWN_AT_ONCE
+from scheduler_extender.verbs.turns import AT_ONCE, KNOWN_AT_ONCE
 from tests.scheduler_extender.verbs.crowd import FACTS, NODE, SINGLE, Crowd
 from tests.waiting import eventually
 from topology.core.devices import GpuUuid

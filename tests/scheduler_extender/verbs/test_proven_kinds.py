@@ -15,7 +15,8 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.history import MOST_PROVEN
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs.binding import AT_ONCE, NO_ANSWER, TURN
+from scheduler_extender.verbs.binding import NO_ANSWER
+from scheduler_extender.verbs.turns import AT_ONCE, TURN
 from tests.deadlines import ending_when
 from tests.nodes import last_report
 from tests.scheduler_extender.verbs.crowd import NODE, SINGLE, WHOLE, Crowd

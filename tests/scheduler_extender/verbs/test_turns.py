@@ -15,11 +15,11 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import BIND_THREADS
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs.binding import (
+from scheduler_extender.verbs.binding import NO_ANSWER
+from scheduler_extender.verbs.turns import (
     AT_ONCE,
     KNOWN_AT_ONCE,
     MOST_WAITING,
-    NO_ANSWER,
     REPORT,
     TURN,
     WaitingBind,
