@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -176,12 +177,13 @@ def _alike(answers: Answers) -> dict[Rejection | None, list[str]]:
     """The nodes by their own answer; for each of thousands of nodes it is a look-up by state."""
     alike: dict[Rejection | None, list[str]] = {}
     if answers.decisions.keys() >= answers.distinct:
-        put: dict[State | None, Callable[[str], None]] = {
-            state: alike.setdefault(decision.rejection, []).append
+        lists: dict[State | None, list[str]] = {
+            state: alike.setdefault(decision.rejection, [])
             for state, decision in answers.decisions.items()
         }
-        for note, name in zip(map(put.__getitem__, answers.states), answers.names, strict=True):
-            note(name)
+        # What is done for each of thousands of nodes is done inside of map and its like.
+        each = map(list.append, map(lists.__getitem__, answers.states), answers.names)
+        deque(each, maxlen=0)
         return alike
     unknown = NO_REPORT if answers.request.required else None  # no agent has told us of such a node
     for name, decision in answers.each():

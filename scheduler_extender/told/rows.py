@@ -21,7 +21,6 @@ from scheduler_extender.told.words import GONE, duration, gpus_text, listed, pod
 from topology.core.admission import container_sets, others_on
 from topology.core.devices import Mask, PodUid, positions
 from topology.core.memo import memoized
-from topology.core.mig import ServedDevices
 from topology.core.patterns import Masks, subset_masks
 from topology.core.placement import Assessment, Reason, Rejection, device_unit
 from topology.core.placement.constraints import compiled
@@ -385,7 +384,7 @@ def _handed_out(
     }
     outcomes: list[list[int]] = []
     if isinstance(offer, Offer) and row.outcomes is not None and row.outcomes.sets:
-        outcomes = _indices(offer.devices, row.outcomes.sets)
+        outcomes = sorted(offer.devices.index_sets(row.outcomes.sets))
         available, kubelet = offer.availability, offer.kubelet
         found = container_sets(
             kubelet,
@@ -402,13 +401,8 @@ def _handed_out(
         for container, pools in zip(request.containers, found, strict=True):
             if container.name in named:
                 masks = {gpus(pool, kubelet.width) for pool in pools or ()}
-                named[container.name] = _indices(offer.devices, masks)
+                named[container.name] = sorted(offer.devices.index_sets(masks))
     return outcomes, [ContainerSets(name, sets[:most]) for name, sets in named.items()]
-
-
-def _indices(devices: ServedDevices, sets: Iterable[Mask]) -> list[list[int]]:
-    """The sets as driver indices, in order."""
-    return [list(gpus) for gpus in sorted({devices.indices(mask) for mask in sets})]
 
 
 def _hazards(assessed: Assessment | None) -> list[str]:

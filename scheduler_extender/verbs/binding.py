@@ -251,10 +251,8 @@ def placement(decided: DecidedBind, pod: PodRecord, time: str) -> Placement:
     written = Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
     sets, offer = decided.sets, facts.last_offer(resource_of(decided.ours))
     if sets and isinstance(offer, Offer):
-        indices = offer.devices.indices
-        # MIG instances of several kinds may be on one GPU.
-        listed = list(dict.fromkeys(indices(mask) for mask in sets))
-        written["sets"] = [list(gpus) for gpus in listed[:MAX_SETS_WRITTEN]]
+        listed = offer.devices.index_sets(sets)
+        written["sets"] = listed[:MAX_SETS_WRITTEN]
         if len(listed) > MAX_SETS_WRITTEN:
             written["setsOmitted"] = len(listed) - MAX_SETS_WRITTEN
     return written

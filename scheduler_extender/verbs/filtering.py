@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.evaluator import evaluate
@@ -34,7 +35,7 @@ class Filtered:
         unresolvable: dict[str, str] = {}
         for why, names in self.refused.items():
             by_name = failed if why.resolvable else unresolvable
-            by_name.update(dict.fromkeys(names, why.reason))
+            by_name.update(zip(names, repeat(why.reason)))
         return FilterResult(node_names=self.passed, failed=failed, unresolvable=unresolvable)
 
 

@@ -93,9 +93,14 @@ class Memoized(Memo[Any, R], Generic[P, R]):
             return value  # type: ignore[no-any-return]
         value = self.old.get(key, _ABSENT)
         if value is _ABSENT:
-            interruptible()
+            if _thread.ends:
+                interruptible()
             value = self._function(*args, **kwargs)
-        self.put(key, value)
+        # As in `put`, without a call: thousands are remembered for one question.
+        self.young[key] = value
+        _unweighed.append((key, value))
+        if len(_unweighed) >= TOGETHER:
+            _weigh()
         return value  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ for the product's name), read and run.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -46,6 +46,11 @@ class ServedDevices:
     def indices(self, mask: Mask) -> tuple[int, ...]:
         """The driver indices of the GPUs at these positions, ascending, each once."""
         return tuple(sorted({self.indices_of[p] for p in positions(mask)}))
+
+    def index_sets(self, sets: Iterable[Mask]) -> list[list[int]]:
+        """The same of each of these sets, in their order. MIG instances of several kinds may be on
+        one GPU: what is equal is named once."""
+        return [list(gpus) for gpus in dict.fromkeys(self.indices(mask) for mask in sets)]
 
     def on(self, gpus: Mask) -> Mask:
         """The positions that lie on some of the node's GPUs."""

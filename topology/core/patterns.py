@@ -146,13 +146,13 @@ def subset_masks(mask: Mask, size: int) -> Masks:
     bits = np.array([1 << p for p in positions(mask)], dtype=np.uint64)
     if not 0 <= size <= len(bits):
         return np.zeros(0, dtype=np.uint64)
-    chosen = bits[picks(len(bits), size)]
+    chosen = bits[_picks(len(bits), size)]
     subsets: Masks = np.bitwise_or.reduce(chosen, axis=1) if size else np.zeros(1, dtype=np.uint64)
     return np.sort(subsets)
 
 
 @memoized
-def picks(members: int, size: int) -> NDArray[np.uint8]:
+def _picks(members: int, size: int) -> NDArray[np.uint8]:
     """A row for every choice of ``size`` out of ``members``: which ones."""
     flat = [i for chosen in combinations(range(members), size) for i in chosen]
     return np.array(flat, dtype=np.uint8).reshape(comb(members, size), size)

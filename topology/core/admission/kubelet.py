@@ -112,7 +112,6 @@ def opaque(kubelet: Kubelet) -> Kubelet:
     return replace(kubelet, facts=UNKNOWN_FACTS, plugin=broken)
 
 
-@memoized
 def widened(kubelet: Kubelet) -> Kubelet | None:
     """The same node as if any devices might come, if that hides no refusal; else None.
 

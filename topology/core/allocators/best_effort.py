@@ -62,7 +62,7 @@ from topology.core.devices import Mask
 from topology.core.graph import AllocatorFacts
 from topology.core.links import Link, LinkKind, Via
 from topology.core.memo import interruptible, memoized
-from topology.core.patterns import Flags, picks
+from topology.core.patterns import Flags, Rows
 from topology.core.shape import Shape
 
 PADDED = "padded-set"
@@ -105,9 +105,10 @@ class BestEffort(NvidiaPlugin):
     def answers(self, shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
         """Everything that may come of each pool, without required GPUs."""
         counts = np.bitwise_count(pools)
+        unequal, uneven = _unequal_rows(shape), _uneven_rows(shape)
         for count in np.flatnonzero(np.bincount(counts[counts >= size])).tolist():
             for some in chunks(pools[counts == count], comb(count, size)):
-                yield from _answers(shape, some, size)
+                yield from _answers(shape, some, size, unequal, uneven)
 
     def never_refuses(self, shape: Shape, size: int, counts: frozenset[int] | None) -> bool:
         """Whether no set with blanks can win, whichever so many GPUs are available."""
@@ -211,12 +212,14 @@ def _outcomes(call: Call) -> Outcomes:
     return Outcomes(listed, exact=low is high)
 
 
-def _answers(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
+def _answers(
+    shape: Shape, pools: Ints, size: int, unequal_rows: Rows, uneven_rows: Rows
+) -> Iterator[Answers]:
     """Everything that may come of pools with as many GPUs each, at least ``size``."""
     count = int(pools[0]).bit_count()
     sets = subsets_of(pools, count, size)
-    unequal = _have_pair(_unequal_rows(shape), pools)
-    uneven = _have_pair(_uneven_rows(shape), pools) & ~unequal
+    unequal = _have_pair(unequal_rows, pools)
+    uneven = _have_pair(uneven_rows, pools) & ~unequal
     odd = unequal | uneven
     if size > 1 and not odd.any():
         yield _ranked(shape, pools, sets, size)
@@ -275,7 +278,7 @@ def _blank_sets_can_win(
     return np.asarray((wins & (high.score[sets] * splits >= least)).any(axis=1))
 
 
-def _have_pair(rows: tuple[Mask, ...], pools: NDArray[np.integer[Any]]) -> Flags:
+def _have_pair(rows: Rows, pools: NDArray[np.integer[Any]]) -> Flags:
     """For each pool, whether it has a pair of this adjacency."""
     flags = np.zeros(len(pools), dtype=np.bool_)
     for p, row in enumerate(rows):
@@ -284,18 +287,18 @@ def _have_pair(rows: tuple[Mask, ...], pools: NDArray[np.integer[Any]]) -> Flags
     return flags
 
 
-def _has_pair(rows: tuple[Mask, ...], available: Mask) -> bool:
+def _has_pair(rows: Rows, available: Mask) -> bool:
     return bool(_have_pair(rows, np.array([available], dtype=np.uint64))[0])
 
 
 @memoized
-def _unequal_rows(shape: Shape) -> tuple[Mask, ...]:
+def _unequal_rows(shape: Shape) -> Rows:
     """The pairs that show their NVLinks from one end only."""
     return shape.rows(frozenset(link for link in shape.distinct_links if link.one_sided))
 
 
 @memoized
-def _uneven_rows(shape: Shape) -> tuple[Mask, ...]:
+def _uneven_rows(shape: Shape) -> Rows:
     """The pairs whose ends count different numbers of NVLinks."""
     return shape.rows(frozenset(link for link in shape.distinct_links if link.uneven))
 
@@ -342,13 +345,18 @@ class Table:
 
 def tables(shape: Shape, size: int, count: int) -> tuple[Table, Table]:
     """The tables for the lowest and the highest scores that pairs may have; one if they agree."""
-    low = _table(shape, size, False, count)
-    return low, low if _scores_known(shape) else _table(shape, size, True, count)
+    low, high = _empty_tables(shape, size)
+    _fill_for(low, size, count)
+    if high is not low:
+        _fill_for(high, size, count)
+    return low, high
 
 
 @memoized
-def _scores_known(shape: Shape) -> bool:
-    return _pair_scores(shape, False) == _pair_scores(shape, True)
+def _empty_tables(shape: Shape, size: int) -> tuple[Table, Table]:
+    scores = [_pair_scores(shape, highest) for highest in (False, True)]
+    low, high = (_empty_table(each, shape.size) for each in scores)
+    return low, low if scores[0] == scores[1] else high
 
 
 @memoized
@@ -382,21 +390,18 @@ def _pair_score(shape: Shape, p: int, q: int, highest: bool) -> int:
     return score + PCIE_SCORE[bounds[highest]]
 
 
-def _table(shape: Shape, size: int, highest: bool, count: int) -> Table:
-    """The table, filled in for masks of ``count`` GPUs and for what full sets leave of them."""
-    table = _empty_table(shape, size, highest)
+def _fill_for(table: Table, size: int, count: int) -> None:
+    """Fill a table in for masks of ``count`` GPUs and for what full sets leave of them."""
     # Where the blank set is taken away, whole sets are left.
     for members in (*range(0, count, size), *range(count % size, count + 1, size)):
         if members not in table.done:
             interruptible()
             _fill(table, size, members)
             table.done.add(members)  # last: a thread that sees it finds the masks filled
-    return table
 
 
-@memoized
-def _empty_table(shape: Shape, size: int, highest: bool) -> Table:
-    score = _set_scores(_pair_scores(shape, highest), shape.size)
+def _empty_table(pairs: tuple[tuple[int, ...], ...], n: int) -> Table:
+    score = _set_scores(pairs, n)
     return Table(score, np.zeros_like(score), np.zeros_like(score), set())
 
 
@@ -476,7 +481,8 @@ def subsets_of(masks: Ints, members: int, size: int) -> Ints:
 @memoized
 def _picks(members: int, size: int) -> NDArray[np.float32]:
     """A members × C(members, size) matrix of 0 and 1: a column for every choice."""
-    matrix = np.zeros((members, comb(members, size)), dtype=np.float32)
-    chosen = picks(members, size)
-    matrix[chosen.T, np.arange(len(chosen))] = 1
+    many = comb(members, size)
+    chosen = np.array(list(combinations(range(members), size)), dtype=np.intp).reshape(many, size)
+    matrix = np.zeros((members, many), dtype=np.float32)
+    matrix[chosen.T, np.arange(many)] = 1
     return matrix

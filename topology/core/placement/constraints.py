@@ -128,9 +128,10 @@ def compiled(
     # Of a GPU in MIG mode nobody knows what part the pod would get.
     allowed = shape.all_gpus & ~sick & ~shape.in_mig_mode
     memory, nic = constraints.least_memory(replicas), constraints.nic
+    allowed &= of_models(shape, constraints.models)
     for p in positions(allowed):
         near = nic is None or shape.nic[p] >= nic
-        if not (near and shape.memory[p] >= memory and model_meets(shape, p, constraints)):
+        if not (near and shape.memory[p] >= memory):
             allowed &= ~(1 << p)
     linked = None
     if constraints.link is not None or constraints.min_nvlinks is not None:
@@ -179,17 +180,17 @@ def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> boo
     )
 
 
-def model_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
-    """Whether the product of the GPU at a position is one that the constraints allow."""
-    return not constraints.models or shape.products[p] in _products_meant(shape, constraints.models)
+def of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
+    """The GPUs whose product matches one of the models; all where none is named."""
+    return _of_models(shape, models) if models else shape.all_gpus
 
 
 @memoized
-def _products_meant(shape: Shape, models: tuple[str, ...]) -> frozenset[str]:
-    """The products of a node that match one of the models; each product is tried once."""
-    return frozenset(
+def _of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
+    meant = {  # each product is tried once
         name for name in set(shape.products) if any(is_product(name, wanted) for wanted in models)
-    )
+    }
+    return sum(1 << p for p, name in enumerate(shape.products) if name in meant)
 
 
 # MIG instances have no links, so every constraint speaks about each instance alone (model, memory,

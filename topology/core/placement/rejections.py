@@ -23,7 +23,7 @@ from topology.core.patterns import subset_masks
 from topology.core.placement.constraints import (
     CompiledConstraints,
     compiled,
-    model_meets,
+    of_models,
     passing_share,
 )
 from topology.core.placement.outlook import Outlook, outlook
@@ -184,7 +184,8 @@ def device_unit(kubelet: Kubelet) -> str:
 def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> Rejection:
     """The rejection for too few GPUs of a wanted model; if there are none, it names the models."""
     words = f"too few GPUs are {wanted.models_text}"
-    if not any(model_meets(shape, p, wanted) for p in there):
+    meant = of_models(shape, wanted.models)
+    if not any(meant >> p & 1 for p in there):
         others = first_few(sorted({shape.products[p] for p in there}))
         words = f"GPU model is {others}, not {wanted.models_text}"
     return Rejection(words, False, Reason.MODEL)
@@ -220,7 +221,8 @@ def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection |
         mask = sum(1 << p for p in meeting)
         return (kubelet.devices_on(mask) if shape.of_mig else mask.bit_count()) < count
 
-    if lacking(p for p in usable if model_meets(shape, p, wanted)):
+    meant = of_models(shape, wanted.models)
+    if lacking(p for p in usable if meant >> p & 1):
         return _other_model(shape, usable, wanted)
     least, near = wanted.least_memory(kubelet.replicas), wanted.nic
     if lacking(p for p in usable if shape.memory[p] >= least):
