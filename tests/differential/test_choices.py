@@ -6,14 +6,13 @@ long run is a part of ``make differential``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.differential.choices import KINDS, lines, run
-from tests.differential.managers import REQUIRE, ManagersUnavailable
 from tests.differential.nvidiaplugin import SOURCES, VERSION, NvidiaPlugin, plugin_program
+from tests.differential.requiring import building
 from topology.core.graph import AllocatorFacts
 
 pytestmark = pytest.mark.long
@@ -25,12 +24,8 @@ SEED = 1_000_000
 @pytest.fixture(scope="module")
 def plugin() -> Iterator[NvidiaPlugin]:
     """NVIDIA's code; built the first time."""
-    try:
+    with building():
         program = plugin_program()
-    except ManagersUnavailable as reason:
-        if os.environ.get(REQUIRE, "") not in ("", "0", "false"):
-            pytest.fail(f"{reason}; {REQUIRE} is set")
-        pytest.skip(str(reason))
     with NvidiaPlugin(program) as found:
         yield found
 

@@ -5,14 +5,14 @@ The long run is a part of ``make differential``.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.differential.claims import run, run_compiled
-from tests.differential.managers import REQUIRE, ManagersUnavailable, allocators
+from tests.differential.managers import allocators
 from tests.differential.ownclaims import run_own
+from tests.differential.requiring import building
 from tests.differential.selectors import run_selectors
 
 pytestmark = pytest.mark.long
@@ -24,12 +24,8 @@ SEED = 2_000_000
 @pytest.fixture(scope="module", params=["1.36", "1.37"])
 def allocator(request: pytest.FixtureRequest) -> Path:
     """The allocator of a release; built the first time."""
-    try:
+    with building():
         return allocators()[str(request.param)]
-    except ManagersUnavailable as reason:
-        if os.environ.get(REQUIRE, "") not in ("", "0", "false"):
-            pytest.fail(f"{reason}; {REQUIRE} is set")
-        pytest.skip(str(reason))
 
 
 def test_whatever_the_scheduler_allocates_was_foreseen(

@@ -8,16 +8,16 @@ Where the programs cannot be built these tests skip and say why; with
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.differential.histories import random_history
-from tests.differential.managers import REQUIRE, Managers, ManagersUnavailable, programs
+from tests.differential.managers import Managers, programs
 from tests.differential.nodes import POLICIES
 from tests.differential.play import play
+from tests.differential.requiring import building
 from tests.differential.tally import Table
 
 pytestmark = pytest.mark.long
@@ -31,12 +31,8 @@ SEED = 1_000_000
 @pytest.fixture(scope="module")
 def managers() -> Iterator[Managers]:
     """The real managers; built the first time."""
-    try:
+    with building():
         built = programs()
-    except ManagersUnavailable as reason:
-        if os.environ.get(REQUIRE, "") not in ("", "0", "false"):
-            pytest.fail(f"{reason}; {REQUIRE} is set")
-        pytest.skip(str(reason))
     with Managers(built) as found:
         yield found
 

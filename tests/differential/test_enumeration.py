@@ -6,14 +6,13 @@ private mounts and needs root. The long run is a part of ``make differential``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.differential.enumeration import Bench, Machine, lines, run
-from tests.differential.managers import REQUIRE, ManagersUnavailable
 from tests.differential.nvidiaplugin import NvidiaEnumeration, plugin_program
+from tests.differential.requiring import building, missing
 from tests.e2e.privatemounts import why_not
 from tests.fakes.nvml import CompilerMissing, MigInstance
 from topology.machines import machine
@@ -32,26 +31,18 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     try:
         return Bench(tmp_path_factory.mktemp("bench"))
     except CompilerMissing as reason:
-        return _missing(str(reason))
+        missing(str(reason))
 
 
 @pytest.fixture(scope="module")
 def plugin(bench: Bench) -> Iterator[NvidiaEnumeration]:
     """NVIDIA's code on that machine; built the first time."""
     if reason := why_not():
-        _missing(reason)
-    try:
+        missing(reason)
+    with building():
         program = plugin_program("enumeration")
-    except ManagersUnavailable as reason:
-        _missing(str(reason))
     with bench.plugin(program) as found:
         yield found
-
-
-def _missing(reason: str) -> Bench:
-    if os.environ.get(REQUIRE, "") not in ("", "0", "false"):
-        pytest.fail(f"{reason}; {REQUIRE} is set")
-    pytest.skip(reason)
 
 
 def test_the_record_names_what_the_plugin_serves(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from itertools import combinations
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
+from tests.differential.managers import programs
+from tests.differential.requiring import building
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import BEST_EFFORT, PCIE_SCORE
 from topology.core.devices import NodeName
@@ -62,12 +62,8 @@ class Allocator:
 @pytest.fixture(scope="module")
 def allocator() -> Iterator[Allocator]:
     """NVIDIA's code; built the first time."""
-    try:
+    with building():
         found = Allocator(str(programs() / "allocator"))
-    except ManagersUnavailable as reason:
-        if os.environ.get(REQUIRE, "") not in ("", "0", "false"):
-            pytest.fail(f"{reason}; {REQUIRE} is set")
-        pytest.skip(str(reason))
     with found.child:
         yield found
         assert found.child.stdin is not None

@@ -88,6 +88,25 @@ def test_siblings_may_break_up_what_a_cube_mesh_holds() -> None:
     assert scheduler.bind(gang("t0", 2, 3), scheduler.names[0]) == SIBLINGS.reason
 
 
+def sent(
+    scheduler: Scheduler,
+    rng: random.Random,
+    left: dict[str, int],
+    pods: list[tuple[dict[str, Any], int]],
+) -> list[tuple[dict[str, Any], str]]:
+    """Where a scheduler sends pods of so many GPUs each, by the GPUs that are ``left``, in some
+    order; empty where it would bind none of them."""
+    chosen = []
+    for each, gpus in pods:
+        fits = [name for name in scheduler.passing(each) if left[name] >= gpus]
+        if not fits:
+            return []
+        chosen.append((each, rng.choice(fits)))
+        left[chosen[-1][1]] -= gpus
+    rng.shuffle(chosen)
+    return chosen
+
+
 @pytest.mark.parametrize("kind", ["dgx1-v100", "a100-pcie-4-bridged", "dgx-a100", "l40s-4"])
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4])
 @pytest.mark.parametrize("constraint", ["link", "same-numa", "none"])
@@ -109,17 +128,8 @@ def test_when_all_members_pass_each_bind_is_done(kind: str, gpus: int, constrain
             annotations = each["metadata"]["annotations"]
             del annotations["gpu-topology.io/link"]
             annotations |= {f"gpu-topology.io/{k}": v for k, v in keys[constraint].items()}
-        chosen = []
-        for each in pods:
-            fits = [n for n in scheduler.passing(each) if left[n] >= gpus]
-            if not fits:
-                break
-            chosen.append((each, rng.choice(fits)))
-            left[chosen[-1][1]] -= gpus
-        if len(chosen) < len(pods):
-            continue  # the scheduler would bind none of them
-        started += 1
-        rng.shuffle(chosen)
+        chosen = sent(scheduler, rng, left, [(each, gpus) for each in pods])
+        started += bool(chosen)
         for each, node in chosen:
             assert scheduler.bind(each, node) == ""
     if constraint == "none" or (constraint, kind) == ("link", "dgx-a100"):
@@ -146,17 +156,8 @@ def test_members_that_ask_for_different_things_are_all_bound(kind: str) -> None:
             if not link:
                 del each["metadata"]["annotations"]["gpu-topology.io/link"]
             scheduler.cluster.put_pod(record_of(each))
-        chosen = []
-        for each, (_, n) in zip(pods, asks, strict=True):
-            fits = [name for name in scheduler.passing(each) if left[name] >= n]
-            if not fits:
-                break
-            chosen.append((each, rng.choice(fits)))
-            left[chosen[-1][1]] -= n
-        if len(chosen) < len(pods):
-            continue  # the scheduler would bind none of them
-        started += 1
-        rng.shuffle(chosen)
+        chosen = sent(scheduler, rng, left, [(p, n) for p, (_, n) in zip(pods, asks, strict=True)])
+        started += bool(chosen)
         for each, node in chosen:
             assert scheduler.bind(each, node) == "", (seed, asks)
     assert started >= 5
