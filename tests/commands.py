@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 from unittest.mock import patch
 
 import structlog
@@ -32,6 +33,18 @@ class Done:
 def asked(main: Callable[[], object], *words: object, given: str | bytes = "") -> Done:
     """Run ``main`` with these words in the project's folder; it reads ``given`` from its stdin."""
     stdout, stderr = io.StringIO(), io.StringIO()
+    code = printing(main, words, stdout, stderr, given)
+    return Done(code, stdout.getvalue(), stderr.getvalue())
+
+
+def printing(
+    main: Callable[[], object],
+    words: Sequence[object],
+    stdout: TextIO,
+    stderr: TextIO,
+    given: str | bytes = "",
+) -> int:
+    """The same with streams of the caller's; returns the exit code."""
     text = given.encode() if isinstance(given, str) else given
     stdin = io.TextIOWrapper(io.BytesIO(text), "utf-8")
     argv = ["program", *map(str, words)]
@@ -50,7 +63,7 @@ def asked(main: Callable[[], object], *words: object, given: str | bytes = "") -
         finally:
             structlog.configure(**logging)
             signal.signal(signal.SIGINT, ctrl_c)
-    return Done(code if isinstance(code, int) else 0, stdout.getvalue(), stderr.getvalue())
+    return code if isinstance(code, int) else 0
 
 
 def refused(done: Done, *said: str) -> None:

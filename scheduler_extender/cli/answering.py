@@ -24,7 +24,7 @@ from rich.console import Console
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
-from scheduler_extender.cli.inputs import PIPE, cluster_file, columns_asked, tell
+from scheduler_extender.cli.inputs import PIPE, cluster_file, columns, tell
 from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Form, Where
@@ -166,16 +166,13 @@ def as_yaml(data: object) -> str:
 
 
 def here(file: io.StringIO) -> Console:
-    """A console that writes into ``file`` what suits standard output: as wide as the terminal (or
-    as $COLUMNS says), with colours only there and where $NO_COLOR does not forbid them."""
+    """A console that writes into ``file`` what suits standard output: as wide, with colours only
+    in a terminal and where $NO_COLOR does not forbid them."""
     terminal = sys.stdout.isatty()
-    width = columns_asked() or (
-        os.get_terminal_size(sys.stdout.fileno()).columns if terminal else PIPE
-    )
     forced = bool(os.environ.get("FORCE_COLOR"))
     return HarmlessConsole(
         file=file,
-        width=width or PIPE,
+        width=columns(),
         force_terminal=terminal or forced,
         highlight=False,
         markup=False,

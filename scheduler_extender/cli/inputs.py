@@ -27,18 +27,21 @@ MAX_TEXT = 16 * 1024 * 1024  # bytes of a pod, or of what people paste of a mach
 PIPE = 1_000_000  # columns where nothing says how many there are: no line is wrapped
 
 
-def columns_asked() -> int | None:
-    """The width that $COLUMNS asks for, for a pipe too; None where it says nothing usable."""
+def columns() -> int:
+    """How wide a line may be: as $COLUMNS says, for a pipe too, or as the terminal is now."""
     said = os.environ.get("COLUMNS", "")
-    return int(said) if said.isdecimal() and 0 < int(said) < 10_000 else None
+    if said.isdecimal() and 0 < int(said) < 10_000:
+        return int(said)
+    if sys.stdout is None or not sys.stdout.isatty():
+        return PIPE
+    return os.get_terminal_size(sys.stdout.fileno()).columns or PIPE
 
 
 def standard_output() -> HarmlessConsole:
-    """The console for what people read: as wide as $COLUMNS or the terminal is now."""
+    """The console for what people read."""
     from scheduler_extender.terminal import HarmlessConsole
 
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    return HarmlessConsole(width=columns_asked() or (None if terminal else PIPE))
+    return HarmlessConsole(width=columns())
 
 
 def check_ports(port: int, admin_port: int, metrics_port: int = 0) -> None:

@@ -19,16 +19,18 @@ import struct
 import sys
 import termios
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from rich.color import parse_rgb_hex
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from tests.commands import ROOT
-from tests.programs import started
+from scheduler_extender.cli import main as command
+from tests.commands import ROOT, printing
 
 IMAGES = ROOT / "docs" / "images"
 COMMANDS = {
@@ -119,18 +121,18 @@ def printed(name: str, columns: int) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     told = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"}
-    kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "HOME") if key in os.environ}
-    words = [sys.executable, "-m", "scheduler_extender", *shlex.split(COMMANDS[name])]
+    told |= {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     try:
-        with started(
-            words, cwd=ROOT, env=kept | told, stdin=theirs, stdout=theirs, stderr=theirs
-        ) as child:
-            os.close(theirs)
-            found = b"".join(_read(ours))
-            child.wait()
+        with ThreadPoolExecutor(1) as reader:
+            found = reader.submit(lambda: b"".join(_read(ours)))
+            with (
+                os.fdopen(theirs, "w") as terminal,
+                patch.dict(os.environ, told, clear=True),
+            ):
+                printing(command, shlex.split(COMMANDS[name]), terminal, terminal)
     finally:
         os.close(ours)
-    return found.decode().replace("\r\n", "\n").rstrip("\n")
+    return found.result().decode().replace("\r\n", "\n").rstrip("\n")
 
 
 def _read(terminal: int) -> Iterator[bytes]:
