@@ -164,7 +164,7 @@ def _counts_agree(found: World, record: PodRecord, rows: list[Answer], why: Expl
     if any(row.closed for row in rows):
         return  # the Event knows of no closed nodes
     event = refusals_of(found.cluster.snapshot(), record, NO_DEADLINE)
-    assert by_kind(event) == ({} if counts.takes else counts.refusals)
+    assert by_kind(event) == ({} if counts.takes else by_kind(counts.refused))
 
 
 def _people_agree(found: World, name: str, rows: list[Answer]) -> None:
