@@ -1,10 +1,10 @@
 """``make reference``: the reference part of docs/annotations.md, made from the code.
 
 Which keys there are, in which order, and what each takes when it is absent come from
-:data:`scheduler_extender.annotations.KEYS` and :mod:`scheduler_extender.membership`; which values
-are allowed is what the extender itself answers to a value that it cannot read. Each key has an
-example, and what is said of the example is the extender's own answer for machines of the catalogue.
-Only what a key means is written here, in :data:`ENTRIES`.
+:data:`scheduler_extender.annotations.KEYS` and :mod:`scheduler_extender.groupreference`; which
+values are allowed is what the extender itself answers to a value that it cannot read. Each key has
+an example, and what is said of the example is the extender's own answer for machines of the
+catalogue. Only what a key means is written here, in :data:`ENTRIES`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 import yaml
 
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed
+from scheduler_extender.explain.answers import Answer, answers_to
 from scheduler_extender.files import clusterfile
-from scheduler_extender.membership import membership_of
+from scheduler_extender.groupreference import group_ref_of
 from scheduler_extender.quantities import BadValueError
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.pods.record import asking_record
-from scheduler_extender.told.answers import Answer, answers_to
+from scheduler_extender.state.pods.record import requesting_record
 from topology.core.placement import Verdict
 from topology.core.requests import Constraints, Policy
 
@@ -200,7 +200,7 @@ def allowed(key: str) -> str:
             return str(error).removeprefix("allowed are ")
     else:
         try:
-            membership_of(_pod(key, {**GROUP, key: UNREADABLE}))
+            group_ref_of(_pod(key, {**GROUP, key: UNREADABLE}))
         except BadValueError as error:
             return str(error).partition("allowed are ")[2]
     raise ValueError(f"{key} takes everything")
@@ -263,7 +263,7 @@ def answer(key: str, on: On) -> str:
     content = clusterfile.parse(yaml.safe_dump({**group, **on.given}))
     cluster = Cache(lambda: 0.0, Settings(Verdict.EXPECTED, None, all_pods_known=False))
     clusterfile.feed(cluster, content)
-    pod = asking_record(_pod(key, _annotations(key)), cluster.settings.managed)
+    pod = requesting_record(_pod(key, _annotations(key)), cluster.settings.managed)
     if pod is None or isinstance(pod.request, Malformed):
         raise ValueError(f"the example of {key} is no request: {pod}")
     (first, *others) = answers_to(cluster.snapshot(), pod)

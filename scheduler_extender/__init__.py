@@ -3,7 +3,7 @@
 - ``annotations`` turns a pod into a request; ``wire`` is extender/v1 on the wire.
 - ``state`` holds what is known of the nodes, decides, and remembers the answers.
 - ``verbs`` answers filter, prioritize, bind and preempt as plain functions over the state;
-  ``unblocking`` finds evictions that help; ``told`` tells people what nodes answer, and why.
+  ``evictions`` finds evictions that help; ``explain`` says what nodes answer, and why.
 - ``kube`` and ``files`` are where the state comes from, and where binds are written; ``leader``
   says which of two replicas writes.
 - ``http`` has the two ports, ``web`` the map's pages, ``cli`` the commands.

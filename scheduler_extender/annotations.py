@@ -1,4 +1,4 @@
-"""Pod manifest → what the pod asks (:class:`Asks`), or why that cannot be read.
+"""Pod manifest → what the pod asks (:class:`PodRequest`), or why that cannot be read.
 
 The contract of the annotations is one table, :data:`KEYS`: a key, how its value is read, and what
 is allowed. An unreadable value and an unknown key are refused with a reason that names both. The
@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from scheduler_extender.excess import MOST_CLAIMS, excess
 from scheduler_extender.exclusive import amounts_of, containers_with_roles, exclusive_of
-from scheduler_extender.membership import GROUP_KEYS, Membership, membership_of
+from scheduler_extender.groupreference import GROUP_KEYS, GroupReference, group_ref_of
+from scheduler_extender.podlimits import MOST_CLAIMS, exceeded_limit
 from scheduler_extender.quantities import (
     BadValueError,
     annotation,
@@ -88,11 +88,11 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class PodRequest:
     """What a pod asks: devices and what must hold for them, and the group that it is in."""
 
     request: GpuRequest
-    membership: Membership | None = None
+    group_ref: GroupReference | None = None
 
     @property
     def shared_bytes(self) -> int:
@@ -113,7 +113,7 @@ class Template:
 def template_of(pod: Pod) -> Template:
     """The template of a pod."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
-    given, too_much = metadata.annotations or {}, excess(pod)
+    given, too_much = metadata.annotations or {}, exceeded_limit(pod)
     kept = ObjectMeta(
         namespace=metadata.namespace,
         annotations={key: value for key, value in given.items() if key not in OURS_TO_WRITE},
@@ -151,17 +151,17 @@ def once(read: Callable[[Template, Managed], T]) -> Callable[[Template, Managed]
     return read_once
 
 
-def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> Asks | Malformed | None:
+def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> PodRequest | Malformed | None:
     """What the pod asks of the ``managed`` resources; None if it asks for none of them.
 
     A pod without our annotations is plain whatever else it carries. Pod-level resources and
     ephemeral containers carry no GPUs.
     """
-    return asks_in(template_of(pod), managed)
+    return request_in(template_of(pod), managed)
 
 
 @once
-def asks_in(template: Template, managed: Managed) -> Asks | Malformed | None:
+def request_in(template: Template, managed: Managed) -> PodRequest | Malformed | None:
     """What pods of a template ask, as :func:`parse` reads it."""
     pod, too_much = template.pod, template.too_much
     try:
@@ -189,7 +189,7 @@ def asks_in(template: Template, managed: Managed) -> Asks | Malformed | None:
         return Malformed(too_much, counted)
     try:
         values = _values(pod)
-        membership = membership_of(pod)
+        group_ref = group_ref_of(pod)
     except BadValueError as error:
         return Malformed(str(error), counted)
     policy = values.pop("policy", Policy.REQUIRED)
@@ -200,7 +200,7 @@ def asks_in(template: Template, managed: Managed) -> Asks | Malformed | None:
     if constraints.same_gpu and constraints.spread_gpus and counted.count > 1:
         both = f"{PREFIX}same-gpu and {PREFIX}spread-gpus"
         return Malformed(f"annotations {both}: allowed is one of them", counted)
-    return Asks(replace(counted, constraints=constraints, policy=policy), membership)
+    return PodRequest(replace(counted, constraints=constraints, policy=policy), group_ref)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
     no ``managed`` resource: then kube-scheduler does not ask about it."""
     if not pod.spec.resource_claims or not asks_for_any(pod, managed):
         return None
-    if too_much := excess(pod):
+    if too_much := exceeded_limit(pod):
         return Malformed(too_much)
     given = pod.metadata.annotations or {}
     for key in (PREFIX + name for name in GROUP_KEYS):

@@ -1,4 +1,4 @@
-"""Values of strangers: Kubernetes' quantities and annotations, and how a bad one is quoted."""
+"""Untrusted values: Kubernetes' quantities and annotations, and how a bad one is quoted."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ _QUANTITY = re.compile(
 
 def quantity(text: str) -> Decimal:
     """A Kubernetes quantity as a number; a :class:`ValueError` says what it should have been."""
-    return _remembered(text) if len(text) <= SHORT else _read(text)
+    return _cached(text) if len(text) <= SHORT else _read(text)
 
 
 def memory(text: str) -> int:
@@ -75,7 +75,7 @@ def _read(text: str) -> Decimal:
         raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi") from error
 
 
-_remembered = memoized(_read)
+_cached = memoized(_read)
 
 
 def annotation(given: Mapping[str, str], key: str, read: Callable[[str], T]) -> T | None:

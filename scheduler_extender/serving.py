@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from scheduler_extender.clientlimits import DEFAULT, Limits
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.clusterfile import ClusterFile, feed
 from scheduler_extender.http.admin import create_admin_app
@@ -23,10 +24,9 @@ from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.metricsport import create_metrics_app
 from scheduler_extender.http.servers import Addresses, Servers, listen, listen_on_loopback, loopback
-from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.verbs import Turns, WouldRefuse
+from scheduler_extender.verbs import BindLimiter, WouldRefuse
 from scheduler_extender.web.routes import add_map
 from topology.kubeapi.apiserver import ApiServer
 
@@ -90,7 +90,7 @@ def replica_service(
         api,
         replication,
         synced=lambda: service.unready() is None,
-        sees=lambda: not cluster.blind(),
+        sees=lambda: not cluster.is_stale(),
     )
     with _following(api, cluster, leader) as service:
         service.metrics.show(
@@ -118,7 +118,7 @@ def _following(api: ApiServer, cluster: Cache, replica: Leader | None = None) ->
             source.binder,
             source.unready,
             metrics,
-            turns=metrics.tell_turns(Turns(cluster)),
+            limiter=metrics.show_limiter(BindLimiter(cluster)),
             shadow=_shadow(cluster.settings, metrics, source.note_would_refuse),
         )
 

@@ -1,4 +1,4 @@
-"""Text and tables for terminals of any width; words of strangers do no harm there."""
+"""Text and tables for terminals of any width; untrusted text does no harm there."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from scheduler_extender.harmless import BLANKS, harmless, one_line
+from scheduler_extender.untrustedtext import BLANKS, one_line, sanitized
 
 R = TypeVar("R")
 Shown = tuple[Column, Callable[[R], Text | str]]  # A column, and what it shows of a row
@@ -38,7 +38,7 @@ class HarmlessConsole(Console):
         elif isinstance(renderable, Text):
             renderable = _on_one_line(renderable)
         for part in super().render(renderable, options):
-            yield part if part.control else Segment(harmless(part.text), part.style)
+            yield part if part.control else Segment(sanitized(part.text), part.style)
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         """As ever; no line ends with blanks, unless on a terminal."""

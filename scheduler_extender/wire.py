@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.limits import MAX_NAMES, MAX_POD_VALUES, MAX_VALUES, UNCOUNTED_BODY
+from scheduler_extender.clientlimits import MAX_NAMES, MAX_POD_VALUES, MAX_VALUES, UNCOUNTED_BODY
 
 Body = bytes | bytearray
 # What decoding raises.

@@ -47,12 +47,12 @@ class DraWorld:
     @property
     def offer(self) -> Any:
         """What the node offers."""
-        return self.cluster.facts(NODE).offer("nvidia.com/gpu")
+        return self.cluster.node_info(NODE).offer("nvidia.com/gpu")
 
     @property
     def problem(self) -> str:
         """Why its record cannot be used."""
-        return self.cluster.facts(NODE).record.problem or ""
+        return self.cluster.node_info(NODE).record.problem or ""
 
 
 def two_pairs() -> DraWorld:

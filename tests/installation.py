@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from scheduler_extender.annotations import BY_CLASS
-from scheduler_extender.authority import Authority, Use
+from scheduler_extender.certificateauthority import Authority, Use
 from tests.commands import ROOT
 from tests.fakes.apiserver import merge_patch
 from tests.nodes import pod

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from topology.core.availability import Unreported
+from topology.core.availability import Unacknowledged
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, Nic, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
@@ -107,29 +107,29 @@ def container(name: str, count: int, **more: Any) -> dict[str, Any]:
     return {"name": name, "resources": {"limits": {"nvidia.com/gpu": count}}, **more}
 
 
-def unreported(
+def unacknowledged(
     count: int,
     promised: Constraints = NO_CONSTRAINTS,
     *,
     survives_endings: bool = False,
     init: int = 0,
-) -> Unreported:
+) -> Unacknowledged:
     """A bound pod with one container, maybe after an init container, that no report shows yet."""
     counts: Counts = ((Role.INIT, init),) if init else ()
-    return Unreported((*counts, (Role.APP, count)), promised, survives_endings)
+    return Unacknowledged((*counts, (Role.APP, count)), promised, survives_endings)
 
 
-def offered(facts: NodeFacts, resource: str = "nvidia.com/gpu") -> Offer:
+def offered(info: NodeInfo, resource: str = "nvidia.com/gpu") -> Offer:
     """What a node offers, by its last report."""
-    offer = facts.last_offer(resource)
+    offer = info.last_offer(resource)
     assert isinstance(offer, Offer), offer
     return offer
 
 
-def last_report(facts: NodeFacts) -> Report:
+def last_report(info: NodeInfo) -> Report:
     """The last report of a node that has one."""
-    assert facts.report is not None
-    return facts.report
+    assert info.report is not None
+    return info.report
 
 
 def shown(uid: str, *gpus: int, name: str = "main") -> Allocation:

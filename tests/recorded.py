@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from topology.core.devices import Bytes, Gpu, GpuUuid, Mask, NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import Link, LinkKind
 
 SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", Path(__file__).parents[2] / "shared"))
@@ -86,7 +86,7 @@ def node(name: str, matrix: dict[str, list[list[int]]]) -> NodeTopology:
         for a in range(n)
         for b in range(a + 1, n)
     )
-    return NodeTopology(NodeName(name), gpus, links, allocator=AllocatorFacts("best-effort"))
+    return NodeTopology(NodeName(name), gpus, links, allocator=AllocatorConfig("best-effort"))
 
 
 def mask(indices: list[int]) -> Mask:

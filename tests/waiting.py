@@ -30,7 +30,7 @@ def eventually(
     """Wait until ``happens`` returns something true; look at once, then each ``every`` seconds.
 
     Raises :class:`AssertionError` after ``within`` seconds. It says ``what`` did not happen, or
-    else where the condition stands in the source, and then what ``told`` returns.
+    else where the condition stands in the source, and then what ``explain`` returns.
     """
     deadline = time.monotonic() + within
     while not happens():

@@ -27,7 +27,7 @@ def compare(
 
     The nodes are modelled as in the paper (fragmentation gradient descent, USENIX ATC 2023). The
     table shows the published figures, ours and the difference, for FGD and for the formula of our
-    scores (Worth).
+    scores (guaranteed capacity).
     """
     from benchmarks.output import preamble, show, writable, write_json
     from benchmarks.papers import comparison, openb

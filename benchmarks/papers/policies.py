@@ -10,9 +10,10 @@ Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): F_n(M) = Σ_m p_m · F
 pods m with popularity p_m. Where m cannot run on n, or asks for no GPU, all that is idle counts;
 else what is idle on GPUs with less left than m asks of one.
 
-**Worth** is ours, the idea of :mod:`topology.core.scoring` in this model: how many more of each
-usual pod would fit, alone, times the GPU it asks for. Fragmentation sees that a node has run out of
-CPU for a pod only when it has; worth falls with every CPU that idle GPUs will need.
+**Guaranteed capacity** is ours, the idea of :mod:`topology.core.scoring` in this model: how many
+more of each usual pod would fit, alone, times the GPU it asks for. Fragmentation sees that a node
+has run out of CPU for a pod only when it has; guaranteed capacity falls with every CPU that idle
+GPUs will need.
 """
 
 from collections import Counter
@@ -62,7 +63,7 @@ class Typical:
         found: Floats = (lost @ self._count) / self._weight
         return found
 
-    def worth(self, cpu: Ints, gpu: Ints, model: Ints) -> Floats:
+    def guaranteed_capacity(self, cpu: Ints, gpu: Ints, model: Ints) -> Floats:
         """W of each row, given as to :meth:`fragmentation`; in milli.
 
         Σ_m p_m · g_m · k_m: popularity, GPU milli of one, and how many fit with nothing else there.
@@ -97,14 +98,20 @@ def fgd(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
     return _descend(nodes, pod, idle, lambda gained: np.floor(100 / (1 + np.exp(-gained / 1000))))
 
 
-def worth(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
-    """The formula of :mod:`topology.core.scoring`: where the worth for the usual pods falls
-    least."""
-    return _descend(nodes, pod, typical.worth, lambda gained: np.floor(WORTH_PART * gained / STEP))
+def guaranteed_capacity(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
+    """The formula of :mod:`topology.core.scoring`: where the guaranteed capacity for the usual pods
+    falls least."""
+    return _descend(
+        nodes,
+        pod,
+        typical.guaranteed_capacity,
+        lambda gained: np.floor(CAPACITY_PART * gained / STEP),
+    )
 
 
-# Worth counts every pod that could come, fragmentation one: so it is some ten times as large.
-WORTH_PART = 0.1
+# Guaranteed capacity counts every pod that could come, fragmentation one: so it is some ten times
+# as large.
+CAPACITY_PART = 0.1
 # Milli that are no difference: FGD's floored sigmoid has as coarse a step where it is steepest.
 STEP = 40.0
 
@@ -133,4 +140,4 @@ def _descend(
     return Answer(scores.max(axis=1), scores.argmax(axis=1))
 
 
-POLICIES: dict[str, Policy] = {"FGD": fgd, "Worth": worth}
+POLICIES: dict[str, Policy] = {"FGD": fgd, "Guaranteed capacity": guaranteed_capacity}

@@ -91,7 +91,7 @@ def counted(tally: Tally) -> Counter[str]:
         guaranteed_broken=tally.broken["guaranteed"],
         expected_broken=tally.broken["expected"],
         # Broken after an event on the node that no report could tell of.
-        unreported=tally.unreported.total(),
+        unacknowledged=tally.unacknowledged.total(),
         # Admissions after which a shared GPU's pods use more than its memory.
         memory_exceeded=tally.overcommitted,
         group_members=tally.group_members,  # that were bound
@@ -103,13 +103,13 @@ def counted(tally: Tally) -> Counter[str]:
         vetoes=tally.vetoes,  # of these, refused over the devices of the claim
         claims_lost=tally.kubelet_refusals[LOST_CLAIM],  # pods bound without one: they never start
         # GPUs that verification did not see in the outcomes.
-        not_foreseen=tally.surprises["outside-outcomes"],
+        mispredicted=tally.mispredictions["outside-outcomes"],
         faults=len(tally.faults),  # nodes about which deciding failed
     )
 
 
 # What is promised to hold always.
-NEVER = ("guaranteed_broken", "memory_exceeded", "split_groups", "not_foreseen", "faults")
+NEVER = ("guaranteed_broken", "memory_exceeded", "split_groups", "mispredicted", "faults")
 
 
 def everything(rows: Mapping[str, Counter[str]]) -> Counter[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from topology.core.devices import GpuResource
-from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
+from topology.core.graph import UNKNOWN, AllocatorConfig, NodeTopology
 from topology.machines import machine
 from topology.machines.mig import cut
 
@@ -24,22 +24,22 @@ MIXED = (
 NONE, STATIC, UNSEEN = ("none", "None"), ("static", "Static"), (None, None)
 
 
-def _facts(
+def _config(
     policy: str,
     manager: str = "none",
     scope: str = "container",
     managers: tuple[str | None, str | None] = NONE,
     *,
     plugin: str = "v0.20.0",
-) -> AllocatorFacts:
-    return AllocatorFacts(policy, plugin, manager, scope, *managers)
+) -> AllocatorConfig:
+    return AllocatorConfig(policy, plugin, manager, scope, *managers)
 
 
 def _closest(
-    facts: AllocatorFacts, distances: tuple[tuple[int, ...], ...] | None = None
-) -> AllocatorFacts:
+    config: AllocatorConfig, distances: tuple[tuple[int, ...], ...] | None = None
+) -> AllocatorConfig:
     """The same where the Topology Manager prefers the closest NUMA nodes."""
-    return replace(facts, prefers_closest=True, numa_distances=distances)
+    return replace(config, prefers_closest=True, numa_distances=distances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class NodeCase:
     """A machine and how it chooses."""
 
     machine: str
-    facts: AllocatorFacts
+    config: AllocatorConfig
     # The NUMA nodes that the plugin names, GPU by GPU, where these are not the machine's own.
     nodes: tuple[tuple[int, ...], ...] = ()
     served: GpuResource = GpuResource()  # noqa: RUF009 (it is frozen); how GPUs are shared
@@ -63,7 +63,7 @@ class NodeCase:
         if self.nodes:
             named = zip(gpus, self.nodes, strict=True)
             gpus = tuple(replace(gpu, topology_nodes=nodes) for gpu, nodes in named)
-        node = replace(node, gpus=gpus, allocator=self.facts, resources=(self.served,))
+        node = replace(node, gpus=gpus, allocator=self.config, resources=(self.served,))
         if not self.profiles:
             return node
         replicas, refuses = self.served.replicas, self.served.refuses_several
@@ -78,32 +78,32 @@ def _shared(strategy: str, replicas: int, *, refuses: bool | None = None) -> Gpu
 
 # Topology Managers of every kind.
 ALIGNED = tuple(
-    NodeCase(name, facts)
-    for facts in (
-        _facts("best-effort", "best-effort"),
-        _facts("best-effort", "best-effort", managers=UNSEEN),
-        _facts("best-effort", "restricted", "pod"),
-        _facts("best-effort", "single-numa-node"),
+    NodeCase(name, config)
+    for config in (
+        _config("best-effort", "best-effort"),
+        _config("best-effort", "best-effort", managers=UNSEEN),
+        _config("best-effort", "restricted", "pod"),
+        _config("best-effort", "single-numa-node"),
     )
     for name in ("dgx1-v100", "dgx1-v100", "a100-pcie-4-bridged", "l40s-8")
 )
 
 # Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU.
 ALLOCATORS = (
-    NodeCase("dgx1-v100", _facts("best-effort")),
-    NodeCase("dgx1-v100", _facts("any")),
-    NodeCase("dgx1-v100", _facts("best-effort", "best-effort")),
-    NodeCase("dgx1-v100", _facts("best-effort", "single-numa-node")),
-    NodeCase("dgx1-p100", _facts("best-effort", "restricted", "pod")),
-    NodeCase("dgx1-p100", _facts("best-effort", "best-effort", managers=UNSEEN)),
-    NodeCase("a100-pcie-4-bridged", _facts("best-effort", "restricted")),
-    NodeCase("a100-pcie-4-bridged", _facts("packed"), served=_shared("time-slicing", 2)),
-    NodeCase("a100-pcie-4-bridged", _facts("distributed"), served=_shared("time-slicing", 3)),
-    NodeCase("l40s-8", _facts("best-effort", "single-numa-node", "pod")),
-    NodeCase("l40s-4", _facts("any", "single-numa-node", "pod")),
-    NodeCase("hgx-h100-8", _facts("distributed", "restricted")),
-    NodeCase("hgx-h100-8", _facts("best-effort", "best-effort", "pod")),
-    NodeCase("dgx-a100", _facts("packed", "best-effort"), served=_shared("time-slicing", 2)),
+    NodeCase("dgx1-v100", _config("best-effort")),
+    NodeCase("dgx1-v100", _config("any")),
+    NodeCase("dgx1-v100", _config("best-effort", "best-effort")),
+    NodeCase("dgx1-v100", _config("best-effort", "single-numa-node")),
+    NodeCase("dgx1-p100", _config("best-effort", "restricted", "pod")),
+    NodeCase("dgx1-p100", _config("best-effort", "best-effort", managers=UNSEEN)),
+    NodeCase("a100-pcie-4-bridged", _config("best-effort", "restricted")),
+    NodeCase("a100-pcie-4-bridged", _config("packed"), served=_shared("time-slicing", 2)),
+    NodeCase("a100-pcie-4-bridged", _config("distributed"), served=_shared("time-slicing", 3)),
+    NodeCase("l40s-8", _config("best-effort", "single-numa-node", "pod")),
+    NodeCase("l40s-4", _config("any", "single-numa-node", "pod")),
+    NodeCase("hgx-h100-8", _config("distributed", "restricted")),
+    NodeCase("hgx-h100-8", _config("best-effort", "best-effort", "pod")),
+    NodeCase("dgx-a100", _config("packed", "best-effort"), served=_shared("time-slicing", 2)),
 )
 
 # Distances of four NUMA nodes: 0 is near 2, 1 is near 3.
@@ -115,37 +115,37 @@ FOUR_NEAR_TWO = (
 )
 
 SOCKETS = (
-    NodeCase("dgx1-v100", _facts("best-effort", "single-numa-node", managers=STATIC)),
-    NodeCase("dgx1-v100", _facts("best-effort", "restricted", "pod", STATIC)),
-    NodeCase("dgx1-v100", _facts("best-effort", "best-effort", managers=("static", "None"))),
-    NodeCase("dgx1-p100", _facts("best-effort", "best-effort", "pod", ("none", "Static"))),
-    NodeCase("hgx-h100-8", _facts("best-effort", "restricted", managers=UNSEEN)),
-    NodeCase("dgx1-v100", _facts("best-effort", UNKNOWN)),
-    NodeCase("a100-pcie-4-bridged", _facts("best-effort", "single-numa-node", "pod", STATIC)),
+    NodeCase("dgx1-v100", _config("best-effort", "single-numa-node", managers=STATIC)),
+    NodeCase("dgx1-v100", _config("best-effort", "restricted", "pod", STATIC)),
+    NodeCase("dgx1-v100", _config("best-effort", "best-effort", managers=("static", "None"))),
+    NodeCase("dgx1-p100", _config("best-effort", "best-effort", "pod", ("none", "Static"))),
+    NodeCase("hgx-h100-8", _config("best-effort", "restricted", managers=UNSEEN)),
+    NodeCase("dgx1-v100", _config("best-effort", UNKNOWN)),
+    NodeCase("a100-pcie-4-bridged", _config("best-effort", "single-numa-node", "pod", STATIC)),
     NodeCase(
         "nd96asr-v4",
-        _closest(_facts("best-effort", "restricted"), FOUR_NEAR_TWO),
+        _closest(_config("best-effort", "restricted"), FOUR_NEAR_TWO),
     ),
-    NodeCase("nd96asr-v4", _facts("best-effort", "best-effort", "pod", STATIC)),
+    NodeCase("nd96asr-v4", _config("best-effort", "best-effort", "pod", STATIC)),
     NodeCase(
         "hgx-a100-4-nps4",
-        _closest(_facts("any", "restricted", "pod"), FOUR_NEAR_TWO),
+        _closest(_config("any", "restricted", "pod"), FOUR_NEAR_TWO),
     ),
-    NodeCase("dgx-a100", _closest(_facts("best-effort", "best-effort", managers=STATIC))),
-    NodeCase("p3.16xlarge", _facts("best-effort", "restricted", managers=STATIC)),
+    NodeCase("dgx-a100", _closest(_config("best-effort", "best-effort", managers=STATIC))),
+    NodeCase("p3.16xlarge", _config("best-effort", "restricted", managers=STATIC)),
     NodeCase(
         "dgx1-v100",
-        _facts("best-effort", "best-effort"),
+        _config("best-effort", "best-effort"),
         nodes=((0,), (0,), (), (0,), (1,), (), (1,), (1,)),
     ),
     NodeCase(
         "dgx1-v100",
-        _facts("best-effort", "restricted"),
+        _config("best-effort", "restricted"),
         nodes=((0,), (0,), (), (0,), (1,), (), (1,), (1,)),
     ),
     NodeCase(
         "dgx1-p100",
-        _facts("best-effort", "best-effort", managers=STATIC),
+        _config("best-effort", "best-effort", managers=STATIC),
         nodes=((0,), (0, 1), (0,), (0,), (1,), (1,), (0, 1), (1,)),
     ),
 )
@@ -154,23 +154,23 @@ GPUs on no NUMA node and on several."""
 
 # GPUs that are shared: some plugins refuse a container more than one share, some do not say.
 SHARED = (
-    NodeCase("dgx1-v100", _facts("best-effort")),
-    NodeCase("a100-pcie-4-bridged", _facts("distributed"), served=_shared("time-slicing", 3)),
+    NodeCase("dgx1-v100", _config("best-effort")),
+    NodeCase("a100-pcie-4-bridged", _config("distributed"), served=_shared("time-slicing", 3)),
     NodeCase(
         "a100-pcie-4-bridged",
-        _facts("packed"),
+        _config("packed"),
         served=_shared("time-slicing", 2, refuses=True),
     ),
     NodeCase(
         "a100-pcie-4-bridged",
-        _facts("distributed"),
+        _config("distributed"),
         served=_shared("time-slicing", 2, refuses=False),
     ),
-    NodeCase("a100-pcie-4-bridged", _facts("distributed"), served=_shared("mps", 4)),
-    NodeCase("l40s-4", _facts("distributed", plugin="v0.19.3"), served=_shared("mps", 3)),
-    NodeCase("hgx-h100-8", _facts("packed"), served=_shared("mps", 2, refuses=False)),
-    NodeCase("hgx-h100-8", _facts("distributed"), served=_shared("mps", 2, refuses=True)),
-    NodeCase("dgx1-v100", _facts("distributed", "restricted"), served=_shared("time-slicing", 2)),
+    NodeCase("a100-pcie-4-bridged", _config("distributed"), served=_shared("mps", 4)),
+    NodeCase("l40s-4", _config("distributed", plugin="v0.19.3"), served=_shared("mps", 3)),
+    NodeCase("hgx-h100-8", _config("packed"), served=_shared("mps", 2, refuses=False)),
+    NodeCase("hgx-h100-8", _config("distributed"), served=_shared("mps", 2, refuses=True)),
+    NodeCase("dgx1-v100", _config("distributed", "restricted"), served=_shared("time-slicing", 2)),
 )
 
 
@@ -178,27 +178,27 @@ SHARED = (
 MEMORY = (
     NodeCase(
         "a100-pcie-4-bridged",
-        _facts("distributed"),
+        _config("distributed"),
         served=_shared("time-slicing", 4, refuses=False),
     ),
     NodeCase(
         "a100-pcie-4-bridged",
-        _facts("packed"),
+        _config("packed"),
         served=_shared("time-slicing", 3, refuses=False),
     ),
-    NodeCase("a30-4-bridged", _facts("distributed"), served=_shared("mps", 3)),
-    NodeCase("l40s-4", _facts("distributed", plugin="v0.19.3"), served=_shared("time-slicing", 5)),
-    NodeCase("l40s-4", _facts("any"), served=_shared("time-slicing", 2, refuses=False)),
+    NodeCase("a30-4-bridged", _config("distributed"), served=_shared("mps", 3)),
+    NodeCase("l40s-4", _config("distributed", plugin="v0.19.3"), served=_shared("time-slicing", 5)),
+    NodeCase("l40s-4", _config("any"), served=_shared("time-slicing", 2, refuses=False)),
     NodeCase(
         "hgx-h100-4",
-        _facts("distributed", "restricted"),
+        _config("distributed", "restricted"),
         served=_shared("time-slicing", 3, refuses=False),
     ),
-    NodeCase("hgx-h100-8", _facts("packed"), served=_shared("mps", 2, refuses=False)),
-    NodeCase("dgx1-v100", _facts("distributed"), served=_shared("time-slicing", 2, refuses=False)),
+    NodeCase("hgx-h100-8", _config("packed"), served=_shared("mps", 2, refuses=False)),
+    NodeCase("dgx1-v100", _config("distributed"), served=_shared("time-slicing", 2, refuses=False)),
     NodeCase(
         "a30-4-bridged",
-        _facts("distributed"),
+        _config("distributed"),
         served=_shared("time-slicing", 3, refuses=False),
         profiles=("2g.12gb",) * 2,
     ),
@@ -208,24 +208,24 @@ _SEVENTHS, _MIXED_PROFILES = ("1g.5gb",) * 7, ("3g.20gb", "2g.10gb", "1g.5gb", "
 
 # GPUs cut into MIG instances of one profile, some of them time-sliced, under every policy.
 SLICED = (
-    NodeCase("dgx-a100", _facts("distributed"), profiles=_SEVENTHS),
-    NodeCase("hgx-a100-4", _facts("distributed", "restricted"), profiles=_SEVENTHS),
-    NodeCase("hgx-a100-4", _facts("distributed", plugin="v0.19.3"), profiles=("3g.20gb",) * 2),
-    NodeCase("a30-4-bridged", _facts("packed"), profiles=("1g.6gb",) * 4),
-    NodeCase("a30-4-bridged", _facts("any", "single-numa-node"), profiles=("2g.12gb",) * 2),
-    NodeCase("hgx-h100-4", _facts("distributed", "best-effort", "pod"), profiles=("2g.20gb",) * 3),
-    NodeCase("h100-pcie-1", _facts("distributed"), profiles=("1g.10gb",) * 7),
-    NodeCase("h100-pcie-1", _facts("distributed"), profiles=("3g.40gb",) * 2),
-    NodeCase("gh200", _facts("distributed"), profiles=("1g.12gb",) * 7),
+    NodeCase("dgx-a100", _config("distributed"), profiles=_SEVENTHS),
+    NodeCase("hgx-a100-4", _config("distributed", "restricted"), profiles=_SEVENTHS),
+    NodeCase("hgx-a100-4", _config("distributed", plugin="v0.19.3"), profiles=("3g.20gb",) * 2),
+    NodeCase("a30-4-bridged", _config("packed"), profiles=("1g.6gb",) * 4),
+    NodeCase("a30-4-bridged", _config("any", "single-numa-node"), profiles=("2g.12gb",) * 2),
+    NodeCase("hgx-h100-4", _config("distributed", "best-effort", "pod"), profiles=("2g.20gb",) * 3),
+    NodeCase("h100-pcie-1", _config("distributed"), profiles=("1g.10gb",) * 7),
+    NodeCase("h100-pcie-1", _config("distributed"), profiles=("3g.40gb",) * 2),
+    NodeCase("gh200", _config("distributed"), profiles=("1g.12gb",) * 7),
     NodeCase(
         "h100-pcie-1",
-        _facts("distributed"),
+        _config("distributed"),
         served=_shared("time-slicing", 2, refuses=False),
         profiles=("2g.20gb",) * 3,
     ),
     NodeCase(
         "a30-4-bridged",
-        _facts("packed"),
+        _config("packed"),
         served=_shared("time-slicing", 3),
         profiles=("4g.24gb",),
     ),
@@ -233,11 +233,11 @@ SLICED = (
 
 # GPUs cut into MIG instances of several profiles.
 PROFILES = (
-    NodeCase("dgx-a100", _facts("best-effort"), profiles=_MIXED_PROFILES, strategy="mixed"),
-    NodeCase("hgx-a100-4", _facts("any"), profiles=_MIXED_PROFILES, strategy="mixed"),
+    NodeCase("dgx-a100", _config("best-effort"), profiles=_MIXED_PROFILES, strategy="mixed"),
+    NodeCase("hgx-a100-4", _config("any"), profiles=_MIXED_PROFILES, strategy="mixed"),
     NodeCase(
         "hgx-a100-4",
-        _facts("distributed", "restricted"),
+        _config("distributed", "restricted"),
         profiles=("4g.20gb", "1g.5gb", "1g.5gb", "1g.5gb"),
         strategy="mixed",
     ),
@@ -283,20 +283,20 @@ def as_it_may_be(node: NodeTopology, rng: random.Random) -> NodeTopology:
 
     What static CPU and Memory Managers do stays unknown; the emulated kubelet draws it each time.
     """
-    facts, nodes = node.allocator, {n for gpu in node.gpus for n in gpu.topology_nodes or ()}
-    if facts.topology_manager_policy == UNKNOWN:
+    config, nodes = node.allocator, {n for gpu in node.gpus for n in gpu.topology_nodes or ()}
+    if config.topology_manager_policy == UNKNOWN:
         policy = rng.choice(("none", "best-effort", "restricted", "single-numa-node"))
         scope = rng.choice(("container", "pod"))
-        facts = replace(facts, topology_manager_policy=policy, topology_manager_scope=scope)
-    if facts.prefers_closest is None:
-        facts = replace(facts, prefers_closest=rng.random() < 0.5)
-    if facts.numa_distances is None and nodes:
+        config = replace(config, topology_manager_policy=policy, topology_manager_scope=scope)
+    if config.prefers_closest is None:
+        config = replace(config, prefers_closest=rng.random() < 0.5)
+    if config.numa_distances is None and nodes:
         size = range(max(nodes) + 1 + rng.randint(0, 1))
         apart = {pair: rng.choice((11, 12, 16, 21, 32)) for pair in combinations(size, 2)}
         rows = (tuple(apart.get((min(a, b), max(a, b)), 10) for b in size) for a in size)
-        facts = replace(facts, numa_distances=tuple(rows))
+        config = replace(config, numa_distances=tuple(rows))
     served = tuple(
         replace(one, refuses_several=rng.random() < 0.5) if one.refuses_several is None else one
         for one in node.resources
     )
-    return replace(node, allocator=facts, resources=served)
+    return replace(node, allocator=config, resources=served)

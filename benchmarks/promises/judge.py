@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from scheduler_extender.membership import NODE
+from scheduler_extender.groupreference import NODE
 from scheduler_extender.simulator.faults import SLACK, STALE_AFTER
 from scheduler_extender.simulator.node import LOST_CLAIM
 from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.simulator.scene import Observer, Scene
-from scheduler_extender.state.node.verification import Surprise
+from scheduler_extender.state.node.verification import Misprediction
 from scheduler_extender.verbs import Binding
 from topology.core.devices import DeviceId, Mask, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
@@ -22,15 +22,15 @@ from topology.core.requests import Constraints
 class Judge(Observer):
     """Compares what a pod was promised with the GPUs that its kubelet gave it.
 
-    ``surprises`` are those of the extender's verification, unless the node has changed in a way
-    that no report could show.
+    ``mispredictions`` are those of the extender's verification, unless the node has changed in a
+    way that no report could show.
     """
 
     def __init__(self, scene: Scene) -> None:
         self._clock = scene.clock
         self._tally = scene.tally
         self._living: dict[str, list[PodEntry]] = {}  # the members of each group
-        self.surprises: list[Surprise] = []
+        self.mispredictions: list[Misprediction] = []
         self._nodes = scene.nodes
         self._kubelets = scene.kubelets
         self._foreign: dict[NodeName, list[PodEntry]] = {name: [] for name in scene.nodes}
@@ -55,7 +55,7 @@ class Judge(Observer):
         tally.required_placed += 1
         tally.promised[verdict] += 1
         tally.stale += self._clock.now - looked > STALE_AFTER + SLACK
-        tally.blind += _blind(entry)
+        tally.stale_watch += _watch_was_stale(entry)
 
     def bound(self, entry: PodEntry) -> None:
         """A member of a group may now be in another domain than its siblings that live."""
@@ -63,7 +63,7 @@ class Judge(Observer):
         if group is None:
             return
         living = [e for e in self._living.get(group.name, []) if not (e.ended or e.gone)]
-        living = [e for e in living if not e.record.deleting]
+        living = [e for e in living if not e.record.terminating]
         self._living[group.name] = [*living, entry]
         tally.group_members += 1
         tally.whole_groups += len(living) + 1 == group.size
@@ -73,12 +73,12 @@ class Judge(Observer):
         domains = nodes if group.domain == NODE else {self._nodes[node].fabric for node in nodes}
         tally.split_groups += len(domains) > 1
 
-    def surprised(self, surprise: Surprise) -> None:
+    def mispredicted(self, misprediction: Misprediction) -> None:
         """A report may show another node than its pod met, if a kubelet or a GPU has changed since
         the report on which the pod was decided."""
-        since = self._unsettled.get(NodeName(surprise.node), 0.0)
-        if since <= self._views.get(surprise.pod.uid, float("inf")):
-            self.surprises.append(surprise)
+        since = self._unsettled.get(NodeName(misprediction.node), 0.0)
+        if since <= self._views.get(misprediction.pod.uid, float("inf")):
+            self.mispredictions.append(misprediction)
 
     def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
         """What the kubelet has given is what was promised, or it is not."""
@@ -93,7 +93,7 @@ class Judge(Observer):
         node = entry.node
         if not entry.gone:
             when = self._disturbed if entry.promise else self._unsettled
-            if not self._unreported(entry, node, when):
+            if not self._unacknowledged(entry, node, when):
                 self._tally.kubelet_refusals[reason] += 1
         if reason != LOST_CLAIM:
             self._judge(entry, node, None)
@@ -122,7 +122,7 @@ class Judge(Observer):
             )
             if used > memory[unit] + 1:
                 unseen = (
-                    unknown or foreign & there or self._unreported(entry, node, self._disturbed)
+                    unknown or foreign & there or self._unacknowledged(entry, node, self._disturbed)
                 )
                 if unseen:
                     self._tally.overcommitted_unseen += 1
@@ -157,12 +157,14 @@ class Judge(Observer):
             if any(pod == uid for pod, _, _ in pods)
         )
 
-    def _unreported(self, entry: PodEntry, node: NodeName, when: Mapping[NodeName, float]) -> bool:
+    def _unacknowledged(
+        self, entry: PodEntry, node: NodeName, when: Mapping[NodeName, float]
+    ) -> bool:
         """Whether something happened on the node after the last report that was known then."""
         return entry.view is not None and when.get(node, float("-inf")) > entry.view.looked
 
     def _judge(self, entry: PodEntry, node: NodeName, held: tuple[int, ...] | None) -> None:
-        disturbed = self._unreported(entry, node, self._disturbed)
+        disturbed = self._unacknowledged(entry, node, self._disturbed)
         if entry.view is not None:
             self._views[entry.record.uid] = entry.view.looked
         if entry.promise is None or entry.job.foreign or entry.gone:
@@ -175,14 +177,14 @@ class Judge(Observer):
             tally.broken_jobs.append(f"{entry.record.name} on {node}: {held} by claim")
             return
         expected = entry.promise == Verdict.EXPECTED.value
-        if disturbed or (expected and self._unreported(entry, node, self._unsettled)):
-            tally.unreported[entry.promise] += 1
+        if disturbed or (expected and self._unacknowledged(entry, node, self._unsettled)):
+            tally.unacknowledged[entry.promise] += 1
             return
         foreign = [other for other in self._foreign[node] if other.seen > entry.decided]
         if not foreign:
             tally.broken[entry.promise] += 1
             tally.broken_jobs.append(f"{entry.record.name} on {node}: {held}")
-        elif _blind(entry) and all(other.bound < entry.decided for other in foreign):
+        elif _watch_was_stale(entry) and all(other.bound < entry.decided for other in foreign):
             # The watch on pods had been failing for long when the promise was made.
             tally.unexcused[entry.promise] += 1
         else:
@@ -237,6 +239,6 @@ def _is_meant(product: str, wanted: Constraints) -> bool:
     )
 
 
-def _blind(entry: PodEntry) -> bool:
+def _watch_was_stale(entry: PodEntry) -> bool:
     """Whether the pod was promised something while a watch had been failing for long."""
-    return entry.blind_for > SLACK + 1
+    return entry.stale_for > SLACK + 1

@@ -23,8 +23,8 @@ class Outages(Actor):
 
     def begin(self) -> None:
         """Start what the faults ask for."""
-        if self._faults.blind_every:
-            self._clock.about(self._faults.blind_every, self._blindfold)
+        if self._faults.stale_every:
+            self._clock.about(self._faults.stale_every, self._silence_watches)
             self._bookmark()
         if self._faults.dies_every:
             self._clock.about(self._faults.dies_every, self._kill_agent)
@@ -39,13 +39,13 @@ class Outages(Actor):
     def _over(self) -> bool:
         return self._clock.now > self._until
 
-    def _blindfold(self) -> None:
-        """One watch or all bring nothing for a while; what happens meanwhile comes at its end."""
+    def _silence_watches(self) -> None:
+        """Silence one watch or all for a while; what happens meanwhile comes at its end."""
         if self._over:
             return
         clock, faults = self._clock, self._faults
-        self._tally.happened["blindings"] += 1
-        end = clock.now + clock.rng.uniform(1.0, faults.blind_for)
+        self._tally.happened["silent watches"] += 1
+        end = clock.now + clock.rng.uniform(1.0, faults.stale_for)
         fails = clock.happens(faults.failing)
         watches = list(self._extender.names)
         if not clock.happens(faults.both):
@@ -53,7 +53,7 @@ class Outages(Actor):
                 watches.remove(clock.rng.choice(watches))
         for watch in watches:
             self._extender.silence(watch, end, fails=fails)
-        clock.at(end + clock.drawn(faults.blind_every), self._blindfold)
+        clock.at(end + clock.drawn(faults.stale_every), self._silence_watches)
 
     def _bookmark(self) -> None:
         for watch in WATCHES:

@@ -54,13 +54,13 @@ class GoodSetFree(Extender):
         return None
 
     def _good(self, name: str, request: GpuRequest) -> bool:
-        facts = self.cluster.facts(NodeName(name))
-        if facts.topology is None:
+        info = self.cluster.node_info(NodeName(name))
+        if info.topology is None:
             return False
-        now = ledger(facts.topology, facts.report or Report(), facts.pods.every, GPU).availability
+        now = ledger(info.topology, info.report or Report(), info.pods.every, GPU).availability
         if now.devices_left < request.effective_count:
             return False
-        shape = facts.topology.shape
+        shape = info.topology.shape
         sets = subsets(now.free, request.count)
         return not request.required or any(satisfies(shape, request.constraints, s) for s in sets)
 
@@ -124,5 +124,5 @@ def play(what: Play) -> Tally:
     Outages(cluster, work[-1].arrives).begin()
     tally = cluster.run(restarts)
     tally.faults = policy.faults
-    tally.surprises = Counter(s.kind for s in judge.surprises if not s.foreign)
+    tally.mispredictions = Counter(s.kind for s in judge.mispredictions if not s.foreign)
     return tally

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scheduler_extender.annotations import PREFIX
-from scheduler_extender.membership import DOMAIN, GROUP, NODE, NVLINK_DOMAIN, SIZE, SOURCES
+from scheduler_extender.groupreference import DOMAIN, GROUP, NODE, NVLINK_DOMAIN, SIZE, SOURCES
 from scheduler_extender.simulator.pods import GroupOf, Job, Manifest
 
 

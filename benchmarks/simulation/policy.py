@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.simulation.fleet import Fleet, Ints, SimPod
 from benchmarks.simulation.jobs import WHOLE_GPU
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.framework.equivalence import states_of
+from scheduler_extender.framework.equivalence import class_ids_of
 from scheduler_extender.simulator.asking import InProcess, pick
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -190,7 +190,7 @@ class Extender(Policy):
         fleet = self.fleet
         manifest = pod.ask.pod(pod.name, pod.uid)
         changed = list(self._changed)
-        states, _ = states_of(self._cluster.snapshot(), WHOLE_GPU, changed)
+        states, _ = class_ids_of(self._cluster.snapshot(), WHOLE_GPU, changed)
         for name, state in zip(changed, states, strict=True):
             assert state is not None
             self._states[fleet.row(name)] = state

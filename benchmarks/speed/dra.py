@@ -128,8 +128,8 @@ class _Side:
         for _ in range(ROUNDS):
             for name in self._names:
                 # Its next report says something new, and nothing that an answer depends on.
-                facts = self._cluster.facts(name)
-                topology, report = facts.topology, facts.report
+                info = self._cluster.node_info(name)
+                topology, report = info.topology, info.report
                 assert topology is not None
                 assert report is not None
                 sequence = report.sequence + 1

@@ -13,12 +13,12 @@ from fastapi import FastAPI
 
 from benchmarks.speed.processes import HOST, tell
 from scheduler_extender import wire
+from scheduler_extender.clientlimits import BIND_THREADS, EVALUATING_THREADS, Bodies
 from scheduler_extender.http.endpoint import VerbApp
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.servers import Servers, listen
 from scheduler_extender.http.workers import Workers
 from scheduler_extender.kube.binder import KubeBinder
-from scheduler_extender.limits import BIND_THREADS, EVALUATING_THREADS, Bodies
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from topology.core.devices import NodeName, PodUid

@@ -30,7 +30,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import Bytes, DeviceId, Gpu, GpuResource, GpuUuid, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import GBps, Link, LinkKind
 from topology.core.report import Allocation, Report
 from topology.core.requests import ContainerRequest, GpuRequest, Role
@@ -48,34 +48,34 @@ def _topology(i: int) -> tuple[NodeTopology, GpuResource]:
     """One of ten kinds of machine, and how its GPUs are served."""
     name = NodeName(name_of(i))
     whole = GpuResource()
-    best = AllocatorFacts("best-effort")
+    best = AllocatorConfig("best-effort")
     makers: tuple[Callable[[], tuple[NodeTopology, GpuResource]], ...] = (
-        lambda: (machine("dgx2").topology(name, allocator=AllocatorFacts("any")), whole),
+        lambda: (machine("dgx2").topology(name, allocator=AllocatorConfig("any")), whole),
         lambda: (machine("dgx2").topology(name, allocator=best), whole),
         lambda: (sparse(name, 16, 8, replace(best, topology_manager_policy="best-effort")), whole),
         lambda: (machine("dgx1-v100").topology(name, allocator=best), whole),
         lambda: (
             machine("dgx-a100").topology(
-                name, allocator=AllocatorFacts("distributed", plugin_version="0.20.0")
+                name, allocator=AllocatorConfig("distributed", plugin_version="0.20.0")
             ),
             GpuResource(GPU, "time-slicing", 4),
         ),
         lambda: (
-            sparse(name, 32, 8, AllocatorFacts("any", topology_manager_policy="unknown")),
+            sparse(name, 32, 8, AllocatorConfig("any", topology_manager_policy="unknown")),
             whole,
         ),
         lambda: (
-            sparse(name, 64, 2, AllocatorFacts("packed")),
+            sparse(name, 64, 2, AllocatorConfig("packed")),
             GpuResource(GPU, "mps", 32),
         ),
-        lambda: (sparse(name, 24, 2, AllocatorFacts("any")), whole),
+        lambda: (sparse(name, 24, 2, AllocatorConfig("any")), whole),
         lambda: (sparse(name, 16, 2, best), whole),
         lambda: (sparse(name, 64, 64, best), whole),
     )
     return makers[i % len(makers)]()
 
 
-def sparse(name: NodeName, n: int, numa_nodes: int, facts: AllocatorFacts) -> NodeTopology:
+def sparse(name: NodeName, n: int, numa_nodes: int, config: AllocatorConfig) -> NodeTopology:
     """Each GPU has NVLinks to about three others, all of different widths."""
     rng = random.Random(f"{n} {numa_nodes}")
     gpus = tuple(
@@ -98,7 +98,7 @@ def sparse(name: NodeName, n: int, numa_nodes: int, facts: AllocatorFacts) -> No
                 a, b, pcie, rng.randint(1, 4) * joined, nvlink_one_way=wide if joined else GBps(0.0)
             )
         )
-    return NodeTopology(name, gpus, tuple(links), allocator=facts)
+    return NodeTopology(name, gpus, tuple(links), allocator=config)
 
 
 def populate(seed: int) -> Cache:
@@ -140,7 +140,7 @@ def _record(
         node,
         request,
         phase="Pending" if does == "waiting" else "Running",
-        deleting=does == "ending",
+        terminating=does == "ending",
     )
 
 

@@ -9,8 +9,14 @@ from pathlib import Path
 import typer
 import yaml
 
-from scheduler_extender.authority import MAX_COMMON_NAME, Authority, AuthorityError, Issued, Use
-from scheduler_extender.cli import wholefile
+from scheduler_extender.certificateauthority import (
+    MAX_COMMON_NAME,
+    Authority,
+    AuthorityError,
+    Issued,
+    Use,
+)
+from scheduler_extender.cli import atomicfile
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, folder, is_dns, is_ip, text_of
 from scheduler_extender.cli.options import SCHEDULER_SECRET, SECRET, Names, Secrets
@@ -92,7 +98,7 @@ def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
 
 def _write(path: Path, content: bytes, mode: int) -> None:
     try:
-        wholefile.write(path, content, mode)
+        atomicfile.write(path, content, mode)
     except OSError as error:
         raise BadInputError(f"--output: {path}: {error.strerror}") from error
 

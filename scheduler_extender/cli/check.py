@@ -20,9 +20,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.answering import Look
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import did_you_mean, name_of, standard_output, tell, text_of
+from scheduler_extender.cli.queries import Look
+from scheduler_extender.explain import Struct
+from scheduler_extender.explain.answers import summary
+from scheduler_extender.explain.groupfit import GroupFit, Together, Wanted, judge
+from scheduler_extender.explain.nodeanswers import NodeAnswer, rows_of
+from scheduler_extender.explain.nodesummary import memory_in_use
+from scheduler_extender.explain.wording import listed, sets_text, verdict_text
 from scheduler_extender.files.podfile import (
     MAX_NOTES,
     MOST_PODS,
@@ -33,12 +39,6 @@ from scheduler_extender.files.podfile import (
 )
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.terminal import GAP, ROOMY, column, fits, show, stacked, table
-from scheduler_extender.told import Struct
-from scheduler_extender.told.answers import summary
-from scheduler_extender.told.brief import memory_in_use
-from scheduler_extender.told.rows import NodeAnswer, rows_of
-from scheduler_extender.told.together import GroupFit, Together, Wanted, judge
-from scheduler_extender.told.words import listed, sets_text, verdict_text
 
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_FILES = 4096
@@ -153,25 +153,27 @@ def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
 def _warnings(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
     """That selectors of pods count for nothing where the labels of nodes are not known, and which
     resources no node serves."""
-    blind = sum(not facts.node_object.exists for facts in snapshot.nodes)
-    going = ((pod, pod.standing.destinations) for pod in wanted)
+    unseen = sum(not info.node_object.exists for info in snapshot.nodes)
+    going = ((pod, pod.attributes.eligible_nodes) for pod in wanted)
     picky = list(dict.fromkeys(pod.name for pod, at in going if at.selector or at.terms))
-    if blind and picky:
+    if unseen and picky:
         yield (
-            f"nodeSelector and node affinity of {listed(picky)} count for nothing on {blind:,} of "
+            f"nodeSelector and node affinity of {listed(picky)} count for nothing on {unseen:,} of "
             f"{len(snapshot.nodes):,} nodes: not all of their labels are known"
         )
-    topologies = (facts.topology for facts in snapshot.nodes if facts.topology is not None)
+    topologies = (info.topology for info in snapshot.nodes if info.topology is not None)
     served = sorted({each.name for topology in topologies for each in topology.resources})
     for name in dict.fromkeys(pod.request.resource for pod in wanted):
         if served and name not in served:
             said = did_you_mean(name, served) or f": served are {', '.join(served[:8])}"
             yield f"no node serves {name}{said}"
-    nodes = [facts.node_object for facts in snapshot.nodes]
+    nodes = [info.node_object for info in snapshot.nodes]
     if not all(node.allocatable and not node.partial for node in nodes):
         return  # a node of which not all is known may serve it
     given = {name for node in nodes for name, amount in node.allocatable or () if amount}
-    for name in dict.fromkeys(name for pod in wanted for name, asked in pod.standing.asks if asked):
+    for name in dict.fromkeys(
+        name for pod in wanted for name, asked in pod.attributes.requests if asked
+    ):
         if name not in given:
             yield f"no node serves {name}{did_you_mean(name, sorted(given))}"
 
@@ -224,7 +226,7 @@ def _draw(found: Together, today: float) -> None:
         console.print(Text(group.text, "red" if group.refused else "green"))
     for made in found.objects:
         console.print(Text(made.text, "green" if made.fit == made.copies else "red"))
-    by_themselves = [pod for each in found.judged for pod in each.pods if pod.membership is None]
+    by_themselves = [pod for each in found.judged for pod in each.pods if pod.group_ref is None]
     if len(by_themselves) > 1:
         console.print()
         console.print(f"each of the {len(by_themselves)} pods without a group is judged by itself")

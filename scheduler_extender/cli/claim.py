@@ -5,10 +5,10 @@ from __future__ import annotations
 import typer
 import yaml
 
-from scheduler_extender.cli.answering import look_once
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.options import Source
+from scheduler_extender.cli.queries import look_once
 from scheduler_extender.files.claimfile import claiming
 from scheduler_extender.files.podfile import PodFileError
 from topology.core.alternatives import MOST_GPUS, Alternatives, alternatives, grouped

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from scheduler_extender.cli.interrupts import CODE
-from scheduler_extender.harmless import one_line
+from scheduler_extender.untrustedtext import one_line
 
 MAX_LINE = 1000  # characters of an error
 

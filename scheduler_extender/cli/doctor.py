@@ -12,15 +12,15 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from scheduler_extender.cli.answering import Told, answer
 from scheduler_extender.cli.forwarding import METRICS, forwarded
 from scheduler_extender.cli.inputs import name_of, text_of
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import Form
+from scheduler_extender.cli.queries import Told, answer
 from scheduler_extender.doctor.checks import judged
+from scheduler_extender.doctor.collector import Asked, Look
 from scheduler_extender.doctor.findings import Finding, State
-from scheduler_extender.doctor.looking import Asked, Look
-from scheduler_extender.doctor.seen import Configuration
+from scheduler_extender.doctor.observations import Configuration
 from scheduler_extender.terminal import column, fits, show, stacked, table
 
 STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.UNSEEN: "dim"}

@@ -10,18 +10,18 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from scheduler_extender.cli.answering import Look, Told
 from scheduler_extender.cli.labels import selector_of, selects
 from scheduler_extender.cli.options import Whose
+from scheduler_extender.cli.queries import Look, Told
 from scheduler_extender.deadline import within
-from scheduler_extender.terminal import column, show, table
-from scheduler_extender.told.idle import (
+from scheduler_extender.explain.idle import (
     Completes,
     IdlePod,
     idle_pods,
     what_ends_would_do,
 )
-from scheduler_extender.told.words import asked_text, duration, listed, set_text
+from scheduler_extender.explain.wording import asked_text, duration, listed, set_text
+from scheduler_extender.terminal import column, show, table
 from topology.core.devices import PodUid
 from topology.times import seconds_of
 
@@ -106,7 +106,7 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
     snapshot = look.cluster.snapshot()
     everywhere = [p for p in idle_pods(snapshot, look.today) if p.seconds >= shortest]
     if wanted := selector_of(whose.selector):
-        known = {pod.uid: dict(pod.standing.labels) for pod in snapshot.pods}
+        known = {pod.uid: dict(pod.attributes.labels) for pod in snapshot.pods}
         everywhere = [pod for pod in everywhere if selects(wanted, known.get(pod.uid, {}))]
     chosen = [pod for pod in everywhere if whose.everybody or pod.namespace == look.namespace]
     shown = {pod.node for pod in chosen}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.harmless import one_line
+from scheduler_extender.untrustedtext import one_line
 
 if TYPE_CHECKING:
     from scheduler_extender.files.clusterfile import ClusterFile

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 
 import typer
 
-from scheduler_extender.authority import AuthorityError, check_client
+from scheduler_extender.certificateauthority import AuthorityError, check_client
+from scheduler_extender.cli.atomicfile import Change, Files
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, tell, text_of
 from scheduler_extender.cli.options import Asked, Doing
-from scheduler_extender.cli.wholefile import Change, Files
-from scheduler_extender.harmless import harmless
 from scheduler_extender.installing import flags, k3s, schedulerconfig, staticpod
 from scheduler_extender.installing.yamledit import EditError, same
+from scheduler_extender.untrustedtext import sanitized
 
 SECRETS = {"ca.crt": 0o644, "scheduler.crt": 0o644, "scheduler.key": 0o600}
 READ_ANEW = {"scheduler.crt", "scheduler.key"}  # by kube-scheduler, without a new start
@@ -53,11 +53,11 @@ def carry_out(kind: str, asked: Asked, doing: Doing) -> None:
     changes = [each for each in every if each.before != each.after or files.shows(each)]
     for change in changes:
         if doing.dry_run:
-            typer.echo(harmless(change.difference()), nl=False)
+            typer.echo(sanitized(change.difference()), nl=False)
             continue
         files.apply(change)
         kept = f" (the old one: {change.copy})" if change.copy else ""
-        typer.echo(harmless(f"{change.path}: {change.kind()}{kept}"))
+        typer.echo(sanitized(f"{change.path}: {change.kind()}{kept}"))
     if not changes:
         typer.echo("nothing has to change")
     elif not doing.dry_run:

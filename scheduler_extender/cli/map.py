@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.nodes import total_text, warnings
-from scheduler_extender.told.nodes import MEANINGS, NodeState, Use
-from scheduler_extender.web.glance import Filters, Tile, glance, some
+from scheduler_extender.explain.gpustates import MEANINGS, NodeState, Use
+from scheduler_extender.web.overview import Filters, Tile, overview, some
 from topology.core.devices import Mask, positions
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
@@ -35,12 +35,12 @@ class Cell(NamedTuple):
 CELLS = {
     Use.FREE: Cell("f", "bold green"),
     Use.STRANDED: Cell("s", "#000000 on #f5c542"),
-    Use.IN_FLIGHT: Cell("W", "#ffffff on #7b3fa0"),  # on its way
-    Use.RESERVED: Cell("A", "#ffffff on #00695c"),  # set aside
-    Use.KEPT: Cell("K", "#ffffff on #2166ac"),
-    Use.PLAIN: Cell("P", "#ffffff on #5b6770"),
-    Use.BROKEN: Cell("B", "bold #ffffff on #c62828"),
-    Use.ENDING: Cell("E", "#000000 on #a8d5e2"),
+    Use.ASSUMED: Cell("W", "#ffffff on #7b3fa0"),  # on its way
+    Use.RESERVED: Cell("R", "#ffffff on #00695c"),
+    Use.AS_ASKED: Cell("A", "#ffffff on #2166ac"),
+    Use.IN_USE: Cell("U", "#ffffff on #5b6770"),
+    Use.MISMATCHED: Cell("M", "bold #ffffff on #c62828"),
+    Use.TERMINATING: Cell("T", "#000000 on #a8d5e2"),
     Use.SICK: Cell("X", "bold reverse"),
 }
 """In the order of the legend."""
@@ -126,7 +126,7 @@ def legend(states: Iterable[NodeState]) -> Table:
         if use in there:
             found.add_row(Text(f" {letter} ", style), f"{use.word}: {MEANINGS[use]}")
     if any(gpu.partly for state in shown for gpu in state.gpus):
-        found.add_row(" k ", PARTLY)
+        found.add_row(" a ", PARTLY)
     for mark, meaning in MARKS.items():
         if mark[0] in drawn:
             found.add_row(Text(f"{mark:^3}", "dim"), meaning)
@@ -149,7 +149,7 @@ NAMES = 28  # columns for a node's name beside its cells; a longer one gets a li
 
 def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool) -> None:
     """The nodes by kind of machine, then what the letters mean."""
-    at_a_glance = glance(nodes, Filters())
+    at_a_glance = overview(nodes, Filters())
     for section in at_a_glance.sections:
         console.print(Text(section.kind, "bold"))
         console.print(total_text(section.totals))

@@ -22,16 +22,16 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.annotations import RESUME
-from scheduler_extender.cli.answering import Look, Told, as_yaml
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import forwarded
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.map import CELLS, node_cells
 from scheduler_extender.cli.nodes import ago, node_named, promises_text, warnings
 from scheduler_extender.cli.options import Where
+from scheduler_extender.cli.queries import Look, Told, as_yaml
+from scheduler_extender.explain.gpustates import NodeState, links_of
+from scheduler_extender.explain.wording import duration
 from scheduler_extender.terminal import column, show, table
-from scheduler_extender.told.nodes import NodeState, links_of
-from scheduler_extender.told.words import duration
 from topology.core.allocators import ALLOCATORS
 from topology.core.graph import NodeTopology
 from topology.core.requests import at_most
@@ -104,7 +104,7 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
 
     def by(p: int) -> str:
         each = states[p]
-        shares = f"{each.held} of {each.devices} shares: " if each.devices > 1 else ""
+        shares = f"{each.in_use} of {each.devices} shares: " if each.devices > 1 else ""
         names = ", ".join(holder.name for holder in each.holders)
         return shares + names if names else shares.rstrip(": ")
 
@@ -126,7 +126,7 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
         column("memory", lambda p: at_most(gpus[p].memory), figure=True, when=wide),
         column("NUMA", numa, figure=True, when=wide),
         column("UUID", lambda p: gpus[p].uuid, when=wide),
-        column("held by", by, folds=True, when=held),
+        column("pods", by, folds=True, when=held),
         column("asks for", asks, folds=True, when=held),
         column("for", since, figure=True, when=aged),
         column("trouble", lambda p: Text(states[p].trouble, "red"), folds=True, when=troubled),

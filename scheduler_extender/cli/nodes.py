@@ -10,13 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.answering import Look, Told
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import did_you_mean
 from scheduler_extender.cli.labels import selector_of, selects
-from scheduler_extender.framework.capacity import Capacity
-from scheduler_extender.terminal import column, fits, show, stacked, table
-from scheduler_extender.told.nodes import (
+from scheduler_extender.cli.queries import Look, Told
+from scheduler_extender.explain.gpustates import (
     Flag,
     Nodes,
     NodeState,
@@ -26,7 +24,9 @@ from scheduler_extender.told.nodes import (
     tally,
     totals,
 )
-from scheduler_extender.told.words import duration
+from scheduler_extender.explain.wording import duration
+from scheduler_extender.framework.capacity import Capacity
+from scheduler_extender.terminal import column, fits, show, stacked, table
 from topology.core.devices import NodeName
 
 NOBODY = "no node with GPUs is known"
@@ -37,24 +37,24 @@ TOLD_APART = {Flag.COMING, Flag.RESERVED, Flag.SICK, Flag.SHARED}
 def node_named(look: Look, name: str) -> NodeState:
     """A node by its name. Raises :class:`BadInputError` if there is none, or it has no GPUs."""
     known = look.cluster.snapshot().by_name
-    facts = known.get(NodeName(name))
-    if facts is None:
+    info = known.get(NodeName(name))
+    if info is None:
         seen = ", as far as you may see" if look.api is not None else ""
         raise BadInputError(f"there is no node {name}{seen}{did_you_mean(name, known)}")
-    if not has_gpus(facts):
+    if not has_gpus(info):
         raise BadInputError(
             f"node {name} has no GPUs as far as anybody says: no agent has written a record of it, "
             "and it advertises none"
         )
-    return Nodes(look.cluster).of(facts)
+    return Nodes(look.cluster).of(info)
 
 
 def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
-    """What is particular about the node; GPUs in flight if they are not ``counted``."""
+    """What is particular about the node; assumed GPUs if they are not ``counted``."""
     words = [flag.value for flag in Flag if flag in node.flags and flag not in TOLD_APART]
     if node.coming and not counted:
         unit = "share" if Flag.SHARED in node.flags else "GPU"
-        words.append(f"{_many(node.coming, unit)} in flight: pods on their way will have them")
+        words.append(f"{_many(node.coming, unit)} assumed: pods on their way will have them")
     if node.reserved_for:
         words.append(f"reserved for {node.reserved_for}")
     return words
@@ -63,9 +63,9 @@ def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
 def total_text(sums: Totals) -> str:
     """Several nodes in a sentence.
 
-    >>> uses = Counter({Use.FREE: 3, Use.STRANDED: 1, Use.KEPT: 3, Use.SICK: 1})
+    >>> uses = Counter({Use.FREE: 3, Use.STRANDED: 1, Use.AS_ASKED: 3, Use.SICK: 1})
     >>> total_text(Totals(2, uses, 0, Capacity(1, 0, 0)))
-    '2 nodes, 8 GPUs: 3 free, 1 stranded, 3 held, 1 sick; can still promise 1 pair'
+    '2 nodes, 8 GPUs: 3 free, 1 stranded, 3 in use, 1 sick; can still promise 1 pair'
     """
     promised = f"can still promise {promises_text(sums.capacity)}"
     return f"{_many(sums.nodes, 'node')}, {gpus_text(sums.uses)}; {promised}"
@@ -74,8 +74,8 @@ def total_text(sums: Totals) -> str:
 def gpus_text(uses: Counter[Use]) -> str:
     """How many GPUs stand how.
 
-    >>> gpus_text(Counter({Use.STRANDED: 1, Use.KEPT: 2, Use.IN_FLIGHT: 1}))
-    '4 GPUs: 0 free, 1 stranded, 1 in flight, 2 held'
+    >>> gpus_text(Counter({Use.STRANDED: 1, Use.AS_ASKED: 2, Use.IN_FLIGHT: 1}))
+    '4 GPUs: 0 free, 1 stranded, 1 assumed, 2 in use'
     """
     told = ", ".join(f"{n:,} {word}" for word, n in tally(uses).items() if n or word == "free")
     return f"{_many(uses.total(), 'GPU')}: {told}"
@@ -113,10 +113,10 @@ def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = 
     """The answer about all nodes with GPUs, or those that are selected; with ``devices`` the data
     has each of their GPUs."""
     wanted = selector_of(selector)
-    nodes = [node for node in Nodes(look.cluster).all() if has_gpus(node.facts)]
-    if wanted and not any(node.facts.node_object.labels for node in nodes):
+    nodes = [node for node in Nodes(look.cluster).all() if has_gpus(node.info)]
+    if wanted and not any(node.info.node_object.labels for node in nodes):
         raise BadInputError("--selector: no Node object can be read, so no node's labels are known")
-    nodes = [node for node in nodes if selects(wanted, node.facts.node_object.labels)]
+    nodes = [node for node in nodes if selects(wanted, node.info.node_object.labels)]
     return Told(
         {"nodes": [node.as_json(devices=devices) for node in nodes]},
         [f"node/{node.name}" for node in nodes],
@@ -145,12 +145,12 @@ def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool)
 STYLES = {
     "free": "green",
     "stranded": "yellow",
-    "in flight": "magenta",
+    "assumed": "magenta",
     "reserved": "magenta",
-    "held": "",
+    "in use": "",
     "sick": "red",
 }
-ALWAYS = ("free", "stranded", "held", "sick")
+ALWAYS = ("free", "stranded", "in use", "sick")
 """Columns that are there though every number in them is 0."""
 
 

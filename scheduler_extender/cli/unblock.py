@@ -24,16 +24,21 @@ import typer
 from rich.text import Text
 
 from scheduler_extender.annotations import RESERVED
-from scheduler_extender.cli.answering import described
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, pod_meant, standard_output, tell
 from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import asking
 from scheduler_extender.cli.options import Source
+from scheduler_extender.cli.queries import described
+from scheduler_extender.explain.evictions import (
+    Eviction,
+    EvictionAdvice,
+    EvictionPlan,
+    eviction_advice,
+)
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.reservation import MAX_SECONDS, reservation_of, value_of
-from scheduler_extender.told.unblocking import Eviction, EvictionPlan, Unblocking, unblocking_of
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
@@ -65,13 +70,13 @@ def plan(
     with asking(source.access) as (api, usual):
         where = where or namespace or usual
         found = _answer(_read(api), where, name, "")
-        kept, cheapest = found.reservation, found.plan
-        if not evict or (kept is None and (cheapest is None or not cheapest.steps)):
+        reservation, cheapest = found.reservation, found.plan
+        if not evict or (reservation is None and (cheapest is None or not cheapest.steps)):
             _show(found, as_json=as_json)
             return
         _tell(found, as_json=as_json)
-        evicting = Evicting(api, found, lambda: unblocking_of(_read(api), where, name))
-        if kept is None and cheapest is not None:
+        evicting = Evicting(api, found, lambda: eviction_advice(_read(api), where, name))
+        if reservation is None and cheapest is not None:
             evicting.reserve(cheapest, keep)
         evicting.carry_out()
 
@@ -85,8 +90,8 @@ def _read(api: ApiServer) -> Cache:
     return seen.cluster
 
 
-def _answer(known: Cache, namespace: str, name: str, source: str) -> Unblocking:
-    found = unblocking_of(known, namespace, name)
+def _answer(known: Cache, namespace: str, name: str, source: str) -> EvictionAdvice:
+    found = eviction_advice(known, namespace, name)
     if found is None:
         there = ((each.namespace, each.name) for each in known.snapshot().pods)
         meant = pod_meant(namespace, name, there)
@@ -94,7 +99,7 @@ def _answer(known: Cache, namespace: str, name: str, source: str) -> Unblocking:
     return found
 
 
-def _tell(found: Unblocking, *, as_json: bool) -> None:
+def _tell(found: EvictionAdvice, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
@@ -102,7 +107,7 @@ def _tell(found: Unblocking, *, as_json: bool) -> None:
             standard_output().print(Text(line))
 
 
-def _show(found: Unblocking, *, as_json: bool) -> None:
+def _show(found: EvictionAdvice, *, as_json: bool) -> None:
     """Print the answer. Raises :class:`typer.Exit` with 1 where no pod is worth evicting."""
     _tell(found, as_json=as_json)
     helped = found.node or found.takes or found.reservation is not None or found.plan is not None
@@ -131,8 +136,8 @@ class Evicting:
     """The evictions for one waiting pod; ``look`` reads what the cluster is like now."""
 
     api: ApiServer
-    waiting: Unblocking
-    look: Callable[[], Unblocking | None]
+    waiting: EvictionAdvice
+    look: Callable[[], EvictionAdvice | None]
     evicted: set[str] = field(default_factory=set)
     """UIDs of the pods that this call has evicted."""
 
@@ -157,17 +162,19 @@ class Evicting:
             except ConflictError:
                 continue  # another field of the pod has changed meanwhile
             except ApiFailure as error:
-                raise BadInputError(f"no pod was evicted: no place is reserved: {error}") from error
+                raise BadInputError(
+                    f"no pod was evicted: no reservation was written: {error}"
+                ) from error
             return
         raise BadInputError("no pod was evicted: the pod changes all the time")
 
     def _reserve(self, plan: EvictionPlan, seconds: int) -> None:
         pod = pod_decoder.decode(self.api.get(self._path, timeout=TIMEOUT))
-        kept, today = reservation_of(pod), self.api.today()
+        reservation, today = reservation_of(pod), self.api.today()
         if pod.metadata.uid != self.waiting.uid or pod.spec.node_name:
             raise BadInputError("no pod was evicted: the pod is gone, or has a node now")
-        if kept is not None and kept.lasts(today):
-            raise BadInputError("no pod was evicted: another call reserves a place for the pod")
+        if reservation is not None and reservation.lasts(today):
+            raise BadInputError("no pod was evicted: another call holds a reservation for the pod")
         victims = [PodUid(step.uid) for step in plan.steps]
         value = value_of(PodUid(self.waiting.uid), NodeName(plan.node), today + seconds, victims)
         metadata = {
@@ -181,7 +188,7 @@ class Evicting:
         except ApiFailure as error:
             if not perhaps_done(error):
                 raise
-            unknown = "whether a place is reserved is not known"
+            unknown = "whether the reservation was written is not known"
             raise BadInputError(
                 f"no pod was evicted; {unknown}: {error}; run the command again"
             ) from error
@@ -223,21 +230,21 @@ class Evicting:
         if found.node is not None:
             tell(f"{found.pod} is on {found.node} now")
             return None
-        kept = found.reservation
+        reservation = found.reservation
         if found.undecided:
             self._stop(found.undecided)
-        if kept is None:
+        if reservation is None:
             self._stop("the reservation has ended")
-        if kept.problem:
-            self._stop(kept.problem)
-        left = [step for step in kept.left if step.uid not in self.evicted]
+        if reservation.problem:
+            self._stop(reservation.problem)
+        left = [step for step in reservation.left if step.uid not in self.evicted]
         if left:
             return left[0]
-        until = f"{kept.node} is reserved for {found.pod} until {kept.until}"
+        until = f"{reservation.node} is reserved for {found.pod} until {reservation.until}"
         tell(f"all are evicted; {until}")
         return None
 
-    def _seen(self) -> Unblocking | None:
+    def _seen(self) -> EvictionAdvice | None:
         """What is known now. A failure that passes is tried again, as that of an eviction is."""
         began = time.time()
         while True:

@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, Malformed
-from scheduler_extender.cli.answering import NO_CLAIMS, Look, Told
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.labels import selector_of, selects
 from scheduler_extender.cli.options import Whose
+from scheduler_extender.cli.queries import NO_CLAIMS, Look, Told
+from scheduler_extender.clientlimits import EXPLAIN_SECONDS
 from scheduler_extender.deadline import NO_DEADLINE, within
+from scheduler_extender.explain.answers import Counts, answers_to, by_kind, counts_of
+from scheduler_extender.explain.waitingreasons import WaitingPod, reason_of, waiting_pods
+from scheduler_extender.explain.wording import asked_text, duration
 from scheduler_extender.framework.question import alike
-from scheduler_extender.limits import EXPLAIN_SECONDS
-from scheduler_extender.state.pods.record import PodRecord, asking_record
+from scheduler_extender.state.pods.record import PodRecord, requesting_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
-from scheduler_extender.told.answers import Counts, answers_to, by_kind, counts_of
-from scheduler_extender.told.waiting import WaitingPod, reason_of, waiting_pods
-from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import UNREADABLE, pod_decoder
 from topology.kubeapi.apiserver import ApiError, ApiServer
 from topology.times import age, seconds_of
@@ -60,7 +60,7 @@ def _waiting(look: Look, whose: Whose) -> list[PodRecord]:
     else:
         pods = list(_listed(look, look.api, None if whose.everybody else look.namespace))
     pods.sort(key=lambda pod: (pod.namespace, pod.name))
-    return [pod for pod in pods if selects(wanted, dict(pod.standing.labels))]
+    return [pod for pod in pods if selects(wanted, dict(pod.attributes.labels))]
 
 
 def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRecord]:
@@ -77,10 +77,10 @@ def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRe
     for raw in found:
         try:
             pod = pod_decoder.decode(raw)
-            record = asking_record(pod, MANAGED)
+            record = requesting_record(pod, MANAGED)
         except UNREADABLE:
             continue  # the API server would not store it: a field of a newer kind
-        if record is None or record.node is not None or record.deleting or record.ended:
+        if record is None or record.node is not None or record.terminating or record.ended:
             continue
         yield look.cluster.pod(record.uid) or record
 

@@ -23,29 +23,29 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, asks_for_any
-from scheduler_extender.cli.answering import NO_CLAIMS, described
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
 from scheduler_extender.cli.inputs import cluster_file, pod_meant, standard_output
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Where
+from scheduler_extender.cli.queries import NO_CLAIMS, described
+from scheduler_extender.clientlimits import EXPLAIN_SECONDS
 from scheduler_extender.deadline import within
-from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.files.podfile import notes_on
-from scheduler_extender.files.podtemplates import pods_made_by
-from scheduler_extender.kube.owners import POD_WORDS, kind_named, owners_of, pods_of, workload
-from scheduler_extender.kube.reading import one_look
-from scheduler_extender.limits import EXPLAIN_SECONDS
-from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.pods.record import PodRecord, asking_record
-from scheduler_extender.told.explanation import (
+from scheduler_extender.explain.explanation import (
     NOT_ALL_ASKED,
     Explanation,
     Unreadable,
     explanation_of,
 )
-from scheduler_extender.told.placed import Written, written_on
-from scheduler_extender.told.words import listed
+from scheduler_extender.explain.placedpod import Written, written_on
+from scheduler_extender.explain.wording import listed
+from scheduler_extender.files.clusterfile import read_pod
+from scheduler_extender.files.podfile import notes_on
+from scheduler_extender.files.podtemplates import pods_made_by
+from scheduler_extender.kube.owners import POD_WORDS, kind_named, owners_of, pods_of, workload
+from scheduler_extender.kube.reading import one_look
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.pods.record import PodRecord, requesting_record
 from topology.core.placement import Verdict
 from topology.kubeapi.apiserver import ApiError, ApiServer, NotFoundError, path
 
@@ -255,7 +255,7 @@ def _pods(api: ApiServer, namespace: str, name: str) -> Iterator[tuple[str, str]
 def _read(manifest: dict[str, Any]) -> tuple[PodRecord, dict[str, Any]] | None:
     """The record of a pod, and its manifest; None where it asks for no GPUs."""
     try:
-        record = asking_record(read_pod(manifest), MANAGED)
+        record = requesting_record(read_pod(manifest), MANAGED)
     except ValueError as error:
         name = (manifest.get("metadata") or {}).get("name", "")
         raise BadInputError(f"pod {name}: {error}") from error

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from scheduler_extender.told.nodes import MEANINGS, NodeState, tally, totals
+from scheduler_extender.explain.gpustates import MEANINGS, NodeState, tally, totals
 from scheduler_extender.web.drawing import mark, tile
 from scheduler_extender.web.html import static_file
 
@@ -47,7 +47,7 @@ def picture(nodes: Sequence[NodeState], title: str) -> str:
         members = list(group)
         parts.append(_text(MARGIN, y + 16, kind, size=14))
         uses = totals(members).uses
-        used = f"{tally(uses)['held']} of {uses.total()} GPUs in use"
+        used = f"{tally(uses)['in use']} of {uses.total()} GPUs in use"
         parts.append(_text(WIDTH - MARGIN, y + 16, used, anchor="end", colour="quiet"))
         y += HEAD
         for i, node in enumerate(members):

@@ -21,6 +21,7 @@ import msgspec
 import urllib3
 
 from scheduler_extender.annotations import PLACEMENT, PREFIX, Malformed
+from scheduler_extender.explain.gpustates import NodeState, node_state
 from scheduler_extender.simulator.asking import Picked
 from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.cluster import PlayedCluster
@@ -28,7 +29,6 @@ from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.faults import AT_ONCE, Faults
 from scheduler_extender.simulator.pods import Job, Manifest, PodEntry
 from scheduler_extender.simulator.scene import Observer, Scene
-from scheduler_extender.told.nodes import NodeState, node_state
 from scheduler_extender.wire import (
     BindingArgs,
     BindingResult,
@@ -103,7 +103,7 @@ class Placing(Observer):
 
     def states(self) -> list[NodeState]:
         """How the GPUs stand now."""
-        return [node_state(self._extender.cluster.facts(name)) for name in self._nodes]
+        return [node_state(self._extender.cluster.node_info(name)) for name in self._nodes]
 
     def overcommitted(self) -> int:
         """GPUs whose pods may use more memory than there is, by what they say, or else by their

@@ -10,14 +10,14 @@ from rich.text import Text
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.demo.placing import Outcome
+from scheduler_extender.explain.answers import answers_to, counts_of
+from scheduler_extender.explain.gpustates import NodeState, tally, totals
+from scheduler_extender.explain.waitingreasons import queues, reason_of, waiting_pods
+from scheduler_extender.explain.wording import asked_text
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.terminal import column, table
-from scheduler_extender.told.answers import answers_to, counts_of
-from scheduler_extender.told.nodes import NodeState, tally, totals
-from scheduler_extender.told.waiting import queues, reason_of, waiting_pods
-from scheduler_extender.told.words import asked_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
     shown.add_column(style="bold")
     shown.add_column(overflow="fold")
     shown.add_row("placed", f"{len(placed)} of {len(play.outcomes)} pods")
-    shown.add_row("GPUs in use", f"{tally(uses)['held']} of {uses.total()}")
+    shown.add_row("GPUs in use", f"{tally(uses)['in use']} of {uses.total()}")
     broken = sum(outcome.wrong for outcome in promised)
     shown.add_row("promises", f"{len(promised)}{kinds}; broken: {broken}")
     shown.add_row("median answer", times)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scheduler_extender.annotations import UNASKED
 from scheduler_extender.doctor.findings import Finding, fail, ok, unseen, warn
-from scheduler_extender.doctor.installed import (
+from scheduler_extender.doctor.installationchecks import (
     DOOR,
     certificates,
     extender,
@@ -15,17 +15,17 @@ from scheduler_extender.doctor.installed import (
     resource,
     scheduler,
 )
-from scheduler_extender.doctor.onnodes import agents, clocks, features, kubelets, plugin
-from scheduler_extender.doctor.seen import (
+from scheduler_extender.doctor.nodechecks import agents, clocks, features, kubelets, plugin
+from scheduler_extender.doctor.observations import (
     PROBE,
     Seen,
     Unseen,
     there,
 )
+from scheduler_extender.explain.answers import counts_of
+from scheduler_extender.explain.groupfit import judge
+from scheduler_extender.explain.wording import listed
 from scheduler_extender.files import podfile
-from scheduler_extender.told.answers import counts_of
-from scheduler_extender.told.together import judge
-from scheduler_extender.told.words import listed
 
 BY_NAME = "docs/dra.md#by-the-name-of-the-deviceclass"
 

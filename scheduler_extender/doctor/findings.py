@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from scheduler_extender.told import Struct
+from scheduler_extender.explain import Struct
 
 
 class State(Enum):

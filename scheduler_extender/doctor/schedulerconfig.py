@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scheduler_extender.doctor.findings import Finding, fail, ok, warn
-from scheduler_extender.doctor.seen import Json, at
-from scheduler_extender.told.words import listed
+from scheduler_extender.doctor.observations import Json, at
+from scheduler_extender.explain.wording import listed
 from topology.yamltext import YamlTextError, documents
 
 KIND = "KubeSchedulerConfiguration"

@@ -10,7 +10,7 @@ from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
 
-REMEMBERED_PODS = 4096
+CACHED_PODS = 4096
 
 
 class FileBinder:
@@ -29,7 +29,7 @@ class FileBinder:
         with self._lock:
             self._seen[record.uid] = record
             self._seen.move_to_end(record.uid)
-            while len(self._seen) > REMEMBERED_PODS:
+            while len(self._seen) > CACHED_PODS:
                 self._seen.popitem(last=False)
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:

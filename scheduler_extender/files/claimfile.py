@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scheduler_extender.annotations import MANAGED, Asks, Malformed, of_claims, parse
+from scheduler_extender.annotations import MANAGED, Malformed, PodRequest, of_claims, parse
+from scheduler_extender.explain.groupfit import Wanted
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import PodFileError, asks_for_gpus, items_in, read
 from scheduler_extender.files.podtemplates import ARGO, KSERVE, mapping, name_in, pods_made_by
 from scheduler_extender.quantities import quantity
-from scheduler_extender.told.together import Wanted
 from topology.core.alternatives import Address
 from topology.core.dra import DRIVER
 from topology.core.requests import Role
@@ -85,7 +85,7 @@ def _alike(item: object, wanted: Wanted) -> Iterator[dict[str, Any]]:
     for manifest, *_ in pods_made_by(item):
         if asks_for_gpus(manifest):
             asks = parse(read_pod(manifest))
-            if isinstance(asks, Asks) and asks.request.alone == wanted.request.alone:
+            if isinstance(asks, PodRequest) and asks.request.alone == wanted.request.alone:
                 yield manifest
 
 

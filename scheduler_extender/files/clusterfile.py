@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import MANAGED, managed_among
+from scheduler_extender.explain.placedpod import Written, written_on
 from scheduler_extender.files.machinegroups import (
     MAX_GROUPED,
     Allocatable,
@@ -27,10 +28,9 @@ from scheduler_extender.files.machinegroups import (
 )
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.pods.attributes import amounts_of
 from scheduler_extender.state.pods.budgets import KIND, Budget, BudgetObject, budget_of
-from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_record
-from scheduler_extender.state.pods.standing import amounts_of
-from scheduler_extender.told.placed import Written, written_on
+from scheduler_extender.state.pods.record import PodRecord, pod_record, requesting_record
 from scheduler_extender.wire import Node, Pod
 from topology.codec import API_VERSION, Record, decode, shortened
 from topology.core.devices import NodeName, PodUid
@@ -148,10 +148,10 @@ class _Objects:
 
     def _take_pod(self, item: Any) -> None:
         pod = _pod(item)
-        known = pod_record(pod, MANAGED, trusted=True) or asking_record(pod, MANAGED)
+        known = pod_record(pod, MANAGED, trusted=True) or requesting_record(pod, MANAGED)
         if known is not None and known.of_claims is None:
             self._pods.append(known)
-        elif known is not None and not (known.node or known.deleting or known.ended):
+        elif known is not None and not (known.node or known.terminating or known.ended):
             self._claiming.append(known)
         placement = written_on(pod)
         if placement is not None:
@@ -347,7 +347,7 @@ def feed(cluster: Cache, content: ClusterFile) -> None:
     cluster.budgets = content.budgets
 
 
-def in_flight(content: ClusterFile) -> str:
+def assumed(content: ClusterFile) -> str:
     """That running pods of the file count as in flight, and why; empty where none does."""
     shown = {
         allocation.pod_uid

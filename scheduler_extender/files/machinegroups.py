@@ -63,8 +63,8 @@ class _Sharing(BaseModel):
         """The node with its GPUs shared so."""
         refuses = self.fail_requests_greater_than_one
         served = GpuResource(self.resource, self.strategy, self.replicas, refuses)
-        facts = replace(node.allocator, policy=self.policy)
-        return replace(node, resources=(served,), allocator=facts)
+        config = replace(node.allocator, policy=self.policy)
+        return replace(node, resources=(served,), allocator=config)
 
 
 class MachineGroup(BaseModel):

@@ -16,12 +16,14 @@ from scheduler_extender.annotations import (
     OURS_TO_WRITE,
     PREFIX,
     UNASKED,
-    Asks,
     Malformed,
+    PodRequest,
     is_unasked,
     parse,
 )
 from scheduler_extender.exclusive import containers_with_roles
+from scheduler_extender.explain.groupfit import Wanted
+from scheduler_extender.explain.wording import listed, not_joined
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podtemplates import (
     ARGO,
@@ -34,10 +36,8 @@ from scheduler_extender.files.podtemplates import (
     pods_made_by,
 )
 from scheduler_extender.quantities import cut, quantity
-from scheduler_extender.state.pods.selecting import destinations_of
-from scheduler_extender.state.pods.standing import Standing, asks_of
-from scheduler_extender.told.together import Wanted
-from scheduler_extender.told.words import listed, not_joined
+from scheduler_extender.state.pods.attributes import SchedulingAttributes, requests_of
+from scheduler_extender.state.pods.selecting import eligible_nodes_of
 from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
 from topology.core.requests import GpuRequest
@@ -196,12 +196,14 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
     if asks is None:
         raise NoPodError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     written = [*notes_on(_kind_of(item), made.pod, made.outside), *_ineffective(pod)]
-    written += filter(None, [not_joined(asks.request, asks.membership)])
+    written += filter(None, [not_joined(asks.request, asks.group_ref)])
     notes = tuple(written[:MAX_NOTES])
-    name, going = pod.metadata.name, destinations_of(pod.spec)
-    asked = asks_of(pod, MANAGED)
-    standing = Standing(priority=pod.spec.priority or 0, asks=asked, destinations=going)
-    return Wanted(name, asks.request, notes, asks.membership, standing, made.copies or 1)
+    name, going = pod.metadata.name, eligible_nodes_of(pod.spec)
+    asked = requests_of(pod, MANAGED)
+    attributes = SchedulingAttributes(
+        priority=pod.spec.priority or 0, requests=asked, eligible_nodes=going
+    )
+    return Wanted(name, asks.request, notes, asks.group_ref, attributes, made.copies or 1)
 
 
 def _counted(item: object, made: Made, asked: Wanted) -> Wanted:
@@ -209,7 +211,7 @@ def _counted(item: object, made: Made, asked: Wanted) -> Wanted:
     groups = mapping(mapping(item).get("spec")).get("replicas")
     if made.copies is None:
         said = "how many pods it makes is not known, so one is judged"
-    elif asked.membership is None or not asked.membership.group.name.startswith(LWS_GROUP):
+    elif asked.group_ref is None or not asked.group_ref.group.name.startswith(LWS_GROUP):
         return asked
     elif isinstance(groups, int) and groups > 1:
         said = f"it makes {groups:,} groups, and only one is judged"
@@ -288,7 +290,7 @@ def _no_pod(items: list[object]) -> str:
 def _left_out(item: object) -> Iterator[str]:
     """Whether the object makes pods that ask for something else than the one that is read."""
     read = (parse(read_pod(pod)) for pod, *_ in pods_made_by(item) if asks_for_gpus(pod))
-    requests = [each.request if isinstance(each, Asks) else each for each in read]
+    requests = [each.request if isinstance(each, PodRequest) else each for each in read]
     others = [request for request in requests[1:] if request != requests[0]]
     if others:
         told = ", ".join(r.text for r in others if isinstance(r, GpuRequest))

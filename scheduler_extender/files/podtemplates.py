@@ -11,7 +11,7 @@ of a replicated Job and the parallelism of each.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from scheduler_extender.membership import JOB_LABEL, SOURCES
+from scheduler_extender.groupreference import JOB_LABEL, SOURCES
 from topology.codec import shortened
 
 _LOOPS = ("withItems", "withParam", "withSequence")

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from scheduler_extender.files.clusterfile import SNAPSHOT, SNAPSHOT_VERSION
-from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
+from scheduler_extender.groupreference import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.attributes import quantities_of
 from scheduler_extender.state.pods.budgets import budget_manifest
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
-from scheduler_extender.state.pods.standing import quantities_of
 from topology import codec
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
@@ -34,7 +34,7 @@ def cluster_file(cluster: Cache) -> Iterator[bytes]:
     unbound = [snapshot.waiting[pod.uid] for pod in snapshot.unbound]  # as the API server has them
     pods = [*unbound, *(pod for node in nodes for pod in node.pods.every)]
     here = {pod.uid for pod in pods} - {pod.uid for pod in unbound}
-    kinds = {pod.membership.domain for pod in pods if pod.membership is not None}
+    kinds = {pod.group_ref.domain for pod in pods if pod.group_ref is not None}
     rest = [_document(manifest_of(pod)) for pod in unbound]
     rest += [_document(budget_manifest(budget)) for budget in budgets or ()]
     head = HEAD if budgets is not None else HEAD + NO_BUDGETS
@@ -48,7 +48,7 @@ def _labels(kinds: set[str | None]) -> set[str]:
 
 
 def _pieces(
-    head: str, nodes: Sequence[NodeFacts], here: set[PodUid], rest: list[bytes], labels: set[str]
+    head: str, nodes: Sequence[NodeInfo], here: set[PodUid], rest: list[bytes], labels: set[str]
 ) -> Iterator[bytes]:
     yield f"{head}\n".encode()
     for node in nodes:
@@ -69,7 +69,7 @@ def _pieces(
     yield from rest
 
 
-def _node(node: NodeFacts, labels: Mapping[str, str]) -> dict[str, Any]:
+def _node(node: NodeInfo, labels: Mapping[str, str]) -> dict[str, Any]:
     """A Node with these labels, cordoned and tainted if it is, and with what is given out of it.
 
     Where the Node object was known it says so, so that its labels are taken for all that there are.
@@ -88,26 +88,26 @@ def _node(node: NodeFacts, labels: Mapping[str, str]) -> dict[str, Any]:
     return manifest
 
 
-def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:
+def _as_shown(pod: PodRecord, node: NodeInfo) -> PodRecord:
     """A pod that an earlier report has shown runs, whatever its own status says so far.
 
     Refused pods stay refused where they keep the node from taking pods now.
     """
-    shown = pod.uid in node.pods.reported and pod.phase == "Pending"
+    shown = pod.uid in node.pods.acknowledged and pod.phase == "Pending"
     asked = pod.request
     if pod.refusal and not (isinstance(asked, GpuRequest) and node.refusing(asked)):
         pod = replace(pod, refusal=None)  # it counts no more; a file does not tell how old it is
     return replace(pod, phase="Running") if shown else pod
 
 
-def _unusable(node: NodeFacts) -> str:
+def _unusable(node: NodeInfo) -> str:
     """Why the service promises nothing on the node, where a file could not say so."""
     if node.topology is None or node.report is None:
         return node.record.problem or "no topology report"
     return "its GPUs are served by DRA only" if node.unserved else ""
 
 
-def _notes(node: NodeFacts) -> Iterator[str]:
+def _notes(node: NodeInfo) -> Iterator[str]:
     if _unusable(node):
         yield f"left out, {_unusable(node)}"
     if node.record.stale:
@@ -116,8 +116,8 @@ def _notes(node: NodeFacts) -> Iterator[str]:
         for kind, backoff in backoffs.of_kind.items():
             said = f"{len(backoff.refusals)} pods in a row that ask {kind.text}: {backoff.reason}"
             yield f"its kubelet refused {said}"
-    if node.pods.departed:
-        gone = len(node.pods.departed)
+    if node.pods.terminated:
+        gone = len(node.pods.terminated)
         yield f"{gone} pods ended before any report showed them, and are left out"
 
 

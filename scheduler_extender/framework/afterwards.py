@@ -11,16 +11,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.framework.decision import places
-from scheduler_extender.framework.evaluator import evaluate, facts_for
+from scheduler_extender.framework.decision import pod_capacity
+from scheduler_extender.framework.evaluator import evaluate, info_for
 from scheduler_extender.framework.groupquestion import for_its_members
 from scheduler_extender.framework.members import Member, member_of
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.setrules import SET_RULES
-from scheduler_extender.membership import NODE
+from scheduler_extender.groupreference import NODE
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.devices import PodUid
 from topology.core.placement import Rejection
 from topology.core.requests import GpuRequest
@@ -48,8 +48,8 @@ class Afterwards:
     ) -> None:
         self._question, pod = question, question.pod
         assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
-        self._snapshot = snapshot.with_facts(facts_for(snapshot, question))
-        self._member = member_of(snapshot, pod.uid, pod.membership, pod.request)
+        self._snapshot = snapshot.with_node_infos(info_for(snapshot, question))
+        self._member = member_of(snapshot, pod.uid, pod.group_ref, pod.request)
         self.request = pod.request if self._member is None else self._member.request
         self._deadline = deadline
         self.of_set = [
@@ -60,9 +60,9 @@ class Afterwards:
 
     def on(
         self,
-        facts: NodeFacts,
+        info: NodeInfo,
         gone: frozenset[PodUid] = frozenset(),
-        others: Collection[NodeFacts] = (),
+        others: Collection[NodeInfo] = (),
     ) -> Joining:
         """What is said about a node with these facts, from which pods have ``gone``, beside
         ``others`` that have other facts, too.
@@ -71,32 +71,32 @@ class Afterwards:
         """
         if not self.of_set:
             return Joining()
-        name, then = facts.name, self._snapshot.with_facts([facts, *others])
+        name, then = info.name, self._snapshot.with_node_infos([info, *others])
         question = replace(self._question, gone={name: gone})
         here = self._sorted_out(then, question, [name])
         group = here.group
         domain = None if group is None else group.domains[0]
         if group is not None and self._member is not None and name in here.passed:
-            rivals = self._rivals_of(self._member, domain, group.keeps and bool(gone))
+            rivals = self._rivals_of(self._member, domain, group.reserves and bool(gone))
             if rivals:
                 here = self._sorted_out(then, question, [name, *rivals])
         why = next(why for why, names in here.by_reason.items() if name in names)
         return Joining(domain, why)
 
-    def beside(self, facts: NodeFacts) -> int:
+    def beside(self, info: NodeInfo) -> int:
         """How many more members of its group that wait surely get a place on a node of these facts
         beside the pod; 0 where there is no time to count them."""
         member = self._member
-        if member is None or member.membership.domain is None or not member.minds_groups:
+        if member is None or member.group_ref.domain is None or not member.minds_groups:
             return 0
-        size = member.membership.size or 1
-        come = self._snapshot.standing(member.membership, member.uid).have_come(size)
+        size = member.group_ref.size or 1
+        come = self._snapshot.group_status(member.group_ref, member.uid).have_come(size)
         # A place yields to the pod, and not to each of its siblings.
-        then = self._snapshot.with_facts([facts])
-        facts = then.with_facts(for_its_members(then, member)).facts(facts.name)
+        then = self._snapshot.with_node_infos([info])
+        info = then.with_node_infos(for_its_members(then, member)).node_info(info.name)
         try:
             with self._deadline.enforced():
-                fitting = places(facts, member.request, self._snapshot.settings, size - come)
+                fitting = pod_capacity(info, member.request, self._snapshot.settings, size - come)
         except OutOfTimeError:
             return 0
         return max(0, fitting - 1)
@@ -113,8 +113,8 @@ class Afterwards:
     def _rivals_of(self, member: Member, domain: str | None, all_of_them: bool) -> list[str]:
         """A node of the best other domain to which the gang may go as things are; or of all, where
         another one may be the best then."""
-        started = self._snapshot.standing(member.membership, member.uid).living
-        if not member.membership.gang or member.membership.domain is None or started:
+        started = self._snapshot.group_status(member.group_ref, member.uid).living
+        if not member.group_ref.gang or member.group_ref.domain is None or started:
             return []
         others = {d: name for d, name in self._passing(member).items() if d != domain}
         if all_of_them:
@@ -136,7 +136,7 @@ class Afterwards:
             results = evaluate(self._snapshot, question, None, self._deadline)
             if results.late:
                 raise OutOfTimeError
-            domains = self._snapshot.domains(member.membership.domain or NODE).of
+            domains = self._snapshot.domains(member.group_ref.domain or NODE).of
             passed = [name for name in results.passed if name in domains]
             self._one_of_each = {domains[name]: name for name in reversed(passed)}
         return self._one_of_each

@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from topology.core.devices import Bytes, Mask
+from topology.core.devicesets import only
 from topology.core.dra import first_published
+from topology.core.guaranteedcapacity import RequestClass, guaranteed_placements
 from topology.core.links import LinkKind
 from topology.core.memo import Memo
 from topology.core.mig import MIG
 from topology.core.placement import Rejection
-from topology.core.pools import only
 from topology.core.requests import Constraints, gpu_request
 from topology.core.shape import Shape
-from topology.core.worth import RequestClass, promises
 
 NVLINKED = Constraints(link=LinkKind.NVLINK)
 # A required constraint that any GPU meets that is not sick.
@@ -51,54 +51,55 @@ class Capacities:
         self._settings = settings
         self._known = Memo[Hashable, Capacity]()
 
-    def of(self, facts: NodeFacts) -> Capacity:
+    def of(self, info: NodeInfo) -> Capacity:
         """What a node can still promise of its GPUs, by the code that decides about pods.
 
         GPUs that MIG splits are not counted, and a node with shared GPUs is never a whole node.
         Raises whatever a fault of ours raises.
         """
-        if facts.topology is None or facts.node_object.cordoned:
+        if info.topology is None or info.node_object.cordoned:
             return Capacity()
-        topology = facts.topology
+        topology = info.topology
         if not topology.allocator.by_number:  # claims get what a number would
             topology = first_published(topology, ())
-            facts = replace(facts, record=replace(facts.record, topology=topology))
+            info = replace(info, record=replace(info.record, topology=topology))
         names = [served.name for served in topology.resources if served.strategy != MIG]
-        return sum((self._of(facts, name) for name in names), Capacity())
+        return sum((self._of(info, name) for name in names), Capacity())
 
-    def _of(self, facts: NodeFacts, resource: str) -> Capacity:
-        key = (resource, facts.key(resource))
+    def _of(self, info: NodeInfo, resource: str) -> Capacity:
+        key = (resource, info.key(resource))
         capacity = self._known.get(key)
         if capacity is None:
-            capacity = self._work_out(facts, resource)
+            capacity = self._work_out(info, resource)
             self._known.put(key, capacity)
         return capacity
 
-    def _work_out(self, facts: NodeFacts, resource: str) -> Capacity:
-        offer = facts.offer(resource)
+    def _work_out(self, info: NodeInfo, resource: str) -> Capacity:
+        offer = info.offer(resource)
         if isinstance(offer, Rejection):
             return Capacity()
         size = len(offer.topology.gpus)
-        whole = offer.availability.width == 1 and self._takes(facts, resource, size, ANY_GPU)
-        return Capacity(self._many(facts, offer, PAIR), self._many(facts, offer, QUAD), int(whole))
+        whole = offer.availability.width == 1 and self._takes(info, resource, size, ANY_GPU)
+        return Capacity(self._many(info, offer, PAIR), self._many(info, offer, QUAD), int(whole))
 
-    def _many(self, facts: NodeFacts, offer: Offer, count: int) -> int:
+    def _many(self, info: NodeInfo, offer: Offer, count: int) -> int:
         """How many placements of so many GPUs can be promised; 0 if the first one is not.
 
-        The number of the others is the *worth* of scores (:mod:`topology.core.worth`): expected
-        over all that the node may hand out, rounded down. Pods on their way take theirs first.
+        The number of the others is the *guaranteed capacity* of scores
+        (:mod:`topology.core.guaranteedcapacity`): expected over all that the node may hand out,
+        rounded down. Pods on their way take theirs first.
         """
-        if not self._takes(facts, offer.resource.name, count, NVLINKED):
+        if not self._takes(info, offer.resource.name, count, NVLINKED):
             return 0
         now, kubelet = offer.availability, offer.kubelet
         healthy: Mask = kubelet.shape.all_gpus & ~now.sick
         free = only(now.free, healthy, now.width)
-        many = int(promises(kubelet, free, RequestClass(count, NVLINKED)))
+        many = int(guaranteed_placements(kubelet, free, RequestClass(count, NVLINKED)))
         return max(1, min(many, now.devices_left // count))
 
-    def _takes(self, facts: NodeFacts, resource: str, count: int, constraints: Constraints) -> bool:
+    def _takes(self, info: NodeInfo, resource: str, count: int, constraints: Constraints) -> bool:
         """Whether the node would promise this to the next pod."""
-        decision = decide(facts, gpu_request(count, constraints, resource=resource), self._settings)
+        decision = decide(info, gpu_request(count, constraints, resource=resource), self._settings)
         assessed = decision.assessment
         return decision.rejection is None and assessed is not None and assessed.verdict.holds
 

@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler_extender.framework.outcomes import arrival
-from scheduler_extender.framework.rule import UNDECIDED, AskedNode
+from scheduler_extender.framework.rule import UNDECIDED, NodeEvaluation
 from scheduler_extender.framework.rules import RULES
 from scheduler_extender.framework.rules.promises import breaks_unseen
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core import scoring
 from topology.core.placement import Rejection
 from topology.core.requests import GpuRequest
-from topology.core.scoring import Prospect, RequestClasses
+from topology.core.scoring import PlacementCost, RequestClasses
 
 
-def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
+def decide(info: NodeInfo, request: GpuRequest, settings: Settings) -> Decision:
     """The answer of one node. Every rule is asked, and every refusal is kept.
 
     A refusal that no eviction can turn goes before those that one may: kube-scheduler is told that
     evictions help only where no rule says otherwise.
     """
-    node = AskedNode(facts, request, settings, decide)
+    node = NodeEvaluation(info, request, settings, decide)
     for rule in RULES:
         why = rule.check(node)
         if why is not None:
@@ -39,26 +39,26 @@ def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decisio
     return Decision(told, node.assessed, tuple(each for each in found if each is not told))
 
 
-def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
+def undecided(info: NodeInfo, request: GpuRequest) -> Decision:
     """The answer of a node about which deciding failed, or for which there was no time.
 
     Only what cannot break a promise passes.
     """
-    return Decision(UNDECIDED if request.required else breaks_unseen(facts, request))
+    return Decision(UNDECIDED if request.required else breaks_unseen(info, request))
 
 
-def prospect(
-    facts: NodeFacts, request: GpuRequest, decision: Decision, classes: RequestClasses
-) -> Prospect:
+def placement_cost(
+    info: NodeInfo, request: GpuRequest, decision: Decision, classes: RequestClasses
+) -> PlacementCost:
     """What placing the request on a node that passes would cost and give, whatever the weights."""
-    offer = facts.last_offer(request.resource)
+    offer = info.last_offer(request.resource)
     if decision.assessment is None or isinstance(offer, Rejection):
-        return Prospect(scoring.UNKNOWN)
+        return PlacementCost(scoring.UNKNOWN)
     kubelet, available = offer.kubelet, offer.availability
-    return scoring.prospect(kubelet, available, request.alone, decision.assessment, classes)
+    return scoring.placement_cost(kubelet, available, request.alone, decision.assessment, classes)
 
 
-def places(facts: NodeFacts, request: GpuRequest, settings: Settings, most: int) -> int:
+def pod_capacity(info: NodeInfo, request: GpuRequest, settings: Settings, most: int) -> int:
     """How many pods of this request the node surely takes, one after the other; at most ``most``.
 
     Each is decided about with those before it bound and not reported: a later report shows one of
@@ -66,30 +66,30 @@ def places(facts: NodeFacts, request: GpuRequest, settings: Settings, most: int)
     the places) decisions are enough for each verdict. Nothing is counted on a node without a usable
     record.
     """
-    decision, taken = decide(facts, request, settings), 0
+    decision, taken = decide(info, request, settings), 0
     alone = request.alone
     while taken < most and decision.rejection is None and decision.assessment is not None:
         next_one = arrival(alone, decision)
-        alike = _alike_after(facts, alone, settings, next_one, most - taken - 1)
+        alike = _alike_after(info, alone, settings, next_one, most - taken - 1)
         taken += 1 + alike
         if taken < most:
-            facts = with_arrivals(facts, (replace(next_one, count=1 + alike),))
-            decision = decide(facts, alone, settings)
+            info = with_arrivals(info, (replace(next_one, count=1 + alike),))
+            decision = decide(info, alone, settings)
     return taken
 
 
 def _alike_after(
-    facts: NodeFacts, request: GpuRequest, settings: Settings, next_one: Arrivals, most: int
+    info: NodeInfo, request: GpuRequest, settings: Settings, next_one: Arrivals, most: int
 ) -> int:
     """The largest number of arrivals, at most ``most``, that leaves the answer unchanged."""
 
     def the_same(count: int) -> bool:
-        later = with_arrivals(facts, (replace(next_one, count=count),))
+        later = with_arrivals(info, (replace(next_one, count=count),))
         decision = decide(later, request, settings)
         passes = decision.rejection is None and decision.assessment is not None
         return passes and arrival(request, decision) == next_one
 
-    at_least, too_many = 0, min(most, _most_left(facts, request)) + 1
+    at_least, too_many = 0, min(most, _most_left(info, request)) + 1
     step = 1
     while too_many - at_least > 1:
         middle = min(at_least + step, too_many - 1)
@@ -100,9 +100,9 @@ def _alike_after(
     return at_least
 
 
-def _most_left(facts: NodeFacts, request: GpuRequest) -> int:
+def _most_left(info: NodeInfo, request: GpuRequest) -> int:
     """Upper bound on arrivals that still leave devices for one more."""
-    offer, each = facts.offer(request.resource), request.effective_count
+    offer, each = info.offer(request.resource), request.effective_count
     if isinstance(offer, Rejection) or not each:
         return 0
     return max(0, offer.availability.devices_left // each - 1)

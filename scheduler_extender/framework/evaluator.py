@@ -6,7 +6,7 @@
 3. The node's facts for this question: without the pod itself and whatever is taken to have gone,
    and with the devices that the pod's own claims have or will have.
 4. The node's own answer on these facts (:func:`.decision.decide`), remembered by equal nodes.
-5. On top of these answers: blind watches, and ``--refusals possible``.
+5. On top of these answers: stale watches, and ``--refusals possible``.
 6. Rules of the set of nodes that the pod may be sent to: the pod's group. A node that is closed to
    the pod by its selector, a taint or a cordon is asked for its own answer, and no rule of the set
    counts it.
@@ -21,15 +21,15 @@ from dataclasses import replace
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.claims import ask_by_claims, counted
-from scheduler_extender.framework.equivalence import Answers, ask
+from scheduler_extender.framework.equivalence import NodeAnswers, ask
 from scheduler_extender.framework.members import member_of
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.framework.setrules import SET_RULES
-from scheduler_extender.state.answers.classes import State
+from scheduler_extender.state.answers.classes import ClassId
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
 from topology.core.placement import NO_REPORT, Reason, Rejection
@@ -48,7 +48,7 @@ def evaluate(
     has none for its node's own answer, since kube-scheduler would start again; its group has as
     long as a verb has, and else the bind is refused.
     """
-    names = [facts.name for facts in snapshot.nodes] if names is None else names
+    names = [info.name for info in snapshot.nodes] if names is None else names
     pod, request = question.pod, question.request or question.pod.request
     if isinstance(request, Malformed):
         why = Rejection(request.reason, False, Reason.MALFORMED)
@@ -56,21 +56,21 @@ def evaluate(
     refused, left = refused_by_name(snapshot, question, names)
     open_to, closed = _open(snapshot, question, refused, left, deadline)
     binds = question.purpose is Purpose.BIND
-    facts = snapshot.facts(NodeName(names[0])) if binds else None
-    allocated = facts is not None and facts.allocates_before_bind
-    if facts is not None and allocated:
-        request = counted(facts, pod, request)
-    member = member_of(snapshot, pod.uid, pod.membership, request)
+    info = snapshot.node_info(NodeName(names[0])) if binds else None
+    allocated = info is not None and info.allocates_before_bind
+    if info is not None and allocated:
+        request = counted(info, pod, request)
+    member = member_of(snapshot, pod.uid, pod.group_ref, request)
     if member is not None and allocated:
         # Nobody comes before a pod that has its devices, and all members of its gang have theirs.
-        member = replace(member, alone=member.membership.gang)
+        member = replace(member, alone=member.group_ref.gang)
     elif member is not None:
         # Where a bind is decided again, siblings that have come since are not expected a second
         # time.
         known = question.request if binds else None
         fewer = known is not None and known.company < member.request.company
         request = known if known is not None and fewer else member.request
-    asked = snapshot.with_facts(facts_for(snapshot, question, left))
+    asked = snapshot.with_node_infos(info_for(snapshot, question, left))
     results = Results(question, request, asked, refused, frozenset(closed), member=member)
     results.late = frozenset(refused.get(UNDECIDED, ()))
     of_set = [found for rule in SET_RULES if (found := rule.of_set(question, member))]
@@ -87,22 +87,22 @@ def evaluate(
     return results
 
 
-def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterator[Answers]:
+def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterator[NodeAnswers]:
     """The nodes' own answers, those together that are asked for the same."""
     question, snapshot, request = results.question, results.asked, results.request
-    scores, counts = question.scores, question.counts
+    scores, cached = question.scores, question.cached
     binds = question.purpose is Purpose.BIND
     if question.pod.of_claims is not None and not binds:
         yield from ask_by_claims(results, names, deadline)
         return
-    answers = ask(snapshot, request, names, deadline, scores=scores, counts=counts)
+    answers = ask(snapshot, request, names, deadline, scores=scores, cached=cached)
     refused_here = binds and any(each.rejection for each in answers.decisions.values())
     member = results.member
     if refused_here and request.in_company and member is not None and member.is_begun(snapshot):
         # A refusal would surely leave the gang bound in part, and the siblings that are still to
         # come are decided with this bind counted.
         results.request = request.alone
-        answers = ask(snapshot, request.alone, names, counts=False)
+        answers = ask(snapshot, request.alone, names, cached=False)
     yield answers
 
 
@@ -110,14 +110,14 @@ def refused_by_name(
     snapshot: Snapshot, question: Question, names: Sequence[str]
 ) -> tuple[dict[Rejection | None, list[str]], Sequence[str]]:
     """The nodes that are refused before they are asked, and those that are left."""
-    rules = [found for rule in SET_RULES if (found := rule.by_node(question, snapshot))]
+    rules = [found for rule in SET_RULES if (found := rule.pre_filter(question, snapshot))]
     if not rules:
         return {}, names
     refused: dict[Rejection | None, list[str]] = {}
     left = []
     for name in names:
-        facts = snapshot.facts(NodeName(name))
-        why = next(filter(None, (refuses(facts) for refuses in rules)), None)
+        info = snapshot.node_info(NodeName(name))
+        why = next(filter(None, (refuses(info) for refuses in rules)), None)
         if why is None:
             left.append(name)
         else:
@@ -125,30 +125,32 @@ def refused_by_name(
     return refused, left
 
 
-def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeFacts], bool]:
+def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeInfo], bool]:
     """Whether kube-scheduler may send a pod to a node, and no rule refuses the node before it is
     asked: for those who ask nodes as they would be (:class:`.Trials`)."""
     question = Question(pod, Purpose.PREEMPT)
-    rules = [found for rule in SET_RULES if (found := rule.by_node(question, snapshot))]
-    destinations = pod.standing.destinations
-    return lambda facts: (
-        facts.is_one_of(destinations) and not any(refuses(facts) for refuses in rules)
+    rules = [found for rule in SET_RULES if (found := rule.pre_filter(question, snapshot))]
+    eligible_nodes = pod.attributes.eligible_nodes
+    return lambda info: (
+        info.is_one_of(eligible_nodes) and not any(refuses(info) for refuses in rules)
     )
 
 
-def facts_for(
+def info_for(
     snapshot: Snapshot, question: Question, names: Sequence[str] = ()
-) -> Iterator[NodeFacts]:
+) -> Iterator[NodeInfo]:
     """The nodes that have other facts for this question than for others."""
     pod = question.pod
-    flying = snapshot.in_flight.get(pod.uid)
-    apart = snapshot.asked_apart(pod.uid, pod.standing.priority, pod.gang) | question.gone.keys()
+    flying = snapshot.assumed.get(pod.uid)
+    apart = (
+        snapshot.evaluated_apart(pod.uid, pod.attributes.priority, pod.gang) | question.gone.keys()
+    )
     on = {pod.node, None if flying is None else flying.node}
     apart |= {name for name in on if name is not None}
     if question.purpose is Purpose.BIND:
         apart |= {NodeName(name) for name in names}  # its claims have their devices
     for name in apart & snapshot.by_name.keys():
-        yield question.on(snapshot.facts(name))
+        yield question.on(snapshot.node_info(name))
 
 
 def _open(
@@ -162,27 +164,29 @@ def _open(
     only people want to hear. Those for which there is no time are ``refused`` as undecided."""
     if question.purpose.offered:
         return names, ()
-    standing = question.pod.standing
+    attributes = question.pod.attributes
     open_to, closed = list[str](), list[str]()
     for place, name in enumerate(names):
         if deadline.passed():
             refused[UNDECIDED] = [*names[place:]]
             break
-        barred = snapshot.facts(NodeName(name)).bar(standing.destinations, standing.asks)
+        barred = snapshot.node_info(NodeName(name)).bar(
+            attributes.eligible_nodes, attributes.requests
+        )
         (closed if barred else open_to).append(name)
     return open_to, closed if question.purpose is Purpose.EXPLAIN else ()
 
 
-def _alike(answers: Answers) -> dict[Rejection | None, list[str]]:
+def _alike(answers: NodeAnswers) -> dict[Rejection | None, list[str]]:
     """The nodes by their own answer; for each of thousands of nodes it is a look-up by state."""
     alike: dict[Rejection | None, list[str]] = {}
     if answers.decisions.keys() >= answers.distinct:
-        lists: dict[State | None, list[str]] = {
-            state: alike.setdefault(decision.rejection, [])
-            for state, decision in answers.decisions.items()
+        lists: dict[ClassId | None, list[str]] = {
+            class_id: alike.setdefault(decision.rejection, [])
+            for class_id, decision in answers.decisions.items()
         }
         # What is done for each of thousands of nodes is done inside of map and its like.
-        each = map(list.append, map(lists.__getitem__, answers.states), answers.names)
+        each = map(list.append, map(lists.__getitem__, answers.class_ids), answers.names)
         deque(each, maxlen=0)
         return alike
     unknown = NO_REPORT if answers.request.required else None  # no agent has told us of such a node

@@ -2,7 +2,7 @@
 
 1. A group that has started goes to the domain in which most of its members live.
 2. A group that has not may start in each domain that has a place for every member. The places on a
-   node are those that it surely gives one after the other (:func:`.decision.places`).
+   node are those that it surely gives one after the other (:func:`.decision.pod_capacity`).
 3. For other groups that have started and still wait for members, places are *kept*: on certain
    nodes of their domain, as if these members were bound there. They are kept group by group, the
    first to start first, on the nodes with most places, so that all groups see the same ones.
@@ -21,14 +21,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.framework.capacitycounter import CapacityCounter
 from scheduler_extender.framework.members import Member, rack_rooms
-from scheduler_extender.framework.placecounter import PlaceCounter
-from scheduler_extender.membership import MAX_SIZE, NODE, NVLINK_DOMAIN, Group
-from scheduler_extender.state.answers.answercache import PlaceCount
+from scheduler_extender.groupreference import MAX_SIZE, NODE, NVLINK_DOMAIN, Group
+from scheduler_extender.state.answers.answercache import CapacityQuery
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction
-from scheduler_extender.state.groups.groupplaces import (
-    GroupPlaces,
+from scheduler_extender.state.groups.gangdomains import ANY_DOMAIN, Direction
+from scheduler_extender.state.groups.groupreservations import (
+    GroupReservations,
     Share,
     Where,
 )
@@ -36,11 +36,11 @@ from scheduler_extender.state.groups.groups import (
     ANOTHER_CHOSEN,
     DISAGREE,
     ELSEWHERE,
-    KEPT,
     NEVER,
     NO_DOMAIN,
     NO_LONGER,
     OFF_FABRIC,
+    RESERVED_FOR_GROUP,
     SPLIT,
     TOO_SMALL,
     by_domain,
@@ -48,7 +48,7 @@ from scheduler_extender.state.groups.groups import (
     members_domain,
 )
 from scheduler_extender.state.node.arrivals import Arrivals
-from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection, always_met
@@ -64,7 +64,7 @@ class GroupAnswer:
     domains: list[str | None] = field(default_factory=list)  # of each node, in the order asked
     best: str | None = None  # the best domain that can hold the group
     late: bool = False  # something was not worked out
-    keeps: bool = False  # places are kept for groups
+    reserves: bool = False  # places are kept for groups
 
     @property
     def rejections(self) -> dict[str, Rejection]:
@@ -79,7 +79,7 @@ def ask_group(
     passing: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
     *,
-    direction: Direction = ANYWHERE,
+    direction: Direction = ANY_DOMAIN,
     gone: frozenset[PodUid] = frozenset(),
 ) -> GroupAnswer:
     """What the group says about the nodes that are ``passing`` by themselves.
@@ -87,49 +87,49 @@ def ask_group(
     Places and members are counted at one moment: a place that a member has taken meanwhile is
     never counted without it. A place that is kept for a member of the group is a place of the
     group. ``direction`` is where a gang that has not started is sent. ``gone`` are the pods that
-    other facts of nodes leave out (:meth:`.Snapshot.with_facts`): the groups are asked as if these
-    had ended, and a place is kept for each one's replacement.
+    other facts of nodes leave out (:meth:`.Snapshot.with_node_infos`): the groups are asked as if
+    these had ended, and a place is kept for each one's replacement.
     """
-    counted = snapshot.with_facts(for_its_members(snapshot, member))
+    counted = snapshot.with_node_infos(for_its_members(snapshot, member))
     return _GroupQuestion(counted, member, deadline, direction, gone).through(passing)
 
 
-def for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
+def for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeInfo]:
     """The nodes that are otherwise for the group's members than ``snapshot`` has them.
 
     Places that are kept for members are free, and so are devices that have been chosen for the
     member itself (DRA). A place that yields to the member stays kept if it does not yield to each
     sibling that waits.
     """
-    own, group = defaultdict[NodeName, set[PodUid]](set), member.membership.group
-    for name, pod in snapshot.places.items():
-        if pod.membership is not None and pod.membership.group == group:
+    own, group = defaultdict[NodeName, set[PodUid]](set), member.group_ref.group
+    for name, pod in snapshot.reservations.items():
+        if pod.group_ref is not None and pod.group_ref.group == group:
             own[name].add(pod.uid)
     asking = snapshot.nominated.get(member.uid)
-    if asking is not None and (nominated := asking.standing.nominated) is not None:
+    if asking is not None and (nominated := asking.attributes.nominated) is not None:
         own[nominated].add(member.uid)
-    yielding = (snapshot.own & snapshot.places.keys()) - own.keys()
+    yielding = (snapshot.own & snapshot.reservations.keys()) - own.keys()
     lowest = min(
         (
-            pod.standing.priority
+            pod.attributes.priority
             for pod in (snapshot.unbound if yielding or own else ())
-            if pod.membership is not None and pod.membership.group == group
-            if pod.uid == member.uid or not (member.alone or pod.ended or pod.deleting)
+            if pod.group_ref is not None and pod.group_ref.group == group
+            if pod.uid == member.uid or not (member.alone or pod.ended or pod.terminating)
         ),
         default=None,
     )
-    behind = _nominees_behind(snapshot, own.keys() & snapshot.places.keys(), group)
+    behind = _nominees_behind(snapshot, own.keys() & snapshot.reservations.keys(), group)
     for name in own:
-        facts = snapshot.facts(name)
+        info = snapshot.node_info(name)
         if name not in snapshot.own:
-            facts = facts.without(frozenset(own[name]))
-        kept = replace(facts, reserved_for=behind.get(name))
-        stays = name in behind and lowest is not None and not kept.yields_to(lowest)
-        yield kept if stays else facts
+            info = info.without(frozenset(own[name]))
+        reserved = replace(info, reserved_for=behind.get(name))
+        stays = name in behind and lowest is not None and not reserved.yields_to(lowest)
+        yield reserved if stays else info
     for name in yielding:
-        facts, kept = snapshot.facts(name), (snapshot.base or snapshot).facts(name)
-        if lowest is not None and not kept.yields_to(lowest):
-            yield replace(facts, reserved_for=snapshot.places[name])
+        info, reserved = snapshot.node_info(name), (snapshot.base or snapshot).node_info(name)
+        if lowest is not None and not reserved.yields_to(lowest):
+            yield replace(info, reserved_for=snapshot.reservations[name])
 
 
 def _nominees_behind(
@@ -142,14 +142,14 @@ def _nominees_behind(
     others = [
         pod
         for pod in (snapshot.nominated.values() if names else ())
-        if not (pod.ended or pod.deleting or pod.gated)
-        if pod.membership is None or pod.membership.group != group
+        if not (pod.ended or pod.terminating or pod.gated)
+        if pod.group_ref is None or pod.group_ref.group != group
     ]
     found: dict[NodeName, PodRecord] = {}
-    for pod in sorted(others, key=lambda pod: (-pod.standing.priority, pod.uid)):
-        name = pod.standing.nominated
+    for pod in sorted(others, key=lambda pod: (-pod.attributes.priority, pod.uid)):
+        name = pod.attributes.nominated
         if name is not None and name in names and name not in found:
-            place = snapshot.places[name].reservation
+            place = snapshot.reservations[name].reservation
             if place is not None and place.by_nomination:
                 found[name] = replace(pod, reservation=place)
     return found
@@ -171,38 +171,38 @@ class _GroupQuestion:
         self._deadline = deadline
         self._direction = direction
         self._gone = gone
-        self._standing = snapshot.standing(member.membership, member.uid)
-        self._domains = snapshot.domains(member.membership.domain or NODE)
-        self._counter = PlaceCounter(snapshot, deadline)
+        self._status = snapshot.group_status(member.group_ref, member.uid)
+        self._domains = snapshot.domains(member.group_ref.domain or NODE)
+        self._counter = CapacityCounter(snapshot, deadline)
         self._found = GroupAnswer()
         self._nothing_left: set[NodeName] = set()
-        membership = member.membership
-        counted = membership.domain is not None or membership.siblings_counted
+        group_ref = member.group_ref
+        counted = group_ref.domain is not None or group_ref.peers_counted
         # Where nobody says how many of a gang there are, as many as a gang may have.
-        size = membership.size or 1 if counted else MAX_SIZE
-        to_come = size - self._standing.have_come(membership.size)
+        size = group_ref.size or 1 if counted else MAX_SIZE
+        to_come = size - self._status.have_come(group_ref.size)
         # The members that need a place, this one among them, and those of them that may come to any
         # node that passes; none where they come one by one.
         self._needed = 1 if member.alone else max(1, to_come)
-        self._scattered = self._needed if membership.gang and not member.alone else 0
-        self._asked = PlaceCount(member.request.alone if member.alone else member.request, size)
+        self._scattered = self._needed if group_ref.gang and not member.alone else 0
+        self._asked = CapacityQuery(member.request.alone if member.alone else member.request, size)
 
-    def _kept(self) -> GroupPlaces:
-        """The places that are kept for groups."""
+    def _reservations(self) -> GroupReservations:
+        """The reservations for groups."""
         if not self._gone:
-            return self._counter.kept()
+            return self._counter.reservations()
         before = self._snapshot.base or self._snapshot
-        there = (before.facts(name).pods for name in self._snapshot.own)
-        pods = (pod for each in there for pod in (*each.bound.values(), *each.in_flight.values()))
-        return self._counter.kept_if([pod for pod in pods if pod.uid in self._gone])
+        there = (before.node_info(name).pods for name in self._snapshot.own)
+        pods = (pod for each in there for pod in (*each.bound.values(), *each.assumed.values()))
+        return self._counter.reservations_without([pod for pod in pods if pod.uid in self._gone])
 
     def through(self, passing: Sequence[str]) -> GroupAnswer:
         """What is done for each of thousands of nodes is a look-up by its domain."""
-        membership, answer = self._member.membership, self._found
+        group_ref, answer = self._member.group_ref, self._found
         answer.domains = [None] * len(passing)
-        if membership.domain is None:
+        if group_ref.domain is None:
             self._anywhere(passing)
-        elif not self._standing.agrees_with(membership):
+        elif not self._status.agrees_with(group_ref):
             answer.alike = {DISAGREE: list(passing)}
         else:
             self._to_a_domain(passing)
@@ -210,40 +210,40 @@ class _GroupQuestion:
         full = self._nothing_left.intersection(answer.alike.get(None, ()))
         if full:
             answer.alike[None] = [name for name in answer.alike[None] if name not in full]
-            answer.alike[KEPT] = [name for name in passing if name in full]
+            answer.alike[RESERVED_FOR_GROUP] = [name for name in passing if name in full]
         return answer
 
     def _anywhere(self, passing: Sequence[str]) -> None:
         """A gang without a domain goes to each node on which nothing is kept for others, or so much
         is left that all its members may come."""
-        places = self._kept()
-        if places.kept:
-            self._taken(places, ("", ""), list(places.kept))
+        reservations = self._reservations()
+        if reservations.reserved:
+            self._taken(reservations, ("", ""), list(reservations.reserved))
         if not self._counter.late:
             self._found.alike = {None: list(passing)}
 
     def _to_a_domain(self, passing: Sequence[str]) -> None:
-        membership, answer, standing = self._member.membership, self._found, self._standing
+        group_ref, answer, status = self._member.group_ref, self._found, self._status
         domains = answer.domains = list(map(self._domains.of.get, passing))
-        at = members_domain(standing, self._domains.of)
-        several = len(by_domain(standing, self._domains.of)) > 1
+        at = members_domain(status, self._domains.of)
+        several = len(by_domain(status, self._domains.of)) > 1
         offered = {domain for domain in domains if domain is not None}
         said: dict[str | None, Rejection | None] = {
             **dict.fromkeys(offered, SPLIT if several else ELSEWHERE),
-            None: in_no_domain(membership.domain or NODE, self._domains.of),
+            None: in_no_domain(group_ref.domain or NODE, self._domains.of),
         }
         candidates = offered if at is None else offered & {at}
-        places = self._kept() if candidates else GroupPlaces()
+        reservations = self._reservations() if candidates else GroupReservations()
         if self._counter.late:
             return  # nothing is known of any node
-        answer.keeps = bool(places.kept)
-        ranked = self._ranked(candidates, places, said, at)
+        answer.reserves = bool(reservations.reserved)
+        ranked = self._ranked(candidates, reservations, said, at)
         answer.best = ranked[0] if ranked else None
         put = {domain: answer.alike.setdefault(why, []).append for domain, why in said.items()}
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
             note(name)
-        alone = answer.alike.get(NO_DOMAIN, []) if membership.domain == NVLINK_DOMAIN else []
-        off = {name for name in alone if self._snapshot.facts(NodeName(name)).fabric_fault}
+        alone = answer.alike.get(NO_DOMAIN, []) if group_ref.domain == NVLINK_DOMAIN else []
+        off = {name for name in alone if self._snapshot.node_info(NodeName(name)).fabric_fault}
         if off:
             answer.alike[NO_DOMAIN] = [name for name in alone if name not in off]
             answer.alike[OFF_FABRIC] = [name for name in alone if name in off]
@@ -251,21 +251,21 @@ class _GroupQuestion:
     def _ranked(
         self,
         candidates: Collection[str],
-        places: GroupPlaces,
+        reservations: GroupReservations,
         said: dict[str | None, Rejection | None],
         at: str | None,
     ) -> list[str]:
         """The candidates that can hold the members to come, the best first; what is ``said`` of
         each."""
-        membership = self._member.membership
-        rank, totals = self._direction.rank, self._totals(candidates, places)
+        group_ref = self._member.group_ref
+        rank, totals = self._direction.rank, self._totals(candidates, reservations)
         left = {domain: n - self._needed for domain, n in totals.items()}
         able = [domain for domain, n in left.items() if n >= 0]
         rooms = self._rack_rooms(able)
         able.sort(key=lambda d: (rank(d), rooms.get(d, 0), left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
         said |= dict.fromkeys(self._hopeless([d for d, n in left.items() if n < 0]), NEVER)
-        said |= dict.fromkeys(able, ANOTHER_CHOSEN if membership.gang else None)
+        said |= dict.fromkeys(able, ANOTHER_CHOSEN if group_ref.gang else None)
         if at is None and self._direction.domain is not None:
             able = [domain for domain in able if domain == self._direction.domain]
         if able:
@@ -274,8 +274,8 @@ class _GroupQuestion:
 
     def _hopeless(self, domains: Sequence[str]) -> list[str]:
         """The domains too small for the members to come even when empty: no eviction would help."""
-        asked, needed, facts = self._asked.request, self._needed, self._snapshot.facts
-        inside = {domain: map(facts, self._domains.nodes[domain]) for domain in domains}
+        asked, needed, info = self._asked.request, self._needed, self._snapshot.node_info
+        inside = {domain: map(info, self._domains.nodes[domain]) for domain in domains}
         return [
             domain
             for domain, nodes in inside.items()
@@ -288,53 +288,57 @@ class _GroupQuestion:
         A gang's members are all sent to one node, and bound later. Changes of other nodes of the
         rack must not move them to another node meanwhile.
         """
-        membership = self._member.membership
-        if membership.gang or membership.domain != NODE:
+        group_ref = self._member.group_ref
+        if group_ref.gang or group_ref.domain != NODE:
             return {}
         rooms = rack_rooms(self._snapshot, self._member.request, domains)
         return dict(zip(domains, rooms, strict=True)) if rooms is not None else {}
 
-    def _totals(self, candidates: Collection[str], places: GroupPlaces) -> dict[str, int]:
+    def _totals(
+        self, candidates: Collection[str], reservations: GroupReservations
+    ) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
-        kind = self._member.membership.domain or ""
+        kind = self._member.group_ref.domain or ""
         totals = self._counter.totals(self._asked, kind, candidates)
-        if places.kept:
-            inside = places.by_domain(kind, self._domains.of)
+        if reservations.reserved:
+            inside = reservations.by_domain(kind, self._domains.of)
             for domain in totals.keys() & inside.keys():
-                totals[domain] -= self._taken(places, (kind, domain), inside[domain])
+                totals[domain] -= self._taken(reservations, (kind, domain), inside[domain])
         return totals
 
-    def _taken(self, places: GroupPlaces, where: Where, names: Sequence[NodeName]) -> int:
+    def _taken(
+        self, reservations: GroupReservations, where: Where, names: Sequence[NodeName]
+    ) -> int:
         """How many places kept ones take from the nodes of a domain that have any."""
-        (kind, domain), group = where, self._member.membership.group
-        known = places.shares_of(self._asked, kind, group, self._scattered)
+        (kind, domain), group = where, self._member.group_ref.group
+        known = reservations.shares_of(self._asked, kind, group, self._scattered)
         if not self._snapshot.own.isdisjoint(names):
             known = {}
         share = known.get(domain)
         if share is None:
-            share = self._share(places.by_beside(names, group))
+            share = self._share(reservations.by_beside(names, group))
             if not self._counter.late:
                 known[domain] = share
         self._nothing_left |= share.nothing_left
         return share.fewer
 
-    def _share(self, kept: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]) -> Share:
+    def _share(self, reserved: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]) -> Share:
         """What reservations take from nodes, which are by what is kept on them."""
         fewer, full = 0, set[NodeName]()
-        for beside, names in kept.items():
+        for beside, names in reserved.items():
             before = self._counter.on(self._asked, names)
             if not any(before.values()):
                 full.update(names)
                 continue
-            after = self._counter.on(replace(self._asked, kept=beside), names)
-            if self._may_spoil(beside, map(self._snapshot.facts, names)):
+            after = self._counter.on(replace(self._asked, reserved=beside), names)
+            if self._may_spoil(beside, map(self._snapshot.node_info, names)):
                 most = self._scattered
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())
             full |= {name for name in names if not after[name]}
         return Share(fewer, frozenset(full))
 
-    def _may_spoil(self, beside: Iterable[Arrivals], nodes: Iterable[NodeFacts]) -> bool:
+    def _may_spoil(self, beside: Iterable[Arrivals], nodes: Iterable[NodeInfo]) -> bool:
         """Whether the gang could scatter so that these places are lost on other nodes.
 
         Of two trays with four free GPUs each, five members with one GPU may leave a pair on one, or
@@ -345,13 +349,13 @@ class _GroupQuestion:
         each, resource = self._asked.request.effective_count, self._asked.request.resource
         if not self._scattered:
             return False
-        if self._member.membership.domain is None:
+        if self._member.group_ref.domain is None:
             return True  # nobody adds up what it leaves on other nodes
         alike = [arrivals for arrivals in beside if arrivals.request.resource == resource]
         if any(each % max(1, arrivals.request.effective_count) for arrivals in alike):
             return True
         wanted = {arrivals.promised for arrivals in alike} - {NO_CONSTRAINTS}
-        offers = [facts.last_offer(resource) for facts in nodes] if wanted else ()
+        offers = [info.last_offer(resource) for info in nodes] if wanted else ()
         kubelets = {offer.kubelet for offer in offers if isinstance(offer, Offer)}
         return any(
             not always_met(k.shape, promised, k.replicas) for k in kubelets for promised in wanted

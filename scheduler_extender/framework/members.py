@@ -7,19 +7,19 @@ what the member asks.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.membership import NVLINK_DOMAIN, Membership
+from scheduler_extender.groupreference import NVLINK_DOMAIN, GroupReference
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.groups.groupplaces import devices_left
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.groups.groupreservations import devices_left
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest, Policy
 
-COUNTED_SIBLINGS = 8
+COUNTED_PEERS = 8
 """Siblings that are counted one by one. More, or an unknown number, count as all that a node has
 room for: then the answers do not change with every member that is bound."""
 OTHER_KINDS = 4
 """So many other requests of siblings are told apart, beside the member's own."""
-ALL_SIBLINGS = 1024
+ALL_PEERS = 1024
 SMALLEST = 2
 """Fewest nodes of a rack: a single machine may report an NVLink domain of its own."""
 
@@ -29,7 +29,7 @@ class Member:
     """A pod that belongs to a group, and what it asks; the request names its siblings."""
 
     uid: PodUid
-    membership: Membership
+    group_ref: GroupReference
     request: GpuRequest
     alone: bool = False  # it alone needs a place, and none of the members that come after it
 
@@ -37,20 +37,20 @@ class Member:
     def minds_groups(self) -> bool:
         """Whether it may go nowhere but to its group's domain, or keeps off what other groups wait
         for. What only prefers a domain, or is in no gang and names none, goes anywhere."""
-        shares = self.membership.domain is not None or self.membership.gang
+        shares = self.group_ref.domain is not None or self.group_ref.gang
         return shares and self.request.policy is Policy.REQUIRED
 
     def is_begun(self, snapshot: Snapshot) -> bool:
         """Whether another member of the group is bound and lives, or its bind is in flight, or
         devices have been chosen for it (DRA)."""
-        return bool(snapshot.standing(self.membership, self.uid).living)
+        return bool(snapshot.group_status(self.group_ref, self.uid).living)
 
 
 def rack_rooms(
     snapshot: Snapshot,
     request: GpuRequest,
     names: Sequence[str],
-    membership: Membership | None = None,
+    group_ref: GroupReference | None = None,
 ) -> list[int] | None:
     """How much is left of the rack of each node, 0 for a node in none.
 
@@ -62,76 +62,76 @@ def rack_rooms(
     one, or there is none. Nodes that were given other facts count as they are.
     """
     snapshot = snapshot.base or snapshot
-    for_a_rack = membership is not None and membership.domain == NVLINK_DOMAIN
+    for_a_rack = group_ref is not None and group_ref.domain == NVLINK_DOMAIN
     domains = None if for_a_rack or not snapshot.racks_wanted else snapshot.domains(NVLINK_DOMAIN)
     if domains is None or not domains.of:
         return None
     racks = list(map(domains.of.get, names))
     wanted = {rack for rack in racks if rack is not None}
     rooms = snapshot.answers.sums(
-        request.resource, NVLINK_DOMAIN, wanted, domains.of, snapshot.moment
+        request.resource, NVLINK_DOMAIN, wanted, domains.of, snapshot.generation
     )
     trays = {rack: domains.nodes[rack] for rack in wanted - rooms.keys()}
     new = {
-        rack: _room_of([snapshot.facts(name) for name in names], request.resource)
+        rack: _room_of([snapshot.node_info(name) for name in names], request.resource)
         for rack, names in trays.items()
     }
-    snapshot.answers.remember_sums(request.resource, NVLINK_DOMAIN, new, trays, snapshot.moment)
+    snapshot.answers.put_sums(request.resource, NVLINK_DOMAIN, new, trays, snapshot.generation)
     rooms |= new
     return [rooms.get(rack or "", 0) for rack in racks] if any(rooms.values()) else None
 
 
-def _room_of(trays: Sequence[NodeFacts], resource: str) -> int:
+def _room_of(trays: Sequence[NodeInfo], resource: str) -> int:
     """One more than the devices that are left on a rack's nodes; 0 where they are no rack."""
     if len(trays) < SMALLEST:
         return 0
-    return 1 + sum(
-        devices_left(facts, resource) for facts in trays if not facts.node_object.cordoned
-    )
+    return 1 + sum(devices_left(info, resource) for info in trays if not info.node_object.cordoned)
 
 
 def member_of(
-    snapshot: Snapshot, uid: PodUid, membership: Membership | None, request: GpuRequest
+    snapshot: Snapshot, uid: PodUid, group_ref: GroupReference | None, request: GpuRequest
 ) -> Member | None:
     """The pod as a member of its group, with the siblings that may come before it now; None if it
     is in no group."""
-    if membership is None:
+    if group_ref is None:
         return None
     request = request.alone
-    if membership.gang:
-        others = _other_siblings(snapshot, uid, membership, request)
+    if group_ref.gang:
+        others = _other_peers(snapshot, uid, group_ref, request)
         known = sum(count for _, count in others)
         request = replace(
             request,
-            siblings=_siblings(snapshot, uid, membership, known),
+            peers=_peers(snapshot, uid, group_ref, known),
             others=tuple((each, _counted(count)) for each, count in others),
         )
-    return Member(uid, membership, request)
+    return Member(uid, group_ref, request)
 
 
-def _siblings(snapshot: Snapshot, uid: PodUid, membership: Membership, others: int) -> int:
+def _peers(snapshot: Snapshot, uid: PodUid, group_ref: GroupReference, others: int) -> int:
     """The siblings that ask the same, as far as nobody knows better."""
-    if membership.size is None or not membership.siblings_counted:
-        return ALL_SIBLINGS
-    come = snapshot.standing(membership, uid).have_come(membership.size)
-    left = membership.size - come - 1 - others
+    if group_ref.size is None or not group_ref.peers_counted:
+        return ALL_PEERS
+    come = snapshot.group_status(group_ref, uid).have_come(group_ref.size)
+    left = group_ref.size - come - 1 - others
     return _counted(max(0, left))
 
 
-def _counted(siblings: int) -> int:
-    return siblings if siblings <= COUNTED_SIBLINGS else ALL_SIBLINGS
+def _counted(peers: int) -> int:
+    return peers if peers <= COUNTED_PEERS else ALL_PEERS
 
 
-def _other_siblings(
-    snapshot: Snapshot, uid: PodUid, membership: Membership, request: GpuRequest
+def _other_peers(
+    snapshot: Snapshot, uid: PodUid, group_ref: GroupReference, request: GpuRequest
 ) -> list[tuple[GpuRequest, int]]:
     """The siblings that we know to wait and to ask for something else, by what they ask: those that
     ask for most, where that is too many kinds."""
-    members = snapshot.groups.members.get(membership.group)
+    members = snapshot.groups.members.get(group_ref.group)
     if members is None:
         return []
     pod = snapshot.waiting.get(uid)
-    own = pod is not None and pod.gang == membership.group and uid not in members.pods
-    counted = pod.request if own and pod is not None and not (pod.ended or pod.deleting) else None
+    own = pod is not None and pod.gang == group_ref.group and uid not in members.pods
+    counted = (
+        pod.request if own and pod is not None and not (pod.ended or pod.terminating) else None
+    )
     but = counted if isinstance(counted, GpuRequest) else None
     return members.expected(but, request.alone, OTHER_KINDS)

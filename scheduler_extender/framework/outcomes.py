@@ -5,28 +5,28 @@ from functools import reduce
 from operator import or_
 
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.node.arrivals import Arrivals, with_siblings
-from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.arrivals import Arrivals, with_peers
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from topology.core.devices import Mask
 from topology.core.placement import Assessment, Rejection, Verdict, assess, sets_spoken_of
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 
-def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
+def unconstrained(info: NodeInfo, request: GpuRequest) -> Assessment | None:
     """What a node may hand out to the same pod without its constraints.
 
     None if its record cannot be used.
     """
-    offer = facts.offer(request.resource)
+    offer = info.offer(request.resource)
     if isinstance(offer, Rejection):
         return None
     plain = replace(request, constraints=NO_CONSTRAINTS)
     return assess(offer.kubelet, offer.available_to(plain), plain)
 
 
-def sick_among(facts: NodeFacts, request: GpuRequest, assessed: Assessment | None) -> str:
+def sick_among(info: NodeInfo, request: GpuRequest, assessed: Assessment | None) -> str:
     """That a node may hand out sick GPUs, and which; empty where it does not, or nobody can say."""
-    offer = facts.last_offer(request.resource)
+    offer = info.last_offer(request.resource)
     if isinstance(offer, Rejection) or assessed is None or not assessed.sets:
         return ""
     sick = offer.availability.sick & reduce(or_, assessed.sets)
@@ -38,7 +38,7 @@ def sick_among(facts: NodeFacts, request: GpuRequest, assessed: Assessment | Non
     return f"may hand out {gpus}, which {'are' if several else 'is'} sick"
 
 
-def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
+def sets_of(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
     """The GPUs that the pod may have here, set by set, as far as its verdict speaks of them.
 
     See :func:`~topology.core.placement.sets_spoken_of`. A pod that prefers what this hardware never
@@ -46,25 +46,23 @@ def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[
     there is no usable record.
     """
     if request.in_company:
-        return _sets_among(facts, request, decision)
+        return _sets_among(info, request, decision)
     assessed = decision.assessment
     if assessed is not None and assessed.verdict is Verdict.NEVER:
-        assessed = unconstrained(facts, request)
-    offer = facts.offer(request.resource)
+        assessed = unconstrained(info, request)
+    offer = info.offer(request.resource)
     if assessed is None or isinstance(offer, Rejection):
         return ()
     return sets_spoken_of(offer.kubelet, offer.available_to(request), request, assessed)
 
 
-def _sets_among(
-    facts: NodeFacts, request: GpuRequest, decision: Decision
-) -> tuple[Mask, ...] | None:
+def _sets_among(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
     """The sets that the pod may have with its siblings before it, in whatever way."""
     alone = request.alone
     listed: dict[Mask, None] = {}
-    for later in with_siblings(facts, request) or [facts]:
+    for later in with_peers(info, request) or [info]:
         offer = later.offer(alone.resource)
-        if later is not facts and decision.assessment is not None and isinstance(offer, Offer):
+        if later is not info and decision.assessment is not None and isinstance(offer, Offer):
             decision = Decision(None, assess(offer.kubelet, offer.available_to(alone), alone))
         sets = sets_of(later, alone, decision)
         if sets is None:

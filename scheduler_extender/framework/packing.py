@@ -7,12 +7,12 @@ from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.outcomes import arrival
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.arrivals import with_arrivals
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
 
 
-class Asks(Protocol):
+class PodRequest(Protocol):
     """What asks for devices."""
 
     @property
@@ -20,17 +20,17 @@ class Asks(Protocol):
         """What it asks for."""
         ...
 
-    def on(self, facts: NodeFacts) -> NodeFacts:
+    def on(self, info: NodeInfo) -> NodeInfo:
         """A node as it is for it: without a place that yields to it."""
         ...
 
 
-T = TypeVar("T", bound=Asks)
+T = TypeVar("T", bound=PodRequest)
 
 
 def packed(
     settings: Settings,
-    nodes: Iterable[NodeFacts],
+    nodes: Iterable[NodeInfo],
     wants: Mapping[T, int],
     open_to: Mapping[T, Collection[str]],
 ) -> int:
@@ -48,18 +48,18 @@ def packed(
             interruptible()
             if before.name not in open_to.get(pod, ()):
                 continue
-            facts = pod.on(before)
-            key = (alone, facts.key(alone.resource))
+            info = pod.on(before)
+            key = (alone, info.key(alone.resource))
             if key in full:
                 continue
             taken = 0
-            decision = decide(facts, alone, settings)
+            decision = decide(info, alone, settings)
             while decision.rejection is None and left:
                 taken, left = taken + 1, left - 1
-                facts = with_arrivals(facts, (arrival(alone, decision),))
-                decision = decide(facts, alone, settings) if left else decision
+                info = with_arrivals(info, (arrival(alone, decision),))
+                decision = decide(info, alone, settings) if left else decision
             if taken:
-                now[place] = facts
+                now[place] = info
             else:
                 full.add(key)
             placed += taken

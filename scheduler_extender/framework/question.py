@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -47,27 +47,27 @@ class Question:
     alone: bool = False  # whether the pod's group is left out
 
     @property
-    def counts(self) -> bool:
+    def cached(self) -> bool:
         """Whether the answers are remembered: what people ask is not asked again soon, nor is a
         bind."""
         return self.purpose not in (Purpose.EXPLAIN, Purpose.BIND)
 
-    def on(self, facts: NodeFacts) -> NodeFacts:
+    def on(self, info: NodeInfo) -> NodeInfo:
         """A node's facts for this question: without the pod itself and those that are gone, and
         without a reservation that yields to the pod. At its bind the pod has the devices of its
         claims."""
-        pod, pods = self.pod, facts.pods
-        if self.purpose is Purpose.BIND and (devices := facts.devices_of(pod)):
-            return facts.as_claimed(pod.uid, devices).yielding_to(pod.standing.priority, pod.gang)
-        left = self.gone.get(facts.name, frozenset())
+        pod, pods = self.pod, info.pods
+        if self.purpose is Purpose.BIND and (devices := info.devices_of(pod)):
+            return info.as_claimed(pod.uid, devices).yielding_to(pod.attributes.priority, pod.gang)
+        left = self.gone.get(info.name, frozenset())
         if pod.of_claims is not None:  # what its claims have is judged
-            without = facts.without(left) if left else facts
-            return without.yielding_to(pod.standing.priority, pod.gang)
-        itself = pod.uid in pods.bound or pod.uid in pods.in_flight
-        if itself or facts.claimed(pod.uid) or facts.is_reserved_for(pod.uid):
+            without = info.without(left) if left else info
+            return without.yielding_to(pod.attributes.priority, pod.gang)
+        itself = pod.uid in pods.bound or pod.uid in pods.assumed
+        if itself or info.claimed(pod.uid) or info.is_reserved_for(pod.uid):
             left |= {pod.uid}
-        without = facts.without(left) if left else facts
-        return without.yielding_to(pod.standing.priority, pod.gang)
+        without = info.without(left) if left else info
+        return without.yielding_to(pod.attributes.priority, pod.gang)
 
 
 def alike(pod: PodRecord) -> Hashable:
@@ -78,11 +78,11 @@ def alike(pod: PodRecord) -> Hashable:
     """
     waits = (
         pod.reservation is not None
-        or pod.standing.nominated is not None
+        or pod.attributes.nominated is not None
         or pod.of_claims
         or pod.by_claim
     )
     itself = pod.uid if waits else None
-    standing = pod.standing
-    open_to = standing.destinations, standing.asks
-    return pod.request, pod.membership, open_to, standing.priority, itself
+    attributes = pod.attributes
+    open_to = attributes.eligible_nodes, attributes.requests
+    return pod.request, pod.group_ref, open_to, attributes.priority, itself

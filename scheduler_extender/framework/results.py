@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from scheduler_extender.framework.equivalence import Answers
+from scheduler_extender.framework.equivalence import NodeAnswers
 from scheduler_extender.framework.groupquestion import GroupAnswer
 from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Question
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import Devices, NodeFacts
+from scheduler_extender.state.node.nodeinfo import Devices, NodeInfo
 from topology.core.devices import NodeName
 from topology.core.placement import Rejection
 from topology.core.requests import GpuRequest
@@ -31,7 +31,7 @@ class Results:
     asked: Snapshot  # with the facts for this question
     by_reason: dict[Rejection | None, list[str]] = field(default_factory=dict)
     closed: frozenset[str] = frozenset()  # of these, where kube-scheduler will not send the pod
-    answers: list[Answers] = field(default_factory=list)  # the nodes' own
+    answers: list[NodeAnswers] = field(default_factory=list)  # the nodes' own
     # Where the pod has claims of its own: what they have or will get, and the nodes where they get
     # no GPUs, or it cannot be said which.
     devices: dict[str, Devices] = field(default_factory=dict)
@@ -41,10 +41,10 @@ class Results:
     late: frozenset[str] = frozenset()  # nodes for which there was no time
     for_now: bool = False  # a gang was sent to another domain just now: that ends by itself
 
-    def judged(self, name: NodeName) -> NodeFacts:
+    def judged(self, name: NodeName) -> NodeInfo:
         """The facts on which a node has answered."""
-        devices, facts = self.devices.get(name), self.asked.facts(name)
-        return facts if devices is None else facts.as_claimed(self.question.pod.uid, devices)
+        devices, info = self.devices.get(name), self.asked.node_info(name)
+        return info if devices is None else info.as_claimed(self.question.pod.uid, devices)
 
     def vetoed(self, name: NodeName) -> bool:
         """Whether a node refuses the pod for the devices of its claim, and not for others' sake."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from topology.core.availability import Availability
 from topology.core.placement import Assessment, Reason, Rejection
 from topology.core.requests import GpuRequest
@@ -19,13 +19,13 @@ UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", True, R
 
 
 @dataclass
-class AskedNode:
+class NodeEvaluation:
     """A node that is asked about a request, with what its rules have found until now."""
 
-    facts: NodeFacts
+    info: NodeInfo
     request: GpuRequest  # with the siblings that may come first
     settings: Settings
-    decide: Callable[[NodeFacts, GpuRequest, Settings], Decision]
+    decide: Callable[[NodeInfo, GpuRequest, Settings], Decision]
     rejections: list[Rejection] = field(default_factory=list)
     alone: GpuRequest = field(init=False)  # what the pod asks for as if no sibling came before it
     # Of :mod:`.rules.devices`, where all is known that a verdict needs: what the node has of the
@@ -42,13 +42,13 @@ class AskedNode:
 class Rule:
     """A reason, or several of one kind, for which nodes refuse a pod: kube-scheduler's Filter.
 
-    All that it reads of a node is in :meth:`.NodeFacts.key`, so that nodes of one key share its
-    answer. So do nodes of one :meth:`.NodeFacts.choice`, as under DRA, where it is settled which
+    All that it reads of a node is in :meth:`.NodeInfo.key`, so that nodes of one key share its
+    answer. So do nodes of one :meth:`.NodeInfo.choice`, as under DRA, where it is settled which
     devices the pod would get: there a rule looks only at these, and never at how many others are
     free. What depends on more, as on
     the node's name, is a :class:`.SetRule`. Rules have no state.
     """
 
-    def check(self, node: AskedNode) -> Rejection | None:
+    def check(self, node: NodeEvaluation) -> Rejection | None:
         """Why a node refuses the pod; None where this rule lets it pass."""
         raise NotImplementedError

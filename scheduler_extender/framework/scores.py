@@ -1,6 +1,6 @@
 """How well a pod goes to each node that takes it: 0 to 10, by what the placement costs the cluster.
 
-The scores are one after the other: the node's own merit beside that of the other nodes asked
+The scores are one after the other: the node's own score beside that of the other nodes asked
 (:func:`.equivalence.scores`); the best domain of the pod's group before all others; nothing for a
 node where others that are on their way could spoil it; ten for a place that is reserved for the
 pod.
@@ -29,11 +29,11 @@ def scored(
     pod = question.pod
     results = evaluate(snapshot, replace(question, scores=True), names, deadline)
     request = results.request
-    if not results.answers or (snapshot.blind and not request.plain):
+    if not results.answers or (snapshot.is_stale and not request.plain):
         return [0] * len(names)
     by_node, names_asked = list[int](), list[str]()
     for own in results.answers:
-        rooms = rack_rooms(snapshot, own.request, own.names, pod.membership)
+        rooms = rack_rooms(snapshot, own.request, own.names, pod.group_ref)
         by_node += scores(own, rooms)
         names_asked += own.names
     if (group := results.group) is not None:
@@ -46,7 +46,7 @@ def scored(
         of = dict(zip(names_asked, by_node, strict=True))
         by_node = [of.get(name, 0) for name in names]
     spoilt = _spoilt_by_others(snapshot, pod.uid, request, names, deadline)
-    places = snapshot.places_of(pod.uid)
+    places = snapshot.reserved_nodes(pod.uid)
     if spoilt:
         by_node = [0 if name in spoilt else s for name, s in zip(names, by_node, strict=True)]
     if places:
@@ -63,20 +63,20 @@ def _spoilt_by_others(
     deadline: Deadline,
 ) -> Collection[str]:
     """The nodes with DRA on which the pod would get other devices than it requires if others came
-    first that may be on their way there (:mod:`.state.cluster.lately`).
+    first that may be on their way there (:mod:`.state.cluster.recent_sends`).
 
     kube-scheduler has counted these others before it offers a node: so where too few devices are
     left beside them they have gone elsewhere. Siblings are counted already.
     """
-    lately = snapshot.lately
-    if not lately.pods or not request.required or request.in_company:
+    recent_sends = snapshot.recent_sends
+    if not recent_sends.pods or not request.required or request.in_company:
         return ()
     coming, spoilt = defaultdict[NodeName, list[Arrivals]](list), set[str]()
-    for other, sent in lately.sent(snapshot.clock()):
+    for other, sent in recent_sends.sent(snapshot.clock()):
         for name in sent.nodes if other != uid and other not in snapshot.nominated else ():
             coming[name].append(Arrivals(sent.request.alone, 1))
     for name in coming.keys() & names if coming else ():
-        beside = with_arrivals(snapshot.facts(name), coming[name])
+        beside = with_arrivals(snapshot.node_info(name), coming[name])
         why = answer(snapshot, beside, request, deadline).rejection
         if why is not None and why.kind in (Reason.SCATTERED, Reason.NOT_GUARANTEED, Reason.SICK):
             spoilt.add(name)

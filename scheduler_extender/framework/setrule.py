@@ -7,10 +7,10 @@ from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.placement import Rejection
 
-ByNode = Callable[[NodeFacts], Rejection | None]
+ByNode = Callable[[NodeInfo], Rejection | None]
 Alike = dict[Rejection | None, list[str]]
 """Nodes by what refuses them; those that pass stand under None."""
 OfSet = Callable[[Results, Alike, Deadline], None]
@@ -23,10 +23,10 @@ class SetRule:
     nothing; it is called once for a question, as kube-scheduler's PreFilter.
 
     Preempt and ``unblock``, which try nodes as they would be, ask both, too. Where the places of a
-    group are counted :meth:`by_node` is not asked: only cordoned nodes have none.
+    group are counted :meth:`pre_filter` is not asked: only cordoned nodes have none.
     """
 
-    def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+    def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """What refuses a node before it is asked; None where the rule does not concern the pod."""
         del question, snapshot
         return None

@@ -2,7 +2,7 @@
 
 Thousands of such cases are tried for one pod, on nodes many of which would be in the same state.
 Two things cost time: to count anew what is left on a node (its ledger), and to decide. So the state
-of a node without some pods is kept (:meth:`.NodeFacts.key`), and each state answers once. All of it
+of a node without some pods is kept (:meth:`.NodeInfo.key`), and each state answers once. All of it
 goes with the question that it was made for.
 """
 
@@ -13,11 +13,14 @@ from scheduler_extender.framework.decision import undecided
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
 
-__all__ = ["Trials", "devices_for"]
+__all__ = [
+    "Trials",
+    "devices_for",
+]
 
 NO_POD: frozenset[PodUid] = frozenset()
 
@@ -28,30 +31,30 @@ class Trials:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._numbers: dict[Hashable, int] = {}
-        self._states: dict[tuple[NodeFacts, frozenset[PodUid], str], int] = {}
+        self._states: dict[tuple[NodeInfo, frozenset[PodUid], str], int] = {}
         self._known: dict[tuple[GpuRequest, int], Decision] = {}
 
     def answer(
-        self, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid] = NO_POD
+        self, info: NodeInfo, request: GpuRequest, gone: frozenset[PodUid] = NO_POD
     ) -> Decision:
         """The own answer of a node of these facts if some pods had gone. Raises
         :class:`.OutOfTimeError` where a deadline around it has passed."""
-        about = (request, self._state_of(facts, gone, request.resource))
+        about = (request, self._state_of(info, gone, request.resource))
         found = self._known.get(about)
         if found is None:
-            then = facts.without(gone) if gone else facts
+            then = info.without(gone) if gone else info
             found = self._known[about] = answer(self._snapshot, then, request)
         return found
 
-    def takes_unseen(self, facts: NodeFacts, request: GpuRequest) -> bool:
+    def takes_unseen(self, info: NodeInfo, request: GpuRequest) -> bool:
         """Whether a node about which deciding failed takes the pod."""
-        return undecided(facts, request).rejection is None
+        return undecided(info, request).rejection is None
 
-    def _state_of(self, facts: NodeFacts, gone: frozenset[PodUid], resource: str) -> int:
+    def _state_of(self, info: NodeInfo, gone: frozenset[PodUid], resource: str) -> int:
         """A number for the node without these pods, equal if every answer is equal."""
-        about = (facts, gone, resource)
+        about = (info, gone, resource)
         found = self._states.get(about)
         if found is None:
-            key = (facts.without(gone) if gone else facts).key(resource)
+            key = (info.without(gone) if gone else info).key(resource)
             found = self._states[about] = self._numbers.setdefault(key, len(self._numbers))
         return found

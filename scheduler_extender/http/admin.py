@@ -11,11 +11,25 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from scheduler_extender import wire
+from scheduler_extender.clientlimits import (
+    EXPLAIN_SECONDS,
+    MAX_REPORT_BODY,
+    PEOPLE_WAITING,
+    SEARCHES_WAITING,
+)
 from scheduler_extender.deadline import within
+from scheduler_extender.explain.explanation import (
+    Explanation,
+    Unreadable,
+    explanation_of,
+    group_of,
+)
+from scheduler_extender.explain.gpustates import Nodes
+from scheduler_extender.explain.nodesummary import NodeInBrief, NodeWhole, in_brief, whole
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.bothports import JSON, Service, add_errors, error_line
-from scheduler_extender.http.desk import Desk
 from scheduler_extender.http.endpoint import BodyError, read
+from scheduler_extender.http.requestqueue import RequestQueue
 from scheduler_extender.http.schemas import (
     DESCRIPTION,
     REFUSED,
@@ -24,21 +38,7 @@ from scheduler_extender.http.schemas import (
     content,
     describe,
 )
-from scheduler_extender.limits import (
-    EXPLAIN_SECONDS,
-    MAX_REPORT_BODY,
-    PEOPLE_WAITING,
-    SEARCHES_WAITING,
-)
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.told.brief import NodeInBrief, NodeWhole, in_brief, whole
-from scheduler_extender.told.explanation import (
-    Explanation,
-    Unreadable,
-    explanation_of,
-    group_of,
-)
-from scheduler_extender.told.nodes import Nodes
 from topology import codec, our_version
 from topology.core.devices import NodeName, PodUid
 
@@ -53,8 +53,8 @@ def create_admin_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    _add_nodes(app, service.cluster, Desk(1, PEOPLE_WAITING))
-    _add_questions(app, service.cluster, Desk(1, SEARCHES_WAITING))
+    _add_nodes(app, service.cluster, RequestQueue(1, PEOPLE_WAITING))
+    _add_questions(app, service.cluster, RequestQueue(1, SEARCHES_WAITING))
     if service.file_mode:
         _add_reports(app, service)
     add_errors(app)
@@ -62,28 +62,28 @@ def create_admin_app(service: Service) -> FastAPI:
     return app
 
 
-def _add_nodes(app: FastAPI, cluster: Cache, desk: Desk) -> None:
+def _add_nodes(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:
     known = Nodes(cluster)
 
     @app.get("/v1/nodes", response_model=None, responses=answers(NodeInBrief, many=True))
-    @desk.encoded
+    @queue.encoded
     def nodes() -> list[NodeInBrief]:
         """Every node in brief."""
         snapshot = cluster.snapshot()
         states = known.of_all(snapshot)
         return [
-            in_brief(cluster, facts, state.counts)
-            for facts, state in zip(snapshot.nodes, states, strict=True)
+            in_brief(cluster, info, state.counts)
+            for info, state in zip(snapshot.nodes, states, strict=True)
         ]
 
     @app.get("/v1/nodes/{name}", response_model=None, responses=answers(NodeWhole))
-    @desk.encoded
+    @queue.encoded
     def node(name: str) -> NodeWhole:
         """One node: its record, what is free, its pods, what is wrong."""
-        facts = cluster.facts(NodeName(name))
-        if not facts.known:
+        info = cluster.node_info(NodeName(name))
+        if not info.known:
             raise HTTPException(404, f"node {name} is unknown")
-        return whole(cluster, facts, known.of(facts).counts)
+        return whole(cluster, info, known.of(info).counts)
 
     @app.get(
         "/v1/snapshot",
@@ -95,21 +95,21 @@ def _add_nodes(app: FastAPI, cluster: Cache, desk: Desk) -> None:
     )
     async def snapshot() -> Response:
         """A cluster file of this very state."""
-        return _Snapshot(cluster, desk)
+        return _Snapshot(cluster, queue)
 
 
 class _Snapshot(Response):
     """A cluster file, made piece by piece while it is read."""
 
-    def __init__(self, cluster: Cache, desk: Desk) -> None:
+    def __init__(self, cluster: Cache, queue: RequestQueue) -> None:
         super().__init__()
         self._cluster = cluster
-        self._desk = desk
+        self._queue = queue
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._desk.stream():
-            file = await self._desk.run(lambda: cluster_file(self._cluster))
-            pieces = self._desk.pieces(file)
+        with self._queue.stream():
+            file = await self._queue.run(lambda: cluster_file(self._cluster))
+            pieces = self._queue.pieces(file)
             answer = StreamingResponse(pieces, media_type="application/yaml")
             await answer(scope, receive, send)
 
@@ -117,13 +117,13 @@ class _Snapshot(Response):
 UNKNOWN = "pod {}/{} is unknown or asks for no GPUs"
 
 
-def _add_questions(app: FastAPI, cluster: Cache, desk: Desk) -> None:
+def _add_questions(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:
     @app.get(
         "/v1/explain/{namespace}/{pod}",
         response_model=None,
         responses=answers(Explanation, Unreadable),
     )
-    @desk.encoded
+    @queue.encoded
     def explain(namespace: str, pod: str) -> Explanation | Unreadable:
         """What every node would answer to a pod now, and what would help if none takes it."""
         snapshot = cluster.snapshot()
@@ -132,9 +132,9 @@ def _add_questions(app: FastAPI, cluster: Cache, desk: Desk) -> None:
             raise HTTPException(404, UNKNOWN.format(namespace, pod))
         deadline = within(cluster.clock, EXPLAIN_SECONDS)
         told = explanation_of(snapshot, record, deadline=deadline)
-        if record.membership is None or isinstance(told, Unreadable):
+        if record.group_ref is None or isinstance(told, Unreadable):
             return told
-        return structs.replace(told, group=group_of(snapshot, record.membership))
+        return structs.replace(told, group=group_of(snapshot, record.group_ref))
 
 
 def _add_reports(app: FastAPI, service: Service) -> None:

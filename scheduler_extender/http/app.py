@@ -14,17 +14,17 @@ import msgspec
 import structlog
 
 from scheduler_extender import verbs, wire
-from scheduler_extender.deadline import Deadline, within
-from scheduler_extender.http.bothports import Service, add_errors, add_health
-from scheduler_extender.http.endpoint import Answer, NotReadyError, VerbApp
-from scheduler_extender.http.workers import Workers
-from scheduler_extender.limits import (
+from scheduler_extender.clientlimits import (
     BIND_STARTS_WITHIN,
     BIND_THREADS,
     EVALUATING_THREADS,
     MAX_BIND_BODY,
     VERB_SECONDS,
 )
+from scheduler_extender.deadline import Deadline, within
+from scheduler_extender.http.bothports import Service, add_errors, add_health
+from scheduler_extender.http.endpoint import Answer, NotReadyError, VerbApp
+from scheduler_extender.http.workers import Workers
 
 log = structlog.get_logger(__name__)
 
@@ -121,8 +121,8 @@ class _Answers:
         if service.shadow is not None:
             verbs.bind_in_shadow(self._cluster, service.binder, args, deadline, term)
             return
-        turns = service.turns
-        verbs.bind(self._cluster, service.binder, args, _now, deadline, turns, term)
+        limiter = service.limiter
+        verbs.bind(self._cluster, service.binder, args, _now, deadline, limiter, term)
 
     def preempt(self, args: wire.PreemptionArgs, arrived: float) -> bytes:
         """The nodes on which the offered evictions would help."""

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scheduler_extender.http.desk import AGAIN, FullError
+from scheduler_extender.clientlimits import Bodies
 from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.http.requestqueue import AGAIN, QueueFullError
 from scheduler_extender.http.schemas import Error, Healthy, content
-from scheduler_extender.limits import Bodies
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.verbs import Binder, Turns, WouldRefuse
+from scheduler_extender.verbs import Binder, BindLimiter, WouldRefuse
 from scheduler_extender.wire import Pod
 
 log = structlog.get_logger(__name__)
@@ -43,16 +43,16 @@ class Service:
     standby: Callable[[], str | None] = lambda: None  # why another replica answers verbs, or None
     term: Callable[[], int] = int  # the term in which this replica leads; 0 of the only one
     saw: Callable[[Pod], None] = lambda pod: None  # is told each pod that filter is asked about
-    turns: Turns | None = None  # when a bind may be written; None if no kubelet answers us
+    limiter: BindLimiter | None = None  # when a bind may be written; None if no kubelet answers us
     # If set nothing is refused, and it is told what would have been.
     shadow: Callable[[WouldRefuse], None] | None = None
     file_mode: bool = False  # opens POST /v1/reports
     bodies: Bodies = field(default_factory=Bodies)  # the memory that all ports share
 
     def not_ready(self) -> str | None:
-        """Why this replica is not Ready; verbs go on answering while a watch is blind."""
-        blind = self.cluster.unready()
-        return self.unready() or (f"blind watches: {', '.join(blind)}" if blind else None)
+        """Why this replica is not Ready; verbs go on answering while a watch is stale."""
+        stale = self.cluster.unready()
+        return self.unready() or (f"stale watches: {', '.join(stale)}" if stale else None)
 
 
 def error_line(message: str) -> bytes:
@@ -118,8 +118,8 @@ def add_errors(app: FastAPI) -> None:
     async def error(request: Request, raised: HTTPException) -> Response:
         return Response(error_line(raised.detail), raised.status_code, raised.headers, JSON)
 
-    @app.exception_handler(FullError)
-    async def full(request: Request, raised: FullError) -> Response:
+    @app.exception_handler(QueueFullError)
+    async def full(request: Request, raised: QueueFullError) -> Response:
         return Response(error_line(str(raised)), 503, {"retry-after": AGAIN}, JSON)
 
 
@@ -135,7 +135,7 @@ def add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", response_model=None, responses={200: well, 503: ill})
     async def readyz() -> Response:
-        """The cluster is synced, and no watch has been blind for long."""
+        """The cluster is synced, and no watch has been stale for long."""
         reason = service.not_ready()
         if reason is not None:
             return Response(error_line(reason), 503, media_type=JSON)

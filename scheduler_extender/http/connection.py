@@ -11,9 +11,9 @@ from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from scheduler_extender.clientlimits import Limits
 from scheduler_extender.http import browsers
 from scheduler_extender.http.bothports import CLOSE, error_line, json_headers, refusing
-from scheduler_extender.limits import Limits
 
 HEALTH = frozenset({b"/healthz", b"/readyz"})
 SPARE = 32  # connections over the limit that are taken all the same, to answer the kubelet's probes

@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from scheduler_extender.clientlimits import MAX_BODY, Bodies, Hold
 from scheduler_extender.http.bothports import CLOSE, error_line, json_headers
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.workers import Workers
-from scheduler_extender.limits import MAX_BODY, Bodies, Hold
 from scheduler_extender.wire import UNREADABLE, Body, TooDenseError
 
 # Bytes of an answer that are handed over at a time; the next when the client has read.

@@ -1,4 +1,4 @@
-"""What the extender counts for Prometheus, and the log lines about surprises."""
+"""What the extender counts for Prometheus, and the log lines about mispredictions."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from scheduler_extender.http.certificates import Certificates
-from scheduler_extender.http.clusterfigures import ClusterFigures
+from scheduler_extender.http.clustermetrics import ClusterFigures
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Misprediction
 from scheduler_extender.state.pods.refusal import LABELS
-from scheduler_extender.verbs import Turns, WouldRefuse
-from scheduler_extender.verbs.turns import REPORT, TURN, WRITE
+from scheduler_extender.verbs import BindLimiter, WouldRefuse
+from scheduler_extender.verbs.bindlimiter import KUBELET, REPORT, WRITE
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
 
@@ -59,14 +59,14 @@ class Metrics:
         self.bind_errors = Counter(
             "gpu_topology_bind_errors", "Binds refused or failed", registry=self.registry
         )
-        self.surprises = Counter(
-            "gpu_topology_surprises",
-            "Pods with GPUs that were not foreseen: outside the outcomes, or a promise broken",
+        self.mispredictions = Counter(
+            "gpu_topology_mispredictions",
+            "Pods with mispredicted GPUs: outside the outcomes, or a promise broken",
             ["kind"],
             registry=self.registry,
         )
         for kind in (OUTSIDE, BROKEN):
-            self.surprises.labels(kind)
+            self.mispredictions.labels(kind)
         self.refusals = Counter(
             "gpu_topology_refusals",
             "Pods that the kubelet of their node has refused, by the kubelet's reason",
@@ -80,28 +80,30 @@ class Metrics:
         )
 
     def watch(self, cluster: Cache) -> None:
-        """Count and log surprises: reports that were not foreseen. The log line has what replays
+        """Count and log mispredictions. The log line has what replays
         one.
 
         Each is counted. The log has a line for one pod once in a while, and for a few pods a
         second.
         """
-        surprises = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
+        mispredictions = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
         refusals = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
-        def note(surprise: Surprise) -> None:
-            self.surprises.labels(surprise.kind).inc()
-            untold = surprises.untold((surprise.pod.uid, surprise.kind), time.monotonic())
+        def note(misprediction: Misprediction) -> None:
+            self.mispredictions.labels(misprediction.kind).inc()
+            untold = mispredictions.untold(
+                (misprediction.pod.uid, misprediction.kind), time.monotonic()
+            )
             if untold is None:
                 return
             log.error(
-                surprise.message,
-                kind=surprise.kind,
-                pod=f"{surprise.pod.namespace}/{surprise.pod.name}",
-                node=surprise.node,
-                got=list(surprise.got),
-                foreign=list(surprise.foreign),
-                cluster_file=surprise.cluster_file,
+                misprediction.message,
+                kind=misprediction.kind,
+                pod=f"{misprediction.pod.namespace}/{misprediction.pod.name}",
+                node=misprediction.node,
+                got=list(misprediction.got),
+                foreign=list(misprediction.foreign),
+                cluster_file=misprediction.cluster_file,
                 untold=untold,
             )
 
@@ -127,7 +129,7 @@ class Metrics:
         def fault(node: NodeName, error: Exception) -> None:
             log.error("a node could not be evaluated", node=node, exc_info=error)
 
-        cluster.on_surprise.append(note)
+        cluster.on_misprediction.append(note)
         cluster.on_refusal.append(note_refusal)
         cluster.faults.on_fault(fault)
         self.registry.register(ClusterFigures(cluster))
@@ -157,38 +159,38 @@ class Metrics:
         """Show a number that ``value`` gives."""
         self._followed.kinds[name, what] = GaugeMetricFamily, value
 
-    def tell_turns(self, turns: Turns) -> Turns:
-        """Show how many binds wait, and for what; returns ``turns``."""
+    def show_limiter(self, limiter: BindLimiter) -> BindLimiter:
+        """Show how many binds wait, and for what; returns ``limiter``."""
         waiting = Gauge(
             "gpu_topology_binds_waiting",
-            "Binds that wait now: for their turn at the kubelet, or for a report of their node",
+            "Binds that wait now: for the kubelet's answers, or for a report of their node",
             ["awaits"],
             registry=self.registry,
         )
-        waiting.labels("turn").set_function(lambda: len(turns.waiting(TURN)))
-        waiting.labels("report").set_function(lambda: len(turns.waiting(REPORT)))
+        waiting.labels("kubelet").set_function(lambda: len(limiter.waiting(KUBELET)))
+        waiting.labels("report").set_function(lambda: len(limiter.waiting(REPORT)))
         waited = Histogram(
             "gpu_topology_bind_wait_seconds",
-            "How long each bind has waited: for its turn, for a report of its node, for the API"
+            "How long each bind has waited: for the kubelet, for a report of its node, for the API"
             " server to write it",
             ["awaits"],
             registry=self.registry,
             buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 3.5),
         )
-        of = {awaits: waited.labels(awaits) for awaits in (TURN, REPORT, WRITE)}
-        turns.waited = lambda awaits, seconds: of[awaits].observe(seconds)
+        of = {awaits: waited.labels(awaits) for awaits in (KUBELET, REPORT, WRITE)}
+        limiter.waited = lambda awaits, seconds: of[awaits].observe(seconds)
         self.follow(
-            "binds_late_for_turn",
-            "Binds given up while they waited for their turn at the kubelet",
-            lambda: turns.late[TURN],
+            "binds_late_for_kubelet",
+            "Binds given up while they waited for the kubelet",
+            lambda: limiter.late[KUBELET],
         )
         self.follow(
             "binds_late_for_report",
             "Binds given up while they waited for a report of their node, or that found no room"
             " among those that wait",
-            lambda: turns.late[REPORT],
+            lambda: limiter.late[REPORT],
         )
-        return turns
+        return limiter
 
     def tell_shadow(self) -> Callable[[WouldRefuse], None]:
         """Show that nothing is refused. Returns what counts the would-be refusals."""

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from fastapi import FastAPI
 
-from scheduler_extender.told import Struct
-from scheduler_extender.told.brief import NodeInBrief, NodeWhole
-from scheduler_extender.told.explanation import Explanation, Unreadable
+from scheduler_extender.explain import Struct
+from scheduler_extender.explain.explanation import Explanation, Unreadable
+from scheduler_extender.explain.nodesummary import NodeInBrief, NodeWhole
 
 
 class Error(Struct, frozen=True):

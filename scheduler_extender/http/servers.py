@@ -17,13 +17,13 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from scheduler_extender.clientlimits import DEFAULT, Limits
 from scheduler_extender.http import certificates as tls
-from scheduler_extender.http.accepting import Acceptor
 from scheduler_extender.http.bothports import Failures
 from scheduler_extender.http.certificates import Certificates, Tls
 from scheduler_extender.http.connection import Connection, connection
 from scheduler_extender.http.endpoint import VerbApp
-from scheduler_extender.limits import DEFAULT, Limits
+from scheduler_extender.http.listener import Acceptor
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from scheduler_extender.annotations import TERM
-from scheduler_extender.excess import excess
+from scheduler_extender.podlimits import exceeded_limit
 from scheduler_extender.state.pods.record import ENDED
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
@@ -128,12 +128,12 @@ def _bindable(pod: Pod) -> bool:
     """Whether the API server would bind it, and a replica would ask for that.
 
     A gate that is taken away never comes back. No replica binds a version of a pod that says too
-    much (:mod:`..excess`).
+    much (:mod:`..exceeded_limit`).
     """
     return not (
         pod.spec.node_name
         or pod.spec.scheduling_gates
         or pod.metadata.deletion_timestamp
         or pod.status.phase in ENDED
-        or excess(pod)
+        or exceeded_limit(pod)
     )

@@ -198,7 +198,7 @@ class KubeBinder:
                 f"{_text(binding.request)}, now for {_text(pod.request)}; "
                 "kube-scheduler tries again"
             )
-        if pod.membership != binding.membership:
+        if pod.group_ref != binding.group_ref:
             raise BindError(
                 "the pod's group was changed while the pod was being bound; "
                 "kube-scheduler tries again"
@@ -257,7 +257,7 @@ class KubeBinder:
             raise BindUnknownError(words) from cause  # it may have been bound before it went
         if pod.node is None:
             words = f"the bind was not written: {cause}"
-            if fenced and not pod.deleting:
+            if fenced and not pod.terminating:
                 raise _ChangedError from cause
             if isinstance(cause, ConflictError):
                 raise BindError(words) from cause
@@ -309,7 +309,7 @@ class Settler:
         ``clock`` tells how much. By default no time passes.
         """
         began = self._clock()
-        flying = self._cluster.snapshot().in_flight
+        flying = self._cluster.snapshot().assumed
         # Each bind has its own patience, also where a pod is bound once more. One that comes back,
         # since the bind after it was surely not written, goes on with its own.
         known = self._flights.items()
@@ -338,7 +338,7 @@ class Settler:
             if self._cluster.assumed(pod.uid) is not pod:
                 return  # another bind has begun, or the pod is gone meanwhile
             if read is None:
-                self._cluster.drop_in_flight(pod.uid, version)
+                self._cluster.drop_assumed(pod.uid, version)
             elif read.node is not None:
                 self._cluster.put_pod(read)
             elif flight.unbound_at is None:

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import managed_among
+from scheduler_extender.kube.bytequota import NO_QUOTA, Bounds, ByteQuota
 from scheduler_extender.kube.draobjects import (
     MOST_ASKED,
     Claim,
@@ -31,10 +32,9 @@ from scheduler_extender.kube.draobjects import (
     ways,
 )
 from scheduler_extender.kube.nodedevices import MOST_OF_NODE, MOST_SLICES, Barred, NodeDevices
-from scheduler_extender.kube.room import NO_ROOM, Bounds, Room
 from scheduler_extender.kube.sinks import ObjectSink
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
+from scheduler_extender.state.node.nodeinfo import Devices, NodeInfo, unsaid
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import UNREADABLE
 from topology.core.allocators.claims import NotFollowedError
@@ -347,7 +347,7 @@ class DraNodes:
 
     def foresee(
         self, namespace: str, names: Sequence[str]
-    ) -> Callable[[NodeFacts], Devices | Rejection]:
+    ) -> Callable[[NodeInfo], Devices | Rejection]:
         """As :data:`.Foresees` says."""
         keys = [key_of(namespace, name) for name in names]
         with self._lock:
@@ -363,30 +363,30 @@ class DraNodes:
             return lambda _: unsaid("a claim cannot be read")
         elsewhere = self._of_no_node(specs)  # once, however many nodes are asked about
 
-        def here(facts: NodeFacts) -> Devices | Rejection:
-            if facts.topology is None or facts.report is None:
+        def here(info: NodeInfo) -> Devices | Rejection:
+            if info.topology is None or info.report is None:
                 return unsaid("no DRA driver serves the node's GPUs")
             if not specs:
                 return ()
             gives_gpus = True
             try:
-                self._read(facts.name)
+                self._read(info.name)
                 with self._lock:
-                    devices = self._devices_of(facts.name)
+                    devices = self._devices_of(info.name)
                     claimed = list(self._claimed(devices))
-                    serving = self._class_of(facts.topology.resources[0].name)
+                    serving = self._class_of(info.topology.resources[0].name)
                     classes = dict(self._classes.at(ALL))
-                offer, held = facts.last_offer(serving.serves or ""), facts.report.allocations
+                offer, held = info.last_offer(serving.serves or ""), info.report.allocations
                 if isinstance(offer, Rejection):
                     return unsaid(offer.reason)
-                gives_gpus = devices.would_do(specs, classes, facts.topology)
+                gives_gpus = devices.would_do(specs, classes, info.topology)
                 if elsewhere:
                     return unsaid(elsewhere) if gives_gpus else ()
                 return devices.foreseen(offer, serving, specs, classes, claimed, held)
             except (DraError, NotFollowedError) as error:
                 return unsaid(str(error)) if gives_gpus else ()
             except Exception as error:  # noqa: BLE001 (a listener logs it)
-                self._faults.note(facts.name, error)
+                self._faults.note(info.name, error)
                 return unsaid(f"internal error: {type(error).__name__}")
 
         return here
@@ -440,48 +440,48 @@ class DraSink(ObjectSink, Generic[Object]):
     """The objects of one kind, put into :class:`DraNodes`; bare ones where there is no room."""
 
     def __init__(
-        self, cluster: Cache, nodes: DraNodes, kind: type[Object], bounds: Bounds = NO_ROOM
+        self, cluster: Cache, nodes: DraNodes, kind: type[Object], bounds: Bounds = NO_QUOTA
     ) -> None:
         super().__init__(cluster)
         self._nodes = nodes
         self._decode: Callable[[Any], Object] = msgspec.json.Decoder(kind).decode
         self._known: dict[Hashable, Object] = {}
-        self._bounds, self._room = bounds, Room(bounds)
+        self._bounds, self._quota = bounds, ByteQuota(bounds)
         self._clock, self._next = cluster.clock, float("-inf")
 
     @property
     def outside(self) -> int:
         """Objects that have found no room."""
-        return self._room.outside
+        return self._quota.outside
 
     def again(self) -> bool:
         """Whether to list them again: something that had found no room would find it now."""
         if not self.outside or self._clock() < self._next:
             return False
         self._next = self._clock() + AGAIN
-        return self._room.is_there()
+        return self._quota.is_there()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        now, room = dict[Hashable, Object](), Room(self._bounds)
+        now, quota = dict[Hashable, Object](), ByteQuota(self._bounds)
         for raw in objects:
             try:
-                _keep(self._decode(raw), now, room)
+                _keep(self._decode(raw), now, quota)
             except UNREADABLE as error:
                 self._tell_bad(raw, error)
-        room.settle()
+        quota.settle()
         before = self._known
         gone = [obj for key, obj in before.items() if now.get(key) != obj]
         new = [obj for key, obj in now.items() if before.get(key) != obj]
         # Of those that have not changed one is kept, and not both: they may be large.
         same = ((key, obj) for key, obj in before.items() if now.get(key) == obj)
-        self._known, self._room = now | dict(same), room
+        self._known, self._quota = now | dict(same), quota
         self._nodes.change(gone, new)
 
     def _take(self, obj: msgspec.Raw) -> str:
         found: Object = self._decode(obj)
         before: list[Object] = self._drop(found.key)
-        others: dict[Hashable, Object] = _keep(found, self._known, self._room)
+        others: dict[Hashable, Object] = _keep(found, self._known, self._quota)
         after = [self._known[key] for key in (found.key, *others)]
         self._nodes.change([*before, *others.values()], after)
         return found.metadata.name
@@ -494,15 +494,15 @@ class DraSink(ObjectSink, Generic[Object]):
         known = self._known.pop(key, None)
         if known is None:
             return []
-        self._room.drop(known.owner, key)
+        self._quota.drop(known.owner, key)
         return [known]
 
 
-def _keep(obj: Object, known: dict[Hashable, Object], room: Room) -> dict[Hashable, Object]:
+def _keep(obj: Object, known: dict[Hashable, Object], quota: ByteQuota) -> dict[Hashable, Object]:
     """Keep an object among those that are known; the others, as they were, that gave way to it."""
     known[obj.key] = obj
     others: dict[Hashable, Object] = {}
-    for key in room.put(obj.owner, obj.key, obj.size) if obj.size else ():
+    for key in quota.put(obj.owner, obj.key, obj.size) if obj.size else ():
         if key != obj.key:
             others[key] = known[key]
         known[key] = known[key].bare()

@@ -149,7 +149,7 @@ def key_of(namespace: str, name: str) -> str:
 
 
 class Stored(msgspec.Struct):
-    """An object that is kept. What it says may need room (:class:`.Room`)."""
+    """An object that is kept. What it says may need room (:class:`.ByteQuota`)."""
 
     metadata: _Metadata
 

@@ -1,4 +1,4 @@
-"""Events on pods (placed, waiting, refused, not as foreseen), and on nodes that refuse pods.
+"""Events on pods (placed, waiting, refused, mispredicted), and on nodes that refuse pods.
 
 A user can cause some of them at will, and the API server may be slow: they are written in a thread
 of their own, a few a second, and what happens to one pod or node again and again becomes one Event
@@ -14,18 +14,18 @@ from typing import Any
 import msgspec
 import structlog
 
+from scheduler_extender.explain.placedpod import bound_text
 from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
-from scheduler_extender.state.node.verification import Surprise
+from scheduler_extender.state.node.verification import Misprediction
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.placed import bound_text
 from scheduler_extender.verbs import Binding, WouldRefuse
 from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, path
 
 log = structlog.get_logger(__name__)
 
-REASON = "GPUPlacementNotForeseen"
+REASON = "GPUPlacementMispredicted"
 REFUSED = "GPUPodRefused"
 PLACED = "GPUPlacement"
 WAITS = "GPUPlacementWaits"
@@ -40,8 +40,8 @@ PAUSE, RATE, BURST = 60.0, 2.0, 20
 
 
 class EventWriter:
-    """Writes an Event for each pod and kind of surprise, for each node and reason of refusals, and
-    for each pod that is placed, waits, or in shadow would not have been let everywhere. Whoever
+    """Writes an Event for each pod and kind of misprediction, for each node and reason of refusals,
+    and for each pod that is placed, waits, or in shadow would not have been let everywhere. Whoever
     has one calls :meth:`round` in a thread of its own.
 
     What cannot be written is counted in :attr:`dropped` and let go; the counters and the log have
@@ -62,11 +62,11 @@ class EventWriter:
         self._waiting: dict[tuple[str, str], dict[str, Any]] = {}  # Events
         self.dropped = 0  # what no Event tells of all that was noted
 
-    def note(self, surprise: Surprise) -> None:
-        """Take a surprise; never waits."""
-        pod, words = surprise.pod, f"{surprise.message} ({surprise.kind})"
+    def note(self, misprediction: Misprediction) -> None:
+        """Take a misprediction; never waits."""
+        pod, words = misprediction.pod, f"{misprediction.message} ({misprediction.kind})"
         about = _pod(pod.namespace, pod.name, pod.uid)
-        self._take(surprise.kind, about, REASON, words, surprise.node)
+        self._take(misprediction.kind, about, REASON, words, misprediction.node)
 
     def note_refusal(self, refusal: NodeRefusal) -> None:
         """Take a refusal; never waits.

@@ -17,7 +17,7 @@ from scheduler_extender.kube.draobjects import (
     Request,
     Slice,
 )
-from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.node.nodeinfo import Offer
 from scheduler_extender.wire import UNREADABLE
 from topology.core.allocators.claims import (
     MOST,
@@ -36,7 +36,7 @@ from topology.core.report import Allocation
 
 MOST_DEVICES = 2000  # of a node, the parts of its GPUs (MIG) included
 MOST_OF_NODE, MOST_SLICES = 2 << 20, 256 << 20  # bytes of devices, of one node and of all
-NO_ROOM = (
+NO_QUOTA = (
     "there is no room for its ResourceSlices: at most"
     f" {MOST_OF_NODE >> 20} MiB are read of one node, and {MOST_SLICES >> 20} MiB of all"
 )
@@ -338,7 +338,7 @@ def _read(slices: Iterable[Slice]) -> Iterator[_Part]:
     found = 0
     for each in slices:
         if each.is_bare:
-            raise DraError(NO_ROOM)
+            raise DraError(NO_QUOTA)
         try:
             devices = each.devices()
         except UNREADABLE as error:

@@ -30,8 +30,8 @@ from scheduler_extender.kube.sinks import (
 )
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.pods.attributes import Amounts, requests_of
 from scheduler_extender.state.pods.record import ENDED, counting_record
-from scheduler_extender.state.pods.standing import Amounts, asks_of
 from scheduler_extender.wire import UNREADABLE, pod_decoder
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, NotFoundError, Query, path
@@ -232,7 +232,7 @@ def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amou
         page = decode_list(api.get(PODS_PATH, query, timeout=OTHERS_TIMEOUT))
         for pod in map(pod_decoder.decode, page.items or ()):
             if pod.status.phase not in ENDED and counting_record(pod, managed) is None:
-                amounts.update(dict(asks_of(pod, managed)))
+                amounts.update(dict(requests_of(pod, managed)))
                 amounts["pods"] += 1000
     except (ApiFailure, *UNREADABLE) as error:
         log.warning("the pods of a node cannot be listed", node=name, problem=str(error))

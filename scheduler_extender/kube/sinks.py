@@ -12,15 +12,15 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import BY_CLASS, RESUME, TERM, asks_for_any, managed_among
+from scheduler_extender.clientlimits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.kube.bindable import Bindable
-from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.occupants import UNKNOWN_VERSION
+from scheduler_extender.state.pods.attributes import amounts_of
 from scheduler_extender.state.pods.budgets import Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import counting_record
-from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.wire import UNREADABLE, Node, ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid

@@ -79,7 +79,7 @@ class KubeSource:
         self.waker = Waker(cluster, api)
         self._settler = Settler(cluster, self.binder, clock=time.monotonic)
         self._events = EventWriter(api)
-        cluster.on_surprise.append(self._if_leading(self._events.note))
+        cluster.on_misprediction.append(self._if_leading(self._events.note))
         cluster.on_refusal.append(self._if_leading(self._events.note_refusal))
         # Has an Event written on a pod that is not let everywhere but for the shadow.
         self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
@@ -104,7 +104,7 @@ class KubeSource:
             for path, of in self._of_dra.items()
         ]
         self._cluster = cluster
-        self._blind = False
+        self._is_stale = False
         cluster.watches = self.watches
         self._stopping = threading.Event()
         self._threads = [
@@ -186,12 +186,12 @@ class KubeSource:
 
     def _look_out(self, now: float) -> None:
         """Once every watch tells us something again, whoever waits may be woken anew."""
-        was, self._blind = self._blind, self._cluster.blind()
-        if self._blind and not was:
-            names = freshness.blind(self.watches(), now)
-            log.error("required pods are refused: watches say nothing", watches=names)
-        elif was and not self._blind:
-            log.info("all watches say something again")
+        was, self._is_stale = self._is_stale, self._cluster.is_stale()
+        if self._is_stale and not was:
+            names = freshness.stale_watches(self.watches(), now)
+            log.error("required pods are refused: watches are stale", watches=names)
+        elif was and not self._is_stale:
+            log.info("all watches are up to date again")
             self._cluster.tell_of_all_nodes()
 
     def _if_leading(self, act: Callable[[Work], None]) -> Callable[[Work], None]:
@@ -207,7 +207,7 @@ class KubeSource:
         """The same once the whole cluster is known, and while we see it."""
 
         def working(now: float) -> None:
-            if self.unready() is None and not self._cluster.blind():
+            if self.unready() is None and not self._cluster.is_stale():
                 work(now)
 
         return working

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler_extender.deadline import within
+from scheduler_extender.explain.waitingreasons import refusals_of
+from scheduler_extender.explain.wording import TOLD, sentence
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.waiting import refusals_of
-from scheduler_extender.told.words import TOLD, sentence
 from topology.core.devices import PodUid
 
 EVERY = 5.0  # seconds between two rounds that look at anything

@@ -204,7 +204,7 @@ class Waker:
         question, at = Question(pod, Purpose.WAKE), bisect_right(self._numbers, tried)
         try:
             while at < len(self._names) and not deadline.passed():
-                names = None if pod.membership is not None else self._names[at : at + self.SLICE]
+                names = None if pod.group_ref is not None else self._names[at : at + self.SLICE]
                 self.looks += 1
                 results = evaluate(snapshot, question, names, deadline)
                 late_for_claims = results.late and pod.of_claims is not None

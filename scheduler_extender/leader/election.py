@@ -15,7 +15,7 @@ from enum import Enum
 HOLDS = 0.9
 
 
-# A leader offers its Lease after it has been blind for so many seconds and has renewed the Lease
+# A leader offers its Lease after it has been stale for so many seconds and has renewed the Lease
 # all the time. While the API server is away nobody renews a Lease, so an outage offers nothing.
 OFFERED_AFTER = 10.0
 
@@ -37,7 +37,7 @@ class Lease:
     term: int = 0  # counts the holders
     drained: int = -1  # the term whose holder has said that all its binds are written
     version: str = ""  # the resourceVersion; empty for a Lease that does not exist yet
-    offered: bool = False  # its holder is blind: a replica that sees may take it, at once
+    offered: bool = False  # its holder is stale: a replica that sees may take it, at once
 
 
 class Election:
@@ -53,7 +53,7 @@ class Election:
         self._others_until = float("-inf")
         self._highest = self._others = 0
         self._sees = True
-        self._written = self._blind_since = float("-inf")
+        self._written = self._stale_since = float("-inf")
         self._after = Lease()
 
     @property
@@ -126,8 +126,8 @@ class Election:
         if step is Step.TAKE:
             self._after = seen
             seen = replace(seen, holder=self.identity, term=self._highest + 1)
-        blind_for = 0.0 if self._sees else self._written - self._blind_since
-        offered = step is Step.RENEW and blind_for >= OFFERED_AFTER
+        stale_for = 0.0 if self._sees else self._written - self._stale_since
+        offered = step is Step.RENEW and stale_for >= OFFERED_AFTER
         return replace(seen, seconds=self._seconds, drained=-1, offered=offered)
 
     def released(self, *, drained: bool) -> Lease:
@@ -139,7 +139,7 @@ class Election:
         """Take in that a write was accepted. ``asked`` is the moment before it was sent."""
         self.saw(lease, now)
         if self._sees or asked - self._written > self._seconds:
-            self._blind_since = now
+            self._stale_since = now
         self._written = now
         if self.holds:
             self._until = asked + HOLDS * self._seconds

@@ -49,7 +49,7 @@ class Leader:
     """What the rest of a replica needs to know of the election. Its own threads read and write.
 
     ``synced`` says whether the state is whole; until then the replica does not lead. ``sees`` says
-    whether the watches tell us what happens in the cluster; a leader that is blind for long offers
+    whether the watches tell us what happens in the cluster; a leader that is stale for long offers
     its Lease. ``on_lost`` are called, in a thread of ours, when we stop leading.
     """
 
@@ -179,7 +179,7 @@ class Leader:
         if step is not Step.NOTHING:
             wanted, asked = election.wanted(step), self._clock()
             if wanted.offered and election.lease is not None and not election.lease.offered:
-                log.warning("this replica is blind; the Lease is offered to one that sees")
+                log.warning("this replica is stale; the Lease is offered to one that sees")
             try:
                 written = self._store.write(wanted, takes=step is Step.TAKE)
             except ApiFailure as error:

@@ -13,7 +13,7 @@ from topology.kubeapi.apiserver import ApiServer, NotFoundError, path
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 # The annotation that a holder writes when it resigns: its term, if all its binds are written.
 DRAINED = PREFIX + "drained"
-# The annotation, ``true``, that a blind holder writes: a replica that sees may take the Lease.
+# The annotation, ``true``, that a stale holder writes: a replica that sees may take the Lease.
 OFFERED = PREFIX + "offered"
 TIMEOUT = 2.0  # seconds for one read or write
 

@@ -149,9 +149,9 @@ class ApiServer(Actor, Server):
         tell = self._capacity.open if there else self._capacity.close
         self._watches.deliver("kube-scheduler", partial(tell, node))
 
-    def deleting(self, entry: PodEntry) -> None:
+    def terminating(self, entry: PodEntry) -> None:
         """The pod's owner deletes it."""
-        entry.record = replace(entry.record, deleting=True)
+        entry.record = replace(entry.record, terminating=True)
         self.changed(entry)
 
     def publish(self, node: NodeName, published: PublishedReport) -> None:

@@ -19,7 +19,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.standing import amounts_of
+from scheduler_extender.state.pods.attributes import amounts_of
 
 ROUND = 1.0  # seconds between two rounds of the settler
 
@@ -48,7 +48,7 @@ class Extender:
         )
         self.cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         cache, records = self.cluster, DraNodes(self.cluster)
-        cache.on_surprise.append(self._scene.observer.surprised)
+        cache.on_misprediction.append(self._scene.observer.mispredicted)
         sinks = dra_sinks(self.cluster, records)
         by_kind = {path.rpartition("/")[2]: sink for path, sink in sinks}
         self._scene.hearing = Hearing(cache, records, by_kind)
@@ -89,6 +89,6 @@ class Extender:
         if settler is not self._settler:
             return  # the extender of this settler was killed
         settler.round(self._scene.clock.now)
-        self._in_rounds = bool(self.cluster.snapshot().in_flight)
+        self._in_rounds = bool(self.cluster.snapshot().assumed)
         if self._in_rounds:
             self._scene.clock.after(ROUND, lambda: self._round(settler))

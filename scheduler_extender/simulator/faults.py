@@ -40,8 +40,8 @@ class Faults:
     limit: float = 15.0
     # How often a watch brings nothing, and for how long at most. In a share ``both`` of these times
     # it is every watch, else one. In a share ``failing`` the extender is told so.
-    blind_every: float = 0.0
-    blind_for: float = 60.0
+    stale_every: float = 0.0
+    stale_for: float = 60.0
     both: float = 0.3
     failing: float = 0.5
     dies_every: float = 0.0  # how often some agent dies, and stays dead for ``dead_for``
@@ -70,7 +70,7 @@ RARE_FAULTS = Faults(
     forced=0.05,
     late_commits=0.01,
     lost_answers=0.01,
-    blind_every=600.0,
+    stale_every=600.0,
     dies_every=600.0,
     recreated=0.005,
     kubelets_restart=120.0,

@@ -38,7 +38,7 @@ class Server:
     def running(self, entry: PodEntry) -> None:
         """The pod's containers run."""
 
-    def deleting(self, entry: PodEntry) -> None:
+    def terminating(self, entry: PodEntry) -> None:
         """The pod's owner deletes it."""
 
     def finish(self, entry: PodEntry, phase: str) -> None:
@@ -186,7 +186,7 @@ class Node(Actor):
 
     def _admit_next(self) -> None:
         """Begin with the pod at the head of the batch; it leaves the batch when it is through."""
-        for entry in [e for e in self._batch if e.record.deleting and not e.admitted]:
+        for entry in [e for e in self._batch if e.record.terminating and not e.admitted]:
             self._batch.remove(entry)
             entry.admitted = True  # it will not be any more
         if self._batch:
@@ -252,7 +252,7 @@ class Node(Actor):
         if entry.gone or entry.ended:
             return
         if entry.job.deleted:
-            self._server.deleting(entry)
+            self._server.terminating(entry)
             self.terminate(entry)
         else:
             self._clock.after(0.0, lambda: self._stop(entry))

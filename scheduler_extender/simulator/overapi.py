@@ -162,7 +162,7 @@ class PlayedNodes(Server):
         if node is None:
             return
         entry = self._entries.get(meta["uid"])
-        leaving = entry is not None and entry.record.deleting
+        leaving = entry is not None and entry.record.terminating
         if entry is None:
             runs = float(meta.get("annotations", {}).get(RUNS, "inf"))
             created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
@@ -173,7 +173,7 @@ class PlayedNodes(Server):
             if not entry.admitted:
                 node.bound(entry)
         if "deletionTimestamp" in meta and not leaving:
-            entry.record = replace(entry.record, deleting=True)
+            entry.record = replace(entry.record, terminating=True)
             node.terminate(entry)
         node.hear(meta["resourceVersion"], left=False)
 
@@ -194,7 +194,7 @@ class PlayedNodes(Server):
     def finish(self, entry: PodEntry, phase: str) -> None:
         """The pod's status says how it ended; one that is being deleted goes."""
         entry.ended = True
-        self._say(entry, {} if entry.record.deleting else {"phase": phase})
+        self._say(entry, {} if entry.record.terminating else {"phase": phase})
 
     def _say(self, entry: PodEntry, status: Manifest) -> None:
         self._writes.put(entry.record.uid, partial(self._written, entry, status))

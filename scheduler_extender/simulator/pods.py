@@ -5,7 +5,7 @@ from typing import Any, Self, TypeAlias
 
 import msgspec
 
-from scheduler_extender.annotations import Asks, parse
+from scheduler_extender.annotations import PodRequest, parse
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
@@ -64,7 +64,7 @@ class PodEntry:
     kind: str  # its name without the number
     promise: str | None = None  # the verdict that it was bound with
     decided: float = 0.0  # when that was decided
-    blind_for: float = 0.0  # for how many seconds a watch of the extender had been failing then
+    stale_for: float = 0.0  # for how many seconds a watch of the extender had been failing then
     view: PublishedReport | None = None  # the node's last report that the extender knew then
     bound: float = float("inf")
     seen: float = float("inf")  # when the extender heard that it is bound
@@ -97,7 +97,7 @@ def read_pod(manifest: Manifest) -> tuple[Pod, PodRecord, GpuRequest]:
     which does not read annotations that nobody can."""
     pod = msgspec.convert(manifest, Pod)
     asks, meta = parse(pod, MANAGED), pod.metadata
-    asked = asks.request if isinstance(asks, Asks) else asks and asks.holds
+    asked = asks.request if isinstance(asks, PodRequest) else asks and asks.holds
     request = asked or GpuRequest(GPU, ())
     node = NodeName(pod.spec.node_name) if pod.spec.node_name else None
     bare = PodRecord(PodUid(meta.uid), meta.namespace, meta.name, node, request)

@@ -10,7 +10,7 @@ from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.verification import Surprise
+from scheduler_extender.state.node.verification import Misprediction
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
@@ -35,11 +35,11 @@ class Tally:
     unexcused: Counter[str] = field(default_factory=Counter)
     # Broken after a kubelet's restart, or a change of a GPU's health, which no report had shown the
     # extender when it decided.
-    unreported: Counter[str] = field(default_factory=Counter)
+    unacknowledged: Counter[str] = field(default_factory=Counter)
     # By reason: pods that a kubelet refused, promised something or not, but for those events.
     kubelet_refusals: Counter[str] = field(default_factory=Counter)
     stale: int = 0  # pods with constraints placed on nodes whose agent was dead
-    blind: int = 0  # the same while a watch had been failing for long
+    stale_watch: int = 0  # the same while a watch had been failing for long
     happened: Counter[str] = field(default_factory=Counter)  # faults
     claimed: int = 0  # binds of pods whose claims had devices of a node with DRA
     vetoes: int = 0  # of these, refused over the devices
@@ -52,8 +52,8 @@ class Tally:
     # pods that others bound, or after an event that no report had shown.
     overcommitted: int = 0
     overcommitted_unseen: int = 0
-    # By kind: what verification did not foresee, of pods that met no restart and no sick GPU.
-    surprises: Counter[str] = field(default_factory=Counter)
+    # By kind: mispredictions, of pods that met no restart and no sick GPU.
+    mispredictions: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)  # nodes about which deciding failed
     broken_jobs: list[str] = field(default_factory=list)
 
@@ -134,8 +134,8 @@ class Observer:
     def unsettled(self, node: NodeName) -> None:
         """A GPU has healed, or a kubelet is on its way back: its plugin may be missing still."""
 
-    def surprised(self, surprise: Surprise) -> None:
-        """The extender's verification has met what it had not foreseen."""
+    def mispredicted(self, misprediction: Misprediction) -> None:
+        """Record a misprediction that the extender's verification has found."""
 
 
 @dataclass(slots=True)

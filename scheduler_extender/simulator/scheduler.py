@@ -127,7 +127,7 @@ class KubeScheduler(Actor):
         refusal = None
         if entry.record.node is None and not entry.gone:
             entry.decided = self._clock.now
-            entry.blind_for = self._extender.failing_for()
+            entry.stale_for = self._extender.failing_for()
             entry.view = self._extender.reports.get(NodeName(node))
             refusal = self._policy.bind(entry, node)
             if refusal in (NO_CLAIM.reason, NO_RECORD.reason) and self._clock.now < until:

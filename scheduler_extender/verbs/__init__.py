@@ -1,7 +1,7 @@
 """filter, prioritize, bind and preempt as plain functions over the cluster.
 
 filter notes the domain to which it sends a gang, and prioritize the best nodes with DRA
-(:mod:`.state.cluster.lately`): both are hints. Otherwise they and preempt change nothing, as
+(:mod:`.state.cluster.recent_sends`): both are hints. Otherwise they and preempt change nothing, as
 kube-scheduler may call them for pods that are never bound. The decision that counts is bind's.
 """
 
@@ -13,6 +13,7 @@ from scheduler_extender.verbs.binding import (
     BindUnknownError,
     bind,
 )
+from scheduler_extender.verbs.bindlimiter import BindLimiter
 from scheduler_extender.verbs.filtering import STILL_WORKING, filter_nodes
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.verbs.prioritizing import prioritize
@@ -22,7 +23,6 @@ from scheduler_extender.verbs.shadowing import (
     filter_in_shadow,
     preempt_in_shadow,
 )
-from scheduler_extender.verbs.turns import Turns
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
 
@@ -31,10 +31,10 @@ __all__ = [
     "STILL_WORKING",
     "TOO_LATE",
     "BindError",
+    "BindLimiter",
     "BindUnknownError",
     "Binder",
     "Binding",
-    "Turns",
     "WouldRefuse",
     "bind",
     "bind_in_shadow",

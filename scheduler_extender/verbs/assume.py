@@ -18,14 +18,16 @@ from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import GroupsSeen
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.placement import Reason, Verdict
 from topology.core.requests import GpuRequest
 from topology.times import seconds_of, time_text
 
-STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
+STILL_COUNTING = (
+    "the reservations of other groups are still being worked out: kube-scheduler tries again"
+)
 # How often a bind is decided while the node changes meanwhile; then once with the lock held.
 TRIES = 3
 
@@ -46,11 +48,11 @@ class DecidedBind:
 
     request: GpuRequest  # with the siblings of that moment
     decision: Decision
-    facts: NodeFacts  # without the pod: what was decided on
+    info: NodeInfo  # without the pod: what was decided on
     ours: PodRecord  # the pod, as it is in flight
     before: PodRecord | None  # the pod's bind that was in flight before
     sets: tuple[Mask, ...] | None  # the sets of GPUs to write
-    after: NodeFacts  # with the pod
+    after: NodeInfo  # with the pod
     claims: frozenset[str]  # the pod's, of which the facts know
 
 
@@ -74,7 +76,7 @@ def assume(
         last = attempt == TRIES
         with cluster.lock if last else nullcontext():
             snapshot = cluster.snapshot()
-            facts, before = snapshot.facts(node), snapshot.in_flight.get(pod.uid)
+            info, before = snapshot.node_info(node), snapshot.assumed.get(pod.uid)
             if before is not None and before.node != node:
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
             results = _asked(snapshot, question, node)
@@ -85,18 +87,18 @@ def assume(
                 raise _refused(cluster, pod, results, node, assumed=False)
             sets = _sets_of(snapshot, judged, results.request, decision)
             with cluster.lock:
-                now_in_flight = cluster.assumed(pod.uid)
-                if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
+                now_assumed = cluster.assumed(pod.uid)
+                if now_assumed is not before or _is_bound(cluster, pod.uid, node):
                     continue
                 groups = cluster.groups.seen()
                 if results.group is not None and groups.starts != snapshot.groups.starts:
                     continue
                 promised = _promised(pod, results.request.alone, decision)
                 promised = replace(promised, placed=_when(groups, pod, before, now))
-                ours = cluster.assume(node, promised, seen=facts)
-                after = cluster.facts(node)
+                ours = cluster.assume(node, promised, seen=info)
+                after = cluster.node_info(node)
             if ours is not None:
-                claims = facts.claims_of(pod.uid)
+                claims = info.claims_of(pod.uid)
                 return DecidedBind(
                     results.request, decision, judged, ours, before, sets, after, claims
                 )
@@ -122,7 +124,7 @@ def _when(
     """
     if before is not None and before.placed is not None:
         return before.placed
-    said = None if pod.membership is None else seconds_of(now())
+    said = None if pod.group_ref is None else seconds_of(now())
     return None if said is None else seconds_of(time_text(groups.after_all_starts(said)))
 
 
@@ -133,21 +135,21 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     never stronger than what was decided first. Of a sibling that has ended meanwhile the
     replacement is decided later, with our bind counted.
     """
-    pod, node = decided.ours, decided.facts.name
+    pod, node = decided.ours, decided.info.name
     snapshot = cluster.snapshot()
-    facts = snapshot.facts(node)
-    if pod.membership is None and facts is decided.after and not snapshot.blind:
+    info = snapshot.node_info(node)
+    if pod.group_ref is None and info is decided.after and not snapshot.is_stale:
         return decided
     question = Question(pod, Purpose.BIND, decided.request, alone=True)  # no more siblings
     results = _asked(snapshot, question, node)
     judged, decision, request = results.judged(node), results.decisions[node], results.request
     if decision.rejection is not None:
         raise _refused(cluster, pod, results, node, assumed=True)
-    decided = replace(decided, claims=facts.claims_of(pod.uid))
+    decided = replace(decided, claims=info.claims_of(pod.uid))
     if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
         return decided
     sets = _sets_of(snapshot, judged, request, decision)
-    return replace(decided, request=request, decision=decision, facts=judged, sets=sets)
+    return replace(decided, request=request, decision=decision, info=judged, sets=sets)
 
 
 def _refused(
@@ -162,26 +164,26 @@ def _refused(
     we have not: of a pod, maybe, of whose end we shall hear. While the pod is not ``assumed`` no
     bind waits for it, so it may wait for a report.
     """
-    facts, decision = results.judged(node), results.decisions[node]
+    info, decision = results.judged(node), results.decisions[node]
     rejection, assessed = decision.rejection, decision.assessment
     assert rejection is not None  # noqa: S101 (the caller looked)
     if results.vetoed(node):  # its claim has other devices than it requires
         cluster.tallies.veto()
-        published = () if facts.topology is None else facts.topology.allocator.published
+        published = () if info.topology is None else info.topology.allocator.published
         devices = ", ".join(map(str, published[: results.request.effective_count]))
         return BindError(f"its claim has the GPUs {devices}: {rejection.reason}")
     if not assumed:
         if results.group is not None and rejection in results.group.alike:
             return BindError(rejection.reason)
-        left_open = assessed is not None and assessed.verdict is Verdict.POSSIBLE
-        if left_open and rejection.resolvable and facts.unreported(resource_of(pod)):
+        left_open = assessed is not None and assessed.verdict is Verdict.NOT_GUARANTEED
+        if left_open and rejection.resolvable and info.unacknowledged(resource_of(pod)):
             return InProgressError(rejection.reason)
     if rejection in AWAITED:
         return InProgressError(rejection.reason)
     hopes = rejection.kind is Reason.BUSY or any(  # a report is to come
-        not (each.ended or each.uid in facts.pods.reported)
+        not (each.ended or each.uid in info.pods.acknowledged)
         and resource_of(each) == resource_of(pod)
-        for each in facts.pods.bound.values()
+        for each in info.pods.bound.values()
     )
     if rejection.resolvable and pod.gang is not None and hopes:
         return InProgressError(rejection.reason)
@@ -194,13 +196,13 @@ def _is_guaranteed(decision: Decision) -> bool:
 
 
 def _sets_of(
-    snapshot: Snapshot, facts: NodeFacts, request: GpuRequest, decision: Decision
+    snapshot: Snapshot, info: NodeInfo, request: GpuRequest, decision: Decision
 ) -> tuple[Mask, ...] | None:
     """The sets to write; a fault of ours here costs nobody the bind."""
     try:
-        return sets_of(facts, request, decision)
+        return sets_of(info, request, decision)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
-        snapshot.faults.note(facts.name, error)
+        snapshot.faults.note(info.name, error)
         return ()
 
 

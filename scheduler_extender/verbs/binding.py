@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypedDict, TypeVar
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.clientlimits import BIND_ENDS_AFTER
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.limits import BIND_ENDS_AFTER
-from scheduler_extender.membership import Membership
+from scheduler_extender.groupreference import GroupReference
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.node.nodeinfo import Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.verbs.assume import (
     BindError,
@@ -26,7 +26,7 @@ from scheduler_extender.verbs.assume import (
     assume,
     decide_again,
 )
-from scheduler_extender.verbs.turns import TURN, WRITE, Turns
+from scheduler_extender.verbs.bindlimiter import KUBELET, WRITE, BindLimiter
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -49,7 +49,7 @@ class Binding:
 
     ``placement`` is empty where nothing is promised, in shadow.
     ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
-    ``request`` is what the pod asked for when it was decided, and ``membership`` what it said of
+    ``request`` is what the pod asked for when it was decided, and ``group_ref`` what it said of
     its group: a binder that knows the pod to say something else by now does not write. Without a
     ``request`` nobody decided. ``claims`` are those that the pod may have, none on a node that
     serves none: one with another claim than these is not written. None: it may have any.
@@ -62,7 +62,7 @@ class Binding:
     placement: str
     term: int = 0
     request: GpuRequest | Malformed | None = None
-    membership: Membership | None = None
+    group_ref: GroupReference | None = None
     claims: frozenset[str] | None = None
 
 
@@ -91,7 +91,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     args: BindingArgs,
     now: Callable[[], str],
     deadline: Deadline = NO_DEADLINE,
-    turns: Turns | None = None,
+    limiter: BindLimiter | None = None,
     term: int = 0,
 ) -> None:
     """Bind a pod to a node if the node can still keep its request.
@@ -99,7 +99,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     The same bind twice is success, once written. ``now`` gives the time for the placement
     annotation. After the ``deadline`` nothing is written: what kube-scheduler has given up waiting
     for must not be written behind its back. So it is looked at at the start and right before the
-    write. With ``turns`` the write waits for its turn until then. ``term`` is the one in which we
+    write. With ``limiter`` the write waits for its turn until then. ``term`` is the one in which we
     lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises
     :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
     """
@@ -108,13 +108,15 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     pod = unbound(cluster, binder, args)
     if pod is None:
         return
-    decided = _awaiting_news(lambda: assume(cluster, pod, node, now), node, deadline.passed, turns)
+    decided = _awaiting_news(
+        lambda: assume(cluster, pod, node, now), node, deadline.passed, limiter
+    )
     if decided is None:
         return
-    if pod.uid in cluster.lately.pods:
-        cluster.lately.forget(pod.uid)
+    if pod.uid in cluster.recent_sends.pods:
+        cluster.recent_sends.forget(pod.uid)
     try:
-        ready = _in_its_turn(cluster, decided, node, deadline, turns)
+        ready = _within_limit(cluster, decided, node, deadline, limiter)
         placed = ready.ours.placed
         time = now() if placed is None else time_text(placed)
         written = json.dumps(placement(ready, pod, time), separators=(",", ":"))
@@ -122,16 +124,16 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         cluster.forget(decided.ours, decided.before)  # nothing has been written
         raise
     try:
-        who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
-        counts = ready.request.required or ready.facts.serves_claims is False
+        who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.group_ref)
+        counts = ready.request.required or ready.info.serves_claims is False
         claims = ready.claims if counts else None
-        with turns.timed(WRITE) if turns is not None else nullcontext():
+        with limiter.timed(WRITE) if limiter is not None else nullcontext():
             binder.write(Binding(*who, node, written, term, *asked, claims))
     except BindError:
         cluster.forget(decided.ours, decided.before)
         raise
     except BindUnknownError as error:
-        _await_word(cluster, ready, error, deadline, turns)
+        _await_word(cluster, ready, error, deadline, limiter)
     cluster.tallies.place(ready.decision.verdict if ready.request.required else "")
     if ready.request.required and ready.claims:
         cluster.tallies.keep(1)  # the claim is the proof, and it stays as it is
@@ -142,7 +144,7 @@ def _await_word(
     decided: DecidedBind,
     cause: BindUnknownError,
     deadline: Deadline,
-    turns: Turns | None,
+    limiter: BindLimiter | None,
 ) -> None:
     """Wait for the watch to show that the bind was written. Raises :class:`BindError` where it does
     not, and at once where the kubelet allocates: else kube-scheduler, told of an error, deletes the
@@ -155,24 +157,24 @@ def _await_word(
         if pod is None or pod.node != decided.ours.node:
             raise InProgressError(str(cause)) from cause
 
-    waiting = turns if decided.facts.allocates_before_bind else None
-    _awaiting_news(ask, decided.facts.name, late.passed, waiting)
+    waiting = limiter if decided.info.allocates_before_bind else None
+    _awaiting_news(ask, decided.info.name, late.passed, waiting)
 
 
-def _in_its_turn(
+def _within_limit(
     cluster: Cache,
     decided: DecidedBind,
     node: NodeName,
     deadline: Deadline,
-    turns: Turns | None,
+    limiter: BindLimiter | None,
 ) -> DecidedBind:
     """What is written, once it is the turn of this bind. Raises :class:`BindError`."""
     assessed = decided.decision.assessment
     hazards = assessed is None or bool(assessed.hazards)
-    if turns is not None and not turns.wait(decided.ours, deadline, hazards=hazards):
+    if limiter is not None and not limiter.wait(decided.ours, deadline, hazards=hazards):
         raise BindError(NO_ANSWER)
     in_time(deadline)
-    if turns is None:
+    if limiter is None:
         return decided
     ready = _awaiting_news(
         lambda: decide_again(cluster, decided),
@@ -180,9 +182,10 @@ def _in_its_turn(
         # Who else waits may wait for our turn; but a member of a gang that is refused now leaves
         # the gang bound in part.
         lambda: (
-            deadline.passed() or (bool(turns.waiting(TURN, node)) and decided.ours.gang is None)
+            deadline.passed()
+            or (bool(limiter.waiting(KUBELET, node)) and decided.ours.gang is None)
         ),
-        turns,
+        limiter,
     )
     in_time(deadline)
     return ready
@@ -214,15 +217,15 @@ def unbound(cluster: Cache, binder: Binder, args: BindingArgs) -> PodRecord | No
 
 
 def _awaiting_news(
-    ask: Callable[[], T], node: NodeName, hopeless: Callable[[], bool], turns: Turns | None
+    ask: Callable[[], T], node: NodeName, hopeless: Callable[[], bool], limiter: BindLimiter | None
 ) -> T:
     """The answer to ``ask``; while it raises :class:`.InProgressError` it awaits news."""
     try:
         return ask()
     except InProgressError:
-        if turns is None:
+        if limiter is None:
             raise
-    return turns.await_news(ask, node, hopeless)
+    return limiter.await_news(ask, node, hopeless)
 
 
 def in_time(deadline: Deadline) -> None:
@@ -247,9 +250,9 @@ def placement(decided: DecidedBind, pod: PodRecord, time: str) -> Placement:
 
     The UID tells it from one that somebody wrote into a template.
     """
-    facts, decision = decided.facts, decided.decision
-    written = Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
-    sets, offer = decided.sets, facts.last_offer(resource_of(decided.ours))
+    info, decision = decided.info, decided.decision
+    written = Placement(verdict=decision.verdict, node=info.name, uid=pod.uid, sets=[], time=time)
+    sets, offer = decided.sets, info.last_offer(resource_of(decided.ours))
     if sets and isinstance(offer, Offer):
         listed = offer.devices.index_sets(sets)
         written["sets"] = listed[:MAX_SETS_WRITTEN]

@@ -9,7 +9,7 @@ from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.pods.record import asking_record
+from scheduler_extender.state.pods.record import requesting_record
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.placement import Rejection
 
@@ -65,15 +65,15 @@ def filtered(
     :data:`STILL_WORKING`: then kube-scheduler asks again soon, when more is worked out, and evicts
     nobody meanwhile.
     """
-    asks = asking_record(pod, snapshot.settings.managed, snapshot.waiting)
+    asks = requesting_record(pod, snapshot.settings.managed, snapshot.waiting)
     if asks is None:
         return Filtered(list(names))
     results = evaluate(snapshot, Question(asks, Purpose.FILTER), names, deadline)
     if results.undecided:
         return Filtered([], error=STILL_WORKING)
     passed = results.passed
-    if results.group is not None and asks.membership is not None:
+    if results.group is not None and asks.group_ref is not None:
         # All members of a gang are sent to one domain: the first that is asked about chooses.
-        snapshot.note_direction(asks.membership, results.group.best if passed else None)
+        snapshot.note_direction(asks.group_ref, results.group.best if passed else None)
     refused = {why: those for why, those in results.by_reason.items() if why is not None and those}
     return Filtered(passed, refused)

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
+from scheduler_extender.evictions.victims import Preemptor, after, importance, replaced
 from scheduler_extender.framework.afterwards import Afterwards
 from scheduler_extender.framework.evaluator import evaluate, refused_by_name
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.attributes import requests_of
 from scheduler_extender.state.pods.budgets import violations
-from scheduler_extender.state.pods.record import PodRecord, asking_record
-from scheduler_extender.state.pods.standing import asks_of
-from scheduler_extender.unblocking.victims import Preemptor, after, importance, replaced
+from scheduler_extender.state.pods.record import PodRecord, requesting_record
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, PreemptionResult
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -45,7 +45,7 @@ def preempt(
     }
     snapshot = cluster.snapshot()
     managed = snapshot.settings.managed
-    record = asking_record(args.pod, managed, snapshot.waiting)
+    record = requesting_record(args.pod, managed, snapshot.waiting)
     if record is None:
         return PreemptionResult(offered)
     gone = {NodeName(name): _gone(snapshot, name, victims) for name, victims in offered.items()}
@@ -55,7 +55,7 @@ def preempt(
         return PreemptionResult({name: each for name, each in offered.items() if name in passed})
     # filter would refuse these whoever goes.
     _, names = refused_by_name(snapshot, question, list(offered))
-    if record.request.required and snapshot.blind:
+    if record.request.required and snapshot.is_stale:
         return PreemptionResult()
     afterwards = Afterwards(snapshot, replace(question, gone={}), deadline)
     asking = _Asking(
@@ -73,7 +73,7 @@ def preempt(
             if ours is None:
                 continue
             gone_here = _gone(snapshot, name, ours)
-            then = replace(question, gone={name: gone_here}).on(snapshot.facts(name))
+            then = replace(question, gone={name: gone_here}).on(snapshot.node_info(name))
             victims = frozenset(PodUid(pod.uid) for pod in ours.pods or ())
             if afterwards.on(then, victims).rejection is None:
                 kept[str(name)] = ours
@@ -83,7 +83,7 @@ def preempt(
 def _gone(snapshot: Snapshot, name: str, victims: MetaVictims) -> frozenset[PodUid]:
     """The pods that have let go of a node by then: the victims, and those that are ending."""
     uids = (PodUid(pod.uid) for pod in victims.pods or ())
-    return snapshot.facts(NodeName(name)).pods.ending.union(uids)
+    return snapshot.node_info(NodeName(name)).pods.terminating.union(uids)
 
 
 def preemptor(
@@ -98,9 +98,9 @@ def preemptor(
         PodUid(pod.metadata.uid),
         request,
         spec.priority or 0,
-        asks_of(pod, managed),
+        requests_of(pod, managed),
         particular,
-        None if record.membership is None else record.membership.group,
+        None if record.group_ref is None else record.group_ref.group,
         record.gang,
     )
 
@@ -122,18 +122,18 @@ class _Asking:
 
         Whom we know nothing of (a pod without GPUs, evicted for its CPUs) stays a victim.
         """
-        facts = self.snapshot.facts(name)
+        info = self.snapshot.node_info(name)
         uids = [PodUid(pod.uid) for pod in chosen.pods or ()]
-        ours = [pod for uid in uids if (pod := facts.pods.bound.alive.get(uid)) is not None]
+        ours = [pod for uid in uids if (pod := info.pods.bound.alive.get(uid)) is not None]
         try:
             # kube-scheduler knows no groups, and may choose the pod's own siblings.
             may_go = not any(map(self.pod.shares_group, ours))
-            if may_go and self._passes(facts.without(frozenset(uids)), ours):
+            if may_go and self._passes(info.without(frozenset(uids)), ours):
                 return chosen
-            others = self._others(facts, ours)
+            others = self._others(info, ours)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.snapshot.faults.note(name, error)
-            return chosen if self.trials.takes_unseen(facts, self.pod.request) else None
+            return chosen if self.trials.takes_unseen(info, self.pod.request) else None
         if others is None:
             return None
         known = {each.uid for each in ours}
@@ -144,18 +144,18 @@ class _Asking:
         violated = violations(others, budgets) + (by_others if rest else 0)
         return MetaVictims([MetaPod(uid) for uid in pods], violated)
 
-    def _others(self, facts: NodeFacts, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
+    def _others(self, info: NodeInfo, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
         """Other victims that will do. None are looked for where budgets are not known, nor where
         kube-scheduler has promised the node to a pod that comes first."""
         budgets = self.snapshot.budgets
-        if budgets is None or self._is_promised(facts.name):
+        if budgets is None or self._is_promised(info.name):
             return None
         return replaced(
-            facts,
+            info,
             self.pod,
             chosen,
             budgets,
-            lambda victims: self._passes(facts, victims),
+            lambda victims: self._passes(info, victims),
             self.deadline,
         )
 
@@ -163,15 +163,15 @@ class _Asking:
         """Whether others were evicted here for a pod of no lower priority that is still to come."""
         if self.promised is None:
             self.promised = frozenset(
-                pod.standing.nominated
+                pod.attributes.nominated
                 for pod in self.snapshot.nominated.values()
-                if not (pod.deleting or pod.ended or pod.uid in self.snapshot.in_flight)
-                and pod.standing.priority >= self.pod.priority
+                if not (pod.terminating or pod.ended or pod.uid in self.snapshot.assumed)
+                and pod.attributes.priority >= self.pod.priority
                 and pod.uid != self.pod.uid
             )
         return name in self.promised
 
-    def _passes(self, facts: NodeFacts, victims: Iterable[PodRecord]) -> bool:
+    def _passes(self, info: NodeInfo, victims: Iterable[PodRecord]) -> bool:
         """Whether the node passes once these, and whoever is ending, have let go."""
-        without = after(facts, victims, self.pod.uid).yielding_to(self.pod.priority, self.pod.gang)
+        without = after(info, victims, self.pod.uid).yielding_to(self.pod.priority, self.pod.gang)
         return self.trials.answer(without, self.pod.request).rejection is None

@@ -7,8 +7,8 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.scores import scored
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.cluster.lately import MOST_NODES
-from scheduler_extender.state.pods.record import asking_record
+from scheduler_extender.state.cluster.recentsends import MOST_NODES
+from scheduler_extender.state.pods.record import requesting_record
 from scheduler_extender.wire import HostPriority, Pod
 from topology.core.devices import NodeName
 from topology.core.requests import GpuRequest
@@ -25,7 +25,7 @@ def prioritize(
     Nodes that are not worked out by the ``deadline`` are scored as if we knew nothing of them.
     """
     snapshot = cluster.snapshot()
-    asks = asking_record(pod, snapshot.settings.managed, snapshot.waiting)
+    asks = requesting_record(pod, snapshot.settings.managed, snapshot.waiting)
     request = None if asks is None else asks.request
     if asks is None or not isinstance(request, GpuRequest):
         return list(map(HostPriority, names, repeat(0)))
@@ -34,6 +34,6 @@ def prioritize(
     few = by_node.count(best) <= MOST_NODES
     tops = map(NodeName, compress(names, map(best.__eq__, by_node)) if few else ())
     if asks.of_claims is None:
-        nodes = map(snapshot.facts, tops)
-        snapshot.lately.note(asks.uid, request, nodes, snapshot.clock())
+        nodes = map(snapshot.node_info, tops)
+        snapshot.recent_sends.note(asks.uid, request, nodes, snapshot.clock())
     return list(map(HostPriority, names, by_node))

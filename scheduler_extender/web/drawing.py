@@ -2,8 +2,9 @@
 
 Nothing has a colour here: classes name what is drawn, and the style sheet has a colour for each in
 light and in dark. What is not told by colour alone: free GPUs are hollow, stranded ones dashed,
-those that a pod will have are hollow with a thick edge, sick ones crossed out, broken promises have
-a thick edge, and GPUs of plain pods are square. A band lies under the GPUs of one pod.
+those that a pod will have are hollow with a thick edge, sick ones crossed out, mismatched ones
+have a thick edge, and GPUs of pods that accept any GPU are square. A band lies under the GPUs
+of one pod.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from scheduler_extender.told.nodes import MEANINGS, GpuState, NodeState, Use
+from scheduler_extender.explain.gpustates import MEANINGS, GpuState, NodeState, Use
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind, Via
 from topology.core.requests import at_most
 
 Spot = tuple[float, float]
-SOMEHOW_HELD = "held"
-"""The class of a GPU that a pod holds, nothing said of which kind."""
+MIXED = "in-use-mixed"
+"""The class of a GPU in use, where its kind differs from node to node."""
 
 _SVG = Markup(
     '<svg class="{css}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
@@ -147,7 +148,7 @@ def gpu_in_words(state: GpuState) -> str:
     """How a GPU stands, and who holds it."""
     words = MEANINGS[state.use]
     if state.devices > 1:
-        words += f", {state.devices - state.held} of {state.devices} devices free"
+        words += f", {state.devices - state.in_use} of {state.devices} devices free"
     if state.memory_used is not None:
         words += f", {at_most(state.memory_used)} in use"
     if state.holders:
@@ -174,7 +175,7 @@ def _spots(n: int, scale: _Scale, wide: float) -> list[Spot]:
 
 
 def _ground(state: GpuState) -> Use:
-    """What the number of a GPU stands on: a GPU of which a part is held is hollow."""
+    """What the number of a GPU stands on: a GPU of which a part is in use is hollow."""
     return Use.FREE if state.partly and state.use is not Use.SICK else state.use
 
 
@@ -183,16 +184,17 @@ def _gpu(spot: Spot, state: GpuState, dot: float) -> Iterator[Markup]:
     use = state.use
     if state.partly and use is not Use.SICK:
         yield _DOT.format(x=x, y=y, r=dot, css="dot free")
-        length = 2 * math.pi * (dot - 2) * state.held / state.devices
+        length = 2 * math.pi * (dot - 2) * state.in_use / state.devices
         yield _RING.format(x=x, y=y, r=dot - 2, use=use.value, length=length)
         return
     yield from mark(spot, use.value, dot)
 
 
 def mark(spot: Spot, css: str, dot: float) -> Iterator[Markup]:
-    """The sign of a state: a disc, of plain pods a square; the style sheet does the rest."""
+    """Yield the sign of a state: a disc, or a square where the pod accepts any GPU. The style
+    sheet does the rest."""
     x, y = spot
-    if css == Use.PLAIN.value:
+    if css == Use.IN_USE.value:
         half = dot * 0.88
         yield _SQUARE.format(x=x - half, y=y - half, side=2 * half, rx=dot / 5, css=f"dot {css}")
         return
@@ -200,7 +202,7 @@ def mark(spot: Spot, css: str, dot: float) -> Iterator[Markup]:
     if css == Use.SICK.value:
         d = round(dot, 1)
         yield _CROSS.format(a=x - d / 2, b=y - d / 2, d=d)
-    if css == SOMEHOW_HELD:
+    if css == MIXED:
         yield _DOT.format(x=x, y=y, r=round(dot / 2.2, 1), css="core")
 
 

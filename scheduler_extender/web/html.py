@@ -1,4 +1,4 @@
-"""Templates into pages. What comes from strangers is escaped, everywhere and without exception."""
+"""Templates into pages. Untrusted input is escaped, everywhere and without exception."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from scheduler_extender.told.nodes import MEANINGS, Flag, Use
-from scheduler_extender.told.words import duration, sets_text, verdict_text
+from scheduler_extender.explain.gpustates import MEANINGS, Flag, Use
+from scheduler_extender.explain.wording import duration, sets_text, verdict_text
 from scheduler_extender.web.drawing import tile
-from scheduler_extender.web.glance import picture_of, some, who
+from scheduler_extender.web.overview import picture_of, some, who
 from topology.core.requests import at_most
 
 HERE = Path(__file__).parent

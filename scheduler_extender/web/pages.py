@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_extender.deadline import OutOfTimeError, within
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.gpustates import Nodes, Use, links_of
+from scheduler_extender.explain.groupfit import room_for
+from scheduler_extender.explain.waitingreasons import waiting_pods
+from scheduler_extender.explain.wording import asks_text
 from scheduler_extender.files import podfile
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.nodes import Nodes, Use, links_of
-from scheduler_extender.told.together import room_for
-from scheduler_extender.told.waiting import waiting_pods
-from scheduler_extender.told.words import asks_text
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.examples import EXAMPLES
-from scheduler_extender.web.glance import Filters, glance, kinds_of, shown_by
 from scheduler_extender.web.html import page
-from scheduler_extender.web.outlook import Outlook, outlook_of, waiting_queues
+from scheduler_extender.web.overview import Filters, kinds_of, overview, shown_by
+from scheduler_extender.web.waiting import Outlook, outlook_of, waiting_queues
 from topology.core.devices import NodeName, PodUid
 from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
@@ -105,10 +105,10 @@ class Pages:
 
     def node(self, name: str) -> str | None:
         """One node; None where nobody told us of it."""
-        facts = self._cluster.facts(NodeName(name))
-        if not facts.known:
+        info = self._cluster.node_info(NodeName(name))
+        if not info.known:
             return None
-        return self._page("node", name, lambda v: self._node(facts, v))
+        return self._page("node", name, lambda v: self._node(info, v))
 
     def what_if(self, text: str | None = None, copies: str = "") -> str:
         """Where the pods of a YAML text would go; None asks for an empty form. ``copies`` is how
@@ -185,14 +185,14 @@ class Pages:
 
     def _map(self, filters: Filters, version: int) -> str:
         now, snapshot = self._cluster.today(), self._cluster.snapshot()
-        found = glance(self._nodes.of_all(snapshot), filters)
+        found = overview(self._nodes.of_all(snapshot), filters)
         waiting = waiting_pods(snapshot)
         part = filters.name.lower()
         return page(
             "map.html",
             "/map",
             now=now,
-            glance=found,
+            overview=found,
             version=version,
             waiting=len(waiting),
             named=sum(part in pod.full_name.lower() for pod in waiting) if part else 0,
@@ -223,8 +223,8 @@ class Pages:
         part = name.lower()
         pods = [
             pod
-            for facts in snapshot.nodes
-            for pod in facts.pods.living
+            for info in snapshot.nodes
+            for pod in info.pods.living
             if part in pod.full_name.lower()
         ]
         pods.sort(key=lambda pod: (pod.namespace, pod.name))
@@ -244,12 +244,15 @@ class Pages:
             running_left=max(0, len(pods) - RUNNING),
         )
 
-    def _node(self, facts: NodeFacts, version: int) -> str:
-        state = self._nodes.of(facts)
+    def _node(self, info: NodeInfo, version: int) -> str:
+        state = self._nodes.of(info)
         topology = state.topology
-        pods = facts.pods.every
-        broken = {
-            holder.uid for gpu in state.gpus for holder in gpu.holders if holder.use is Use.BROKEN
+        pods = info.pods.every
+        mismatched = {
+            holder.uid
+            for gpu in state.gpus
+            for holder in gpu.holders
+            if holder.use is Use.MISMATCHED
         }
         return page(
             "node.html",
@@ -264,7 +267,7 @@ class Pages:
             links=links_of(topology) if topology is not None else [],
             nics=topology.nics if topology is not None else (),
             pods=[
-                (pod, asks_text(pod.request), _word(facts, pod, broken), pod.promised.text)
+                (pod, asks_text(pod.request), _word(info, pod, mismatched), pod.promised.text)
                 for pod in pods[:RUNNING]
             ],
             more_pods=max(0, len(pods) - RUNNING),
@@ -272,16 +275,16 @@ class Pages:
         )
 
 
-def _word(facts: NodeFacts, pod: PodRecord, broken: Collection[PodUid]) -> str:
-    """What the pod does here, in a word; ``broken`` are those that require other GPUs."""
+def _word(info: NodeInfo, pod: PodRecord, mismatched: Collection[PodUid]) -> str:
+    """What the pod does here, in a word; ``mismatched`` are those that require other GPUs."""
     if pod.ended:
         return "ended"
-    if pod.uid in facts.pods.in_flight:
+    if pod.uid in info.pods.assumed:
         return "being bound"
-    if pod.uid in facts.pods.ending:
+    if pod.uid in info.pods.terminating:
         return "ending"
-    if pod.uid not in facts.pods.reported:
+    if pod.uid not in info.pods.acknowledged:
         return "on its way"
-    if pod.uid in broken:
+    if pod.uid in mismatched:
         return "has other GPUs than it requires"
     return "has its GPUs"

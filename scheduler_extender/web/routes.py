@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from scheduler_extender.clientlimits import PEOPLE_WAITING, SEARCHES_WAITING
 from scheduler_extender.http.bothports import Service, error_line
-from scheduler_extender.http.desk import Desk, FullError
 from scheduler_extender.http.endpoint import BodyError, read
-from scheduler_extender.limits import PEOPLE_WAITING, SEARCHES_WAITING
+from scheduler_extender.http.requestqueue import QueueFullError, RequestQueue
 from scheduler_extender.web.examples import EXAMPLES
-from scheduler_extender.web.glance import FILTERS, Filters
 from scheduler_extender.web.html import STATIC, page, static_file
 from scheduler_extender.web.live import Listeners, TooManyListenersError
+from scheduler_extender.web.overview import FILTERS, Filters
 from scheduler_extender.web.pages import MAX_FORM, MAX_POD, Pages
 
 PREFIX = "/map"
@@ -44,9 +44,10 @@ def add_map(app: FastAPI, service: Service) -> Listeners:
     """Add the pages; gives back the streams, which whoever stops the service closes."""
     pages = Pages(service.cluster)
     listeners = Listeners(lambda: service.cluster.version, service.cluster.today)
-    desk = Desk(THREADS, PEOPLE_WAITING)
-    _add_pages(app, pages, desk)
-    _add_what_if(app, service, pages, Desk(1, SEARCHES_WAITING))  # the map waits for no question
+    queue = RequestQueue(THREADS, PEOPLE_WAITING)
+    _add_pages(app, pages, queue)
+    # the map waits for no question
+    _add_what_if(app, service, pages, RequestQueue(1, SEARCHES_WAITING))
     _add_rest(app, listeners)
     app.add_middleware(_WithHeaders)
     return listeners
@@ -80,31 +81,31 @@ def _word(request: Request, name: str) -> str:
     return request.query_params.get(name, "")[:MAX_WORD].strip()
 
 
-def _add_pages(app: FastAPI, pages: Pages, desk: Desk) -> None:
+def _add_pages(app: FastAPI, pages: Pages, queue: RequestQueue) -> None:
     @app.get(PREFIX, include_in_schema=False)
-    async def glance(request: Request) -> Response:
-        return HTMLResponse(await desk.run(partial(pages.map, _filters(request))))
+    async def overview(request: Request) -> Response:
+        return HTMLResponse(await queue.run(partial(pages.map, _filters(request))))
 
     @app.get(f"{PREFIX}/nodes", include_in_schema=False)
     async def nodes(request: Request) -> Response:
         word = _word(request, "page")
         number = word.isascii() and word.isdigit() and len(word) < 9
         at = int(word) if number else 1
-        return HTMLResponse(await desk.run(partial(pages.nodes, _filters(request), at)))
+        return HTMLResponse(await queue.run(partial(pages.nodes, _filters(request), at)))
 
     @app.get(f"{PREFIX}/nodes/{{name:path}}", include_in_schema=False)
     async def node(name: str) -> Response:
-        found = await desk.run(partial(pages.node, name))
+        found = await queue.run(partial(pages.node, name))
         if found is None:
             return _problem("Unknown node", f"Nobody has told us of a node {name[:253]}.", 404)
         return HTMLResponse(found)
 
     @app.get(f"{PREFIX}/waiting", include_in_schema=False)
     async def waiting(request: Request) -> Response:
-        return HTMLResponse(await desk.run(partial(pages.waiting, _word(request, "name"))))
+        return HTMLResponse(await queue.run(partial(pages.waiting, _word(request, "name"))))
 
 
-def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> None:
+def _add_what_if(app: FastAPI, service: Service, pages: Pages, queue: RequestQueue) -> None:
     @app.get(f"{PREFIX}/what-if", include_in_schema=False)
     async def form(request: Request) -> Response:
         return HTMLResponse(pages.what_if_form(EXAMPLES.get(_word(request, "example"), "")))
@@ -117,12 +118,12 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> No
                 given = parse_qs(body.decode("ascii"), max_num_fields=20, keep_blank_values=True)
                 text = given.get("pod", [""])[0].replace("\r\n", "\n")
                 copies = given.get("copies", [""])[0]
-                answer = await desk.run(lambda: pages.what_if(text, copies))
+                answer = await queue.run(lambda: pages.what_if(text, copies))
                 return HTMLResponse(answer, 413 if len(text.encode()) > MAX_POD else 200)
         except BodyError as error:
             told = f"{error}. Go back: your browser still has the text."
             return _problem("Not asked", told, error.status)
-        except FullError:
+        except QueueFullError:
             return _problem("Not asked", "Other questions are being answered: ask again.", 503)
         except ValueError as error:
             return _problem("Not asked", f"the form cannot be read: {error}", 400)

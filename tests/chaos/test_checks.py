@@ -111,7 +111,7 @@ BAD: dict[str, list[Entry]] = {
     ],
     "bound without promise": [
         *(NODE, *mark(2, "1 a", "a")),
-        *pod("pair", 11, ["g0", "g1"], placement=json.dumps({"verdict": "possible"})),
+        *pod("pair", 11, ["g0", "g1"], placement=json.dumps({"verdict": "not-guaranteed"})),
     ],
     "lost": without(Given, "later"),
     "answered in vain": [*GOOD, Answered(9.0, 8.0, 1, "bind", 200, "waits", "node")],

@@ -142,7 +142,7 @@ def _admit(given: Namespace) -> int:
             history = random_history(seed)
             played = play(history, managers)
             table.add(played)
-            outside = [c for c in played.found if not c.unreported]
+            outside = [c for c in played.found if not c.unacknowledged]
             if outside:
                 wrong += 1
                 if wrong <= given.show:

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.differential.nvidiaplugin import VERSION, NvidiaPlugin
-from topology.agent.decides.allocation import PACKED_SINCE
+from topology.agent.model.devicepolicy import PACKED_SINCE
 from topology.core.admission import SEVERAL, Kubelet, admissions, kubelet_of
 from topology.core.allocators import Call
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, base_uuid
-from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
+from topology.core.devicesets import DeviceSet, pack
+from topology.core.graph import AllocatorConfig, NodeTopology, plugin_version
 from topology.core.mig import ServedDevices, served_devices
 from topology.core.placement import Verdict, assess
-from topology.core.pools import Pool, pack
 from topology.core.requests import Constraints, Role, gpu_request
 from topology.machines import machine
 from topology.machines.mig import cut
@@ -101,7 +101,7 @@ class State:
         ids = [uuid for uuid, _ in self.units()]
         return ids if replicas == 1 else [f"{uuid}::{r}" for uuid in ids for r in range(replicas)]
 
-    def pool(self, ids: tuple[str, ...] | list[str]) -> Pool:
+    def pool(self, ids: tuple[str, ...] | list[str]) -> DeviceSet:
         """Devices as our model counts them."""
         found = Counter(self.places.position_of[base_uuid(device)] for device in ids)
         kubelet = self.kubelet
@@ -148,18 +148,18 @@ def random_state(rng: Random, version: str = VERSION) -> State:
     """A node of any family."""
     family = rng.choice(families(version))
     policy = next((policy for policy in POLICIES if family.endswith(policy)), "distributed")
-    facts = AllocatorFacts(policy, version, "none", "container")
+    config = AllocatorConfig(policy, version, "none", "container")
     refuses = rng.random() < 0.3
     if not family.startswith("mig"):
         name, replicas = rng.choice(MACHINES), rng.randint(2, 8)
-        node = replace(machine(name).topology(name), allocator=facts)
+        node = replace(machine(name).topology(name), allocator=config)
         kind = family.partition(",")[0]
         served = GpuResource("nvidia.com/gpu", kind, replicas, refuses_several=refuses)
         return State(family, replace(node, resources=(served,)), served)
     strategy = "mixed" if "mixed" in family else "single"
     name, profiles = rng.choice(MIXED if strategy == "mixed" else SLICED)
     replicas = rng.randint(2, 4) if "sliced" in family else 1
-    bare = replace(machine(name).topology(name), allocator=facts)
+    bare = replace(machine(name).topology(name), allocator=config)
     if replicas > 1:  # we follow at most so many instances that are time-sliced
         profiles = profiles[:2]
     node = cut(bare, profiles, strategy=strategy, replicas=replicas)
@@ -171,13 +171,13 @@ def random_state(rng: Random, version: str = VERSION) -> State:
 
 def compare(state: State, plugin: NvidiaPlugin, rng: Random, tally: Tally) -> None:
     """Ask about a node with random devices free, and hold the answers against the model's."""
-    served, facts = state.served, state.topology.allocator
+    served, config = state.served, state.topology.allocator
     plugin.begin(
         state.units(),
         state.sharing(),
         served.replicas,
         fails_many=bool(served.refuses_several),
-        policy=facts.policy if _has_policies(facts.plugin_version or "") else "",
+        policy=config.policy if _has_policies(config.plugin_version or "") else "",
     )
     devices = state.devices()
     for _ in range(QUESTIONS):
@@ -233,13 +233,13 @@ def _broken(
         tally.promised += verdict is Verdict.GUARANTEED
         if verdict is Verdict.GUARANTEED and not all(met):
             yield f"{available}: {wish} was promised, and the plugin chose {answers}"
-        if verdict in (Verdict.IMPOSSIBLE, Verdict.NEVER) and any(met):
+        if verdict in (Verdict.NOT_NOW, Verdict.NEVER) and any(met):
             yield f"{available}: {wish} is {verdict.value}, and the plugin chose {answers}"
 
 
 def foreseen(
     state: State, available: list[str], required: list[str], size: int
-) -> tuple[Pool, ...] | None:
+) -> tuple[DeviceSet, ...] | None:
     """Every answer that our model expects; None where they are too many to list."""
     kubelet, free = state.kubelet, state.pool(available)
     if not required:

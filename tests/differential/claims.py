@@ -22,7 +22,7 @@ from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.node.nodeinfo import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.differential.nvidiaplugin import Answering
 from topology import codec
@@ -169,7 +169,7 @@ def cluster_of(topology: NodeTopology, asked: Mapping[str, Any]) -> Cache:
 
 def _offer(topology: NodeTopology, asked: Mapping[str, Any]) -> Any:
     """What the extender takes the node for."""
-    return cluster_of(topology, asked).facts(NODE).offer("nvidia.com/gpu")
+    return cluster_of(topology, asked).node_info(NODE).offer("nvidia.com/gpu")
 
 
 def _raw(obj: Mapping[str, Any]) -> msgspec.Raw:

@@ -23,11 +23,11 @@ from tests.fakes.nvml import FakeNvml, MigInstance, address
 from tests.fakes.nvml.products import generation
 from tests.fakes.procfs import write_capabilities
 from tests.fakes.sysfs import write_gpus
-from topology.agent.asks.nvml import Nvml
-from topology.agent.asks.sysfs import pci_tree
-from topology.agent.decides.hardware import NO_FAULTS, HardwareBook
-from topology.agent.decides.record import ConditionBook, Facts, Picture, compose
-from topology.agent.decides.surroundings import Plugin, Surroundings
+from topology.agent.model.hardware import NO_FAULTS, HardwareTracker
+from topology.agent.model.nodecontext import NodeContext, Plugin
+from topology.agent.model.record import ConditionTracker, Observation, Picture, compose
+from topology.agent.probes.nvml import Nvml
+from topology.agent.probes.sysfs import pci_tree
 from topology.core.devices import DeviceId, GpuUuid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG_IDS, served_devices
@@ -211,18 +211,18 @@ class Bench:
         """The agent's record of the machine, where the kubelet lists what is served."""
         with self._nvml.in_process(), Nvml() as nvml:
             seen = nvml.look()
-        book = HardwareBook(played.topology.name)
-        if (error := book.look(seen, NO_FAULTS, pci_tree(self._sys))) is not None:
+        tracker = HardwareTracker(played.topology.name)
+        if (error := tracker.look(seen, NO_FAULTS, pci_tree(self._sys))) is not None:
             raise error
-        facts = Facts(
+        observation = Observation(
             boot_id="boot",
-            hardware=book.hardware,
-            surroundings=Surroundings({}, Plugin(VERSION, {})),
+            hardware=tracker.hardware,
+            context=NodeContext({}, Plugin(VERSION, {})),
             allocatable={
                 name: frozenset(DeviceId(d.id) for d in found) for name, found in served.items()
             },
         )
-        return compose(facts, ConditionBook(), NOW)
+        return compose(observation, ConditionTracker(), NOW)
 
 
 def disagreements(picture: Picture, served: Mapping[str, Sequence[Served]]) -> Iterator[str]:

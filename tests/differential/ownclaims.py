@@ -139,7 +139,7 @@ def compare_own(rng: Random, allocator: Answering, tally: OwnTally) -> None:
     given = [each["device"] for each in answer["devices"] or () if each["driver"] == DRIVER]
     cluster = cluster_of(topology, asked)
     names = [f"claim-{number}" for number in range(len(asked["claims"]))]
-    foreseen = cluster.foresees("ns", names)(cluster.facts(NODE))
+    foreseen = cluster.foresees("ns", names)(cluster.node_info(NODE))
     tally.questions += 1
     if "deadline" in answer.get("error", ""):
         tally.given_up += 1

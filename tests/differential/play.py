@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from scheduler_extender.annotations import Asks, parse
+from scheduler_extender.annotations import PodRequest, parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.histories import History, manifest
 from tests.differential.managers import Json, Managers
@@ -22,12 +22,12 @@ from tests.differential.nodes import RESOURCE, family, has_static_managers, reco
 from tests.differential.shown import reserved_cpus, status_of
 from topology import codec
 from topology.core.admission import kubelet_of
-from topology.core.availability import Unreported
+from topology.core.availability import Unacknowledged
 from topology.core.devices import NodeName, PodUid
+from topology.core.devicesets import gpus
 from topology.core.graph import NodeTopology
 from topology.core.placement import Rejection, Verdict, predicted, satisfies
-from topology.core.placement.outlook import Outlook, outlook
-from topology.core.pools import gpus
+from topology.core.placement.podoutcomes import PodOutcomes, pod_outcomes
 from topology.core.requests import NO_CONSTRAINTS, Role, device_count
 
 NODE = NodeName("node")
@@ -47,7 +47,7 @@ class Counterexample:
     step: int
     said: str
     was: str
-    unreported: bool
+    unacknowledged: bool
     """Whether a restart or a change of health lay between bind and admission: no report can have
     shown it yet."""
 
@@ -69,7 +69,7 @@ class _Bound:
     spec: Json
     record: PodRecord
     verdict: Verdict | None
-    unreported: bool = False  # See `Counterexample`
+    unacknowledged: bool = False  # See `Counterexample`
 
 
 class Play:
@@ -120,10 +120,10 @@ class Play:
             return
         pod = read_pod(manifest(spec))
         asks = parse(pod)
-        if not isinstance(asks, Asks):
+        if not isinstance(asks, PodRequest):
             return
         request = asks.request
-        decision = decide(self._facts, request, Settings(refusals=Refusals.IGNORE))
+        decision = decide(self._info, request, Settings(refusals=Refusals.IGNORE))
         if decision.rejection is not None or decision.assessment is None:
             return
         verdict = decision.assessment.verdict
@@ -151,7 +151,7 @@ class Play:
         if bound is None:
             return
         foreseen = self._foreseen(bound)
-        calm = not self._late and not self._unseen and not bound.unreported
+        calm = not self._late and not self._unseen and not bound.unacknowledged
         ends = [e for e in step.get("ends", ()) if e["uid"] in self._admitted]
         answer = self._managers.ask(do="admit", pod=_plain(bound.spec), ends=ends)
         if ends and bound.verdict is Verdict.EXPECTED:
@@ -210,27 +210,27 @@ class Play:
     def _window(self) -> None:
         self._unseen = True
         for bound in self._waiting.values():
-            bound.unreported = True
+            bound.unacknowledged = True
 
     @property
-    def _facts(self) -> NodeFacts:
-        (facts,) = self._cluster.snapshot().nodes
-        return facts
+    def _info(self) -> NodeInfo:
+        (info,) = self._cluster.snapshot().nodes
+        return info
 
     def _foreseen(self, bound: _Bound) -> _Foreseen | None:
         """What may come of the pod, for all we know now; None where no ledger can be made."""
-        offer = self._facts.last_offer(RESOURCE)
+        offer = self._info.last_offer(RESOURCE)
         if isinstance(offer, Rejection):
             return None
-        pending = offer.ledger.unreported[bound.record.uid]
-        others = list(offer.availability.unreported)
+        pending = offer.ledger.unacknowledged[bound.record.uid]
+        others = list(offer.availability.unacknowledged)
         others.remove(pending)
-        now = replace(offer.availability, unreported=tuple(others))
+        now = replace(offer.availability, unacknowledged=tuple(others))
         kubelet = kubelet_of(offer.topology, offer.resource)
         sets, hazards = predicted(kubelet, now, pending)
         if pending.opaque:  # there is no telling what it gets, but how it may be refused
             key = now.outcome_key(endings=True, exclusive=pending.exclusive)
-            one = outlook(
+            one = pod_outcomes(
                 kubelet,
                 key,
                 pending.counts,
@@ -240,7 +240,9 @@ class Play:
             )
             hazards = tuple(sorted({*hazards, *one.hazards}))
         key = now.outcome_key(endings=False, exclusive=pending.exclusive)
-        narrow = outlook(kubelet, key, pending.counts, pending.only_gpu_plugin, pending.exclusive)
+        narrow = pod_outcomes(
+            kubelet, key, pending.counts, pending.only_gpu_plugin, pending.exclusive
+        )
         return _Foreseen(sets, hazards, narrow, offer.topology, kubelet.width, pending)
 
     def _compare(
@@ -263,7 +265,7 @@ class Play:
 
         def note(kind: str) -> None:
             played.found.append(
-                Counterexample(kind, bound.spec["uid"], at, said, was, bound.unreported)
+                Counterexample(kind, bound.spec["uid"], at, said, was, bound.unacknowledged)
             )
 
         if not inside:
@@ -316,10 +318,10 @@ class Play:
 class _Foreseen:
     sets: tuple[int, ...] | None
     hazards: tuple[str, ...]
-    narrow: Outlook  # what may come of it if no running pod ends
+    narrow: PodOutcomes  # what may come of it if no running pod ends
     topology: NodeTopology
     width: int
-    pending: Unreported
+    pending: Unacknowledged
 
 
 def _plain(spec: Json) -> Json:

@@ -16,8 +16,8 @@ from random import Random
 from tests.differential.choices import POLICIES
 from tests.differential.nvidiaplugin import NvidiaPlugin
 from topology.core.allocators import ALLOCATORS, Call, Outcomes
+from topology.core.devicesets import pack
 from topology.core.graph import plugin_version
-from topology.core.pools import pack
 from topology.machines import machine
 
 RECORDED = Path(__file__).parent / "cases/shared-v0.20.jsonl"

@@ -26,7 +26,7 @@ def shrunk(history: History, kind: str, managers: Managers) -> History:
 
 def _shows(history: History, kind: str, managers: Managers) -> bool:
     return any(
-        found.kind == kind and not found.unreported
+        found.kind == kind and not found.unacknowledged
         for _ in range(TRIES)
         for found in play(history, managers).found
     )

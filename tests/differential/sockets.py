@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 
-from scheduler_extender.annotations import Asks, parse
+from scheduler_extender.annotations import PodRequest, parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.state.answers.decision import Settings
@@ -30,7 +30,7 @@ from topology import codec
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import satisfies
 from topology.core.requests import GpuRequest
-from topology.core.scoring import scores
+from topology.core.scoring import normalized_scores
 
 GIB = 1 << 30
 NODES = 4
@@ -169,7 +169,7 @@ def _amounts(spec: Json) -> dict[str, int]:
 
 def _request(spec: Json) -> GpuRequest | None:
     found = parse(read_pod(manifest(spec)))
-    return found.request if isinstance(found, Asks) else None
+    return found.request if isinstance(found, PodRequest) else None
 
 
 def _kept(node: Node, request: GpuRequest, answer: Json) -> bool:
@@ -232,11 +232,11 @@ class Extender:
         """The node with the highest score of those that pass."""
         names = [f"node-{at}" for at, room in enumerate(rooms) if room]
         answered = ask(self._cluster.snapshot(), request, names, scores=True)
-        ranked = scores(request, answered.merits.values())
+        ranked = normalized_scores(request, answered.node_scores.values())
         passing = [
-            (ranked.get(answered.merits[state], 0), name)
-            for name, state in zip(names, answered.states, strict=True)
-            if state is not None and state in answered.merits
+            (ranked.get(answered.node_scores[state], 0), name)
+            for name, state in zip(names, answered.class_ids, strict=True)
+            if state is not None and state in answered.node_scores
         ]
         return int(max(passing)[1].removeprefix("node-")) if passing else None
 

@@ -44,7 +44,7 @@ HEADER = "admitted promised decided  single  family"
 
 
 def _name(found: Counterexample) -> str:
-    return f"{found.kind} (not reportable yet)" if found.unreported else found.kind
+    return f"{found.kind} (not reportable yet)" if found.unacknowledged else found.kind
 
 
 class Table:

@@ -13,7 +13,7 @@ import pytest
 from tests.differential.choices import KINDS, lines, run
 from tests.differential.nvidiaplugin import SOURCES, VERSION, NvidiaPlugin, plugin_program
 from tests.differential.requiring import building
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 
 pytestmark = pytest.mark.long
 
@@ -50,10 +50,10 @@ def test_a_model_of_another_policy_is_found_out(
 ) -> None:
     """A bug that is planted: the plugin distributes, and the record says that it packs."""
 
-    def packs(_: str, version: str, manager: str, scope: str) -> AllocatorFacts:
-        return AllocatorFacts("packed", version, manager, scope)
+    def packs(_: str, version: str, manager: str, scope: str) -> AllocatorConfig:
+        return AllocatorConfig("packed", version, manager, scope)
 
-    monkeypatch.setattr("tests.differential.choices.AllocatorFacts", packs)
+    monkeypatch.setattr("tests.differential.choices.AllocatorConfig", packs)
     tallies = run(300, SEED, plugin)
     assert len(tallies["time-slicing"].found) > 5
 

@@ -42,7 +42,7 @@ def test_a_counterexample_of_the_past_is_foreseen_now(case: Path, managers: Mana
     history = json.loads(case.read_text())
     played = [play(history, managers) for _ in range(TIMES)]
     assert any(one.admissions for one in played)
-    assert [found for one in played for found in one.found if not found.unreported] == []
+    assert [found for one in played for found in one.found if not found.unacknowledged] == []
 
 
 def test_whatever_the_real_managers_do_was_foreseen(managers: Managers) -> None:
@@ -50,7 +50,7 @@ def test_whatever_the_real_managers_do_was_foreseen(managers: Managers) -> None:
     while table.whole.admissions < ADMISSIONS:
         played = play(random_history(seed), managers)
         table.add(played)
-        assert [c for c in played.found if not c.unreported] == [], f"seed {seed}"
+        assert [c for c in played.found if not c.unacknowledged] == [], f"seed {seed}"
         seed += 1
     print("\n".join(table.lines()))
     assert {name.split()[0] for name in table.families} == set(POLICIES)

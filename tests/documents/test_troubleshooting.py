@@ -14,10 +14,10 @@ import pytest
 from scheduler_extender.framework import claims, rule, rules, setrules
 from scheduler_extender.kube import dra, events, nodedevices
 from scheduler_extender.state.groups import groups
-from scheduler_extender.state.node.facts import unsaid
+from scheduler_extender.state.node.nodeinfo import unsaid
 from scheduler_extender.verbs import filtering
 from tests.documents.blocks import ROOT
-from topology.agent.decides import record
+from topology.agent.model import record
 from topology.core.placement import Rejection, rejections
 from topology.core.report import UNACCOUNTED_USE
 

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 import grpc
 
 from tests.waiting import PATIENCE
-from topology.agent.asks.proto.podresources_pb2 import (
+from topology.agent.probes.proto.podresources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
     ContainerDevices,

@@ -28,7 +28,7 @@ class Seen:
         return bool(self.pod["spec"].get("nodeName"))
 
     @property
-    def deleting(self) -> bool:
+    def terminating(self) -> bool:
         """Whether it is being deleted."""
         return "deletionTimestamp" in self.pod["metadata"]
 

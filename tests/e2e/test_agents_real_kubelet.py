@@ -59,10 +59,10 @@ def _at_rest(nodes: RealNodes) -> bool:
 
 
 def test_the_kubelets_configuration_was_had_from_the_kubelet(real_nodes: RealNodes) -> None:
-    facts = codec.decode(real_nodes.cluster.record(NODE)).topology.allocator
-    assert facts.topology_manager_policy == "none"
-    assert (facts.cpu_manager_policy, facts.memory_manager_policy) == ("none", "None")
-    assert (facts.policy, facts.plugin_version) == ("best-effort", NEWEST)
+    config = codec.decode(real_nodes.cluster.record(NODE)).topology.allocator
+    assert config.topology_manager_policy == "none"
+    assert (config.cpu_manager_policy, config.memory_manager_policy) == ("none", "None")
+    assert (config.policy, config.plugin_version) == ("best-effort", NEWEST)
 
 
 def test_every_allocation_and_release_is_followed(real_nodes: RealNodes) -> None:

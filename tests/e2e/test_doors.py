@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scheduler_extender.authority import Authority, Use
+from scheduler_extender.certificateauthority import Authority, Use
 from tests.e2e.cluster import RealCluster
 from topology.machines import machine
 

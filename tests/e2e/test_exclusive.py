@@ -15,7 +15,7 @@ from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.processors import Processors
 from tests.e2e.realnodes import RealNode, RealNodes
 from topology import codec
-from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode, cpu_list, cpu_set
+from topology.core.numa import Holding, MemoryBlock, NumaConfig, NumaNode, cpu_list, cpu_set
 from topology.core.report import Report
 
 pytestmark = pytest.mark.e2e
@@ -122,16 +122,16 @@ def _clear(real_nodes: RealNodes) -> Any:
 
 
 def test_the_record_says_what_the_machine_has(real_nodes: RealNodes) -> None:
-    facts = codec.decode(real_nodes.cluster.record(NODE)).topology.allocator
+    config = codec.decode(real_nodes.cluster.record(NODE)).topology.allocator
     memory = (("memory", PROCESSORS.memory_kb * 1024 - RESERVED),)
-    assert facts.numa == NumaFacts(
+    assert config.numa == NumaConfig(
         nodes=(NumaNode(NUMA[0], 0, memory), NumaNode(NUMA[1], 1, memory)),
         allocatable=cpu_set("1-15"),
         whole_cores=cpu_set("1-7,9-15"),
         threads=2,
         socket_aligned=False,
     )
-    assert facts.numa_distances == ((10, 21), (21, 10))
+    assert config.numa_distances == ((10, 21), (21, 10))
     assert report(real_nodes).holdings == ()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler_extender.excess import MOST_ANNOTATED, MOST_ANNOTATIONS
+from scheduler_extender.podlimits import MOST_ANNOTATED, MOST_ANNOTATIONS
 from tests.e2e.agentidentity import NAMESPACE, RECORDS, ROOT, record
 from tests.e2e.cluster import EXTENDER, PODS
 from tests.e2e.controlplane import PERIOD, ControlPlane, create_node
@@ -186,7 +186,7 @@ def annotated(count: int) -> dict[str, str]:
 def test_the_extender_changes_pods_with_as_many_annotations_as_it_reads(
     admin: httpx.Client, extender: httpx.Client, pod: str
 ) -> None:
-    """The policy's cost grows with them; :mod:`scheduler_extender.excess` bounds them."""
+    """The policy's cost grows with them; :mod:`scheduler_extender.podlimits` bounds them."""
     many = {"metadata": {"annotations": annotated(8 * MOST_ANNOTATIONS)}}
     patch(admin, pod, many).raise_for_status()
     assert patch(extender, pod, prefixed(wake="1")).status_code == 200

@@ -24,7 +24,7 @@ from tests.e2e.cluster import PODS, RealCluster
 from tests.e2e.controlplane import Process
 from tests.e2e.heldnode import HeldNode, linked
 from tests.programs import free_port
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -202,7 +202,7 @@ def test_one_beside_us_and_we_both_have_our_say(
     kinds = {"pairs": "a100-pcie-4-bridged", "closed": "a100-pcie-4-bridged", "plain": "l40s-4"}
     for kind, model in kinds.items():
         name = f"{kind}-{tag}"
-        real.add_machine(machine(model).topology(name, allocator=AllocatorFacts("best-effort")))
+        real.add_machine(machine(model).topology(name, allocator=AllocatorConfig("best-effort")))
         labels = {"pool": tag, **({CLOSED: "true"} if kind == "closed" else {})}
         real.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
     with Keeper() as keeper:

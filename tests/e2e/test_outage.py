@@ -22,7 +22,7 @@ from tests.waiting import eventually
 from topology.core.admission import kubelet_of
 from topology.core.allocators import Call
 from topology.core.devices import MIB, GpuResource
-from topology.core.graph import AllocatorFacts, plugin_version
+from topology.core.graph import AllocatorConfig, plugin_version
 from topology.core.report import MissingGpu
 from topology.machines import machine
 
@@ -65,8 +65,8 @@ def check_whole_gpus(plugin: LonePlugin, client: DevicePlugin, *, counted: bool)
     version = plugin.nvidia.settings.version
     uuids = [str(gpu.uuid) for gpu in topology.gpus]
     missing = (MissingGpu(uuids[HIT], counted),)
-    facts = AllocatorFacts("best-effort", version)
-    told = kubelet_of(replace(topology, allocator=facts), GpuResource(), missing)
+    config = AllocatorConfig("best-effort", version)
+    told = kubelet_of(replace(topology, allocator=config), GpuResource(), missing)
     refused = 0
     for many in range(1, len(uuids) + 1):
         for free in combinations(range(len(uuids)), many):

@@ -12,13 +12,13 @@ from tests.e2e.cluster import RECORDS, RealCluster
 from tests.waiting import eventually
 from topology.codec import encode
 from topology.core.devices import DeviceId, PodUid
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.report import Allocation, Report
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
 NVLINK = {"link": "nvlink"}
-UNMODELLED = AllocatorFacts("any")
+UNMODELLED = AllocatorConfig("any")
 QUIET = 12.0
 
 
@@ -189,7 +189,7 @@ def test_kubectl_shows_the_records(real: RealCluster) -> None:
 
 
 def test_a_restarted_extender_knows_what_was_promised(real: RealCluster) -> None:
-    """The ledger entries of bound, unreported pods come back from the pods themselves."""
+    """The ledger entries of bound, unacknowledged pods come back from the pods themselves."""
     real.stop_extender()
     real.add_pod("late", 2, {**NVLINK, "gpu-model": "H100*"})
     time.sleep(1)

@@ -54,12 +54,12 @@ def test_admitted_pods_have_what_they_require(real_nodes: RealNodes) -> None:
     if lags := real_nodes.follower.lags():
         print(f"{len(lags)} states, lag median {median(lags):.2f} s, most {max(lags):.2f} s")
     metrics = real_nodes.cluster.metrics.get("/metrics").text
-    assert 'gpu_topology_surprises_total{kind="outside-outcomes"} 0.0' in metrics
-    assert 'gpu_topology_surprises_total{kind="promise-broken"} 0.0' in metrics
+    assert 'gpu_topology_mispredictions_total{kind="outside-outcomes"} 0.0' in metrics
+    assert 'gpu_topology_mispredictions_total{kind="promise-broken"} 0.0' in metrics
 
 
 class _Stream:
-    """Pods that come and go. ``told`` says of each that is over what became of it."""
+    """Pods that come and go. ``explain`` says of each that is over what became of it."""
 
     def __init__(self, real_nodes: RealNodes, random: Random) -> None:
         self._real = real_nodes

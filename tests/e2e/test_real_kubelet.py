@@ -21,9 +21,9 @@ from tests.nodes import gpus
 from topology.core.admission import Kubelet as ModelOfKubelet
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import PADDED
-from topology.core.availability import Availability, Unreported, unreported_order
+from topology.core.availability import Availability, Unacknowledged, unacknowledged_order
 from topology.core.devices import NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
+from topology.core.graph import AllocatorConfig, NodeTopology, plugin_version
 from topology.core.links import Link, LinkKind
 from topology.core.placement import predicted
 from topology.core.requests import Role
@@ -68,7 +68,7 @@ def padding(control_plane: ControlPlane, node_binaries: Path, tmp_path: Path) ->
     ]
     links[0] = Link(0, 1, LinkKind.SYS, nvlinks=2)
     topology = NodeTopology(
-        NodeName("padding"), gpus(5), tuple(links), allocator=AllocatorFacts("best-effort")
+        NodeName("padding"), gpus(5), tuple(links), allocator=AllocatorConfig("best-effort")
     )
     with Kubelet(control_plane, topology, node_binaries, tmp_path, observed=True) as kubelet:
         yield kubelet
@@ -355,11 +355,11 @@ def _check_foreseen(kubelet: Kubelet, step: Step) -> None:
     waiting = [tuple((Role.APP, n) for n in pod.containers) for pod in step.pods]
     for i, pod in enumerate(step.pods):
         if pod.got is not None and not step.crashed:
-            others = unreported_order(
-                Unreported(counts) for counts in waiting[:i] + waiting[i + 1 :]
+            others = unacknowledged_order(
+                Unacknowledged(counts) for counts in waiting[:i] + waiting[i + 1 :]
             )
-            now = Availability(_mask(step.free), unreported=others)
-            sets, _ = predicted(model, now, Unreported(waiting[i]))
+            now = Availability(_mask(step.free), unacknowledged=others)
+            sets, _ = predicted(model, now, Unacknowledged(waiting[i]))
             assert sum(map(_mask, pod.got)) in (sets or ()), step
 
 

@@ -255,7 +255,7 @@ def test_what_a_kubelet_writes_tells_admission_from_refusal(statuses: PodStatuse
     """
     answers: dict[str, list[float]] = {"admitted": [], "refused": []}
     for every in statuses.versions():
-        seen = [*takewhile(lambda each: not each.deleting, every)]
+        seen = [*takewhile(lambda each: not each.terminating, every)]
         found = [pod_record(msgspec.convert(each.pod, Pod), MANAGED) for each in seen]
         records = [record for record in found if record is not None]
         refused = any(record.refusal is not None for record in records)

@@ -205,7 +205,7 @@ def test_the_extender_uses_each_of_its_rights_and_asks_for_no_other(
     report_other_gpus(real, real.pod("pair"), BRIDGED)
     bind_a_pod_that_is_gone(real)
     real.until(
-        lambda: "GPUPlacementNotForeseen" in real.kubectl("get", "events", "-A"), "the pod is told"
+        lambda: "GPUPlacementMispredicted" in real.kubectl("get", "events", "-A"), "the pod is told"
     )
     real.stop_extender()
     # Two replicas, one after the other.

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import Asks, parse
+from scheduler_extender.annotations import PodRequest, parse
 from scheduler_extender.wire import Pod
 from tests.e2e.catalogue import EVERY_MACHINE, ONE, versions
 from tests.e2e.cluster import RealCluster
@@ -187,8 +187,8 @@ def go_through(cluster: RealCluster, node: str, kubelet: Kubelet) -> Counter[str
             told[f"required {wish}"] += 1
     print(f"{node}: {dict(told)}")
     metrics = cluster.metrics.get("/metrics").text
-    assert 'gpu_topology_surprises_total{kind="outside-outcomes"} 0.0' in metrics
-    assert 'gpu_topology_surprises_total{kind="promise-broken"} 0.0' in metrics
+    assert 'gpu_topology_mispredictions_total{kind="outside-outcomes"} 0.0' in metrics
+    assert 'gpu_topology_mispredictions_total{kind="promise-broken"} 0.0' in metrics
     for name in alive:
         cluster.remove_pod(name)
     return told
@@ -228,7 +228,7 @@ def check(cluster: RealCluster, node: str, kubelet: Kubelet, pod: dict[str, Any]
     if "setsOmitted" not in placement and placement["verdict"] != "never":
         assert list(got) in placement["sets"], (name, got, placement)
     asks = parse(msgspec.convert(pod, Pod))
-    assert isinstance(asks, Asks)
+    assert isinstance(asks, PodRequest)
     request = asks.request
     if request.required:
         mask = sum(1 << p for p in got)

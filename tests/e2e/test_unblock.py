@@ -28,7 +28,7 @@ def real(
     """A cluster with a user who may read it all, evict pods and change them, and reserve no place;
     and one who may not list PodDisruptionBudgets."""
     folder = tmp_path_factory.mktemp("unblock")
-    with RealCluster(folder, control_plane_binaries, {"editor": [], "blind": []}) as cluster:
+    with RealCluster(folder, control_plane_binaries, {"editor": [], "reader": []}) as cluster:
         reads = [
             {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
@@ -41,7 +41,7 @@ def real(
             {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
         ]
         group, rbac = "rbac.authorization.k8s.io", "/apis/rbac.authorization.k8s.io/v1"
-        for user, allowed in {"editor": rules, "blind": reads}.items():
+        for user, allowed in {"editor": rules, "reader": reads}.items():
             role = {"apiVersion": f"{group}/v1", "metadata": {"name": user}}
             subject = {"kind": "User", "name": user, "apiGroup": group}
             reference = {"kind": "ClusterRole", "name": user, "apiGroup": group}
@@ -163,7 +163,7 @@ def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: Held
 
 
 def test_who_may_not_list_budgets_is_told_the_right(real: RealCluster, blocked: HeldNode) -> None:
-    code, out, errors = unblock(real, f"{blocked.node.name}-waits", "--evict", user="blind")
+    code, out, errors = unblock(real, f"{blocked.node.name}-waits", "--evict", user="reader")
     assert (code, out) == (2, "")
     needed = "needed is the right to list poddisruptionbudgets of the whole cluster"
     assert f"error: {needed}: 403 Forbidden" in errors
@@ -209,7 +209,7 @@ def test_a_node_whose_cpus_are_taken_is_no_home(real: RealCluster) -> None:
 
     def homes() -> set[str] | None:
         plan = json.loads(unblock(real, "wants-cpus", "--output", "json")[1])["plan"]
-        return {step["home"] for step in plan["steps"]} if plan else None
+        return {step["relocation"] for step in plan["steps"]} if plan else None
 
     real.unschedulable("wants-cpus")
     # 11 of 96 CPUs are left there: enough for one of the two that have to move.

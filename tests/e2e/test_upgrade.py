@@ -231,7 +231,7 @@ class Releases(RealCluster):
             for line in lines
             if not line.startswith("#")
         }
-        assert not values.get('gpu_topology_surprises_total{kind="promise-broken"}')
+        assert not values.get('gpu_topology_mispredictions_total{kind="promise-broken"}')
         return values["gpu_topology_promises_kept_total"]
 
 

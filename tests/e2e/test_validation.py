@@ -16,8 +16,8 @@ import httpx
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEYS, PREFIX, Asks, Malformed, parse
-from scheduler_extender.membership import GROUP_KEYS
+from scheduler_extender.annotations import KEYS, PREFIX, Malformed, PodRequest, parse
+from scheduler_extender.groupreference import GROUP_KEYS
 from scheduler_extender.wire import Pod
 from tests.e2e.agentidentity import ROOT
 from tests.e2e.cluster import PODS
@@ -60,7 +60,7 @@ def parsed(annotations: Object) -> Any:
     found = pod(annotations)
     found["metadata"]["uid"] = "tried"
     asks = parse(msgspec.convert(found, Pod))
-    return asks.request if isinstance(asks, Asks) else asks
+    return asks.request if isinstance(asks, PodRequest) else asks
 
 
 GOOD = [

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import grpc
 
-from topology.agent.asks.podresources import SERVICE
-from topology.agent.asks.proto.podresources_pb2 import (
+from topology.agent.probes.podresources import SERVICE
+from topology.agent.probes.proto.podresources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
     ClaimResource,

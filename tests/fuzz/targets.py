@@ -125,7 +125,7 @@ def take(sink: RecordSink | PodSink | NodeSink, text: str) -> None:
 
 def ask(cluster: Cache, manifest: wire.Pod) -> None:
     """Ask filter and prioritize, and hold the answers against what kube-scheduler needs of them."""
-    names = [str(facts.name) for facts in cluster.snapshot().nodes]
+    names = [str(info.name) for info in cluster.snapshot().nodes]
     found = verbs.filter_nodes(cluster, manifest, names)
     told = [*(found.node_names or ()), *found.failed, *found.unresolvable]
     assert found.error or sorted(told) == sorted(names)
@@ -157,15 +157,15 @@ def check_record(text: str) -> str:
         take(RecordSink(cluster, lambda: 0.0), text)
     except (msgspec.DecodeError, RecursionError):  # of which not even the name can be read
         return "no object"
-    for facts in cluster.snapshot().nodes:
-        if facts.record.problem is not None:
-            return line(facts.record.problem)
+    for info in cluster.snapshot().nodes:
+        if info.record.problem is not None:
+            return line(info.record.problem)
     for asked in (ONE, PAIR, QUAD, WHOLE_CPUS):
         ask(cluster, asked)
-    for facts in cluster.snapshot().nodes:
-        if facts.topology is not None:
-            again = codec.decode(codec.encode(facts.topology, facts.report))
-            assert again.topology == facts.topology
+    for info in cluster.snapshot().nodes:
+        if info.topology is not None:
+            again = codec.decode(codec.encode(info.topology, info.report))
+            assert again.topology == info.topology
     return "read"
 
 

@@ -15,7 +15,7 @@ from manifests.annotationsreference import (
     main,
 )
 from scheduler_extender.annotations import KEYS
-from scheduler_extender.membership import GROUP_KEYS
+from scheduler_extender.groupreference import GROUP_KEYS
 
 
 def test_the_page_is_what_the_code_makes() -> None:

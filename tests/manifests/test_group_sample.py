@@ -11,7 +11,7 @@ import yaml
 
 from scheduler_extender.annotations import KEYS, PREFIX
 from scheduler_extender.cli import main
-from scheduler_extender.membership import GROUP_KEYS
+from scheduler_extender.groupreference import GROUP_KEYS
 from scheduler_extender.state.groups.groups import NEVER, NO_DOMAIN
 from tests.commands import asked
 from tests.manifests.building import KUBERNETES, ROOT, sample

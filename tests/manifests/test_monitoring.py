@@ -125,7 +125,7 @@ tests:
     values: '1+0x20 0+0x20'
   - series: 'gpu_topology_leader_term{instance="b"}'
     values: '0+0x40'
-  - series: 'gpu_topology_surprises_total{kind="promise-broken"}'
+  - series: 'gpu_topology_mispredictions_total{kind="promise-broken"}'
     values: '0+0x30 1+0x10'
   - series: 'gpu_topology_nodes{state="stale"}'
     values: '3+0x60'

@@ -18,17 +18,17 @@ import msgspec
 import pytest
 
 from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.explain.answers import Answer, answers_to, by_kind, counts_of
+from scheduler_extender.explain.evictions import eviction_advice
+from scheduler_extender.explain.explanation import Explanation, explanation_of
+from scheduler_extender.explain.groupfit import judge
+from scheduler_extender.explain.waitingreasons import refusals_of
+from scheduler_extender.explain.wording import TOLD
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import Answer, answers_to, by_kind, counts_of
-from scheduler_extender.told.explanation import Explanation, explanation_of
-from scheduler_extender.told.together import judge
-from scheduler_extender.told.unblocking import unblocking_of
-from scheduler_extender.told.waiting import refusals_of
-from scheduler_extender.told.words import TOLD
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.verbs.prioritizing import prioritize
 from scheduler_extender.web.pages import Pages
@@ -135,7 +135,7 @@ def test_all_agree_on_who_takes_a_pod_in_which_order_and_why_not(seed: int) -> N
         record, wire = record_of(manifest), msgspec.convert(manifest, Pod)
         rows, why = asked(found, name)
         snapshot = found.cluster.snapshot()
-        offered = [f.name for f in snapshot.nodes if f.is_one_of(record.standing.destinations)]
+        offered = [f.name for f in snapshot.nodes if f.is_one_of(record.attributes.eligible_nodes)]
         verb = filtered(snapshot, wire, offered)
         refused = {node: each for each, nodes in verb.refused.items() for node in nodes}
         # Who takes it, and why the others do not.
@@ -178,7 +178,7 @@ def _people_agree(found: World, name: str, rows: list[Answer]) -> None:
         for row in rows
         if row.may_come and row.verdict != "unknown" and (content or row.verdict == "guaranteed")
     }
-    plan = unblocking_of(found.cluster, "default", name)
+    plan = eviction_advice(found.cluster, "default", name)
     assert plan is not None
     if plan.reservation is None:
         assert (plan.takes is not None) == bool(sure), (name, plan.text)

@@ -16,15 +16,15 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import Deadline
+from scheduler_extender.evictions.search import search
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.pods.record import asking_record
+from scheduler_extender.state.pods.record import requesting_record
 from scheduler_extender.state.pods.reservation import value_of
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.unblocking import unblocking_of
-from scheduler_extender.unblocking.search import search
 from scheduler_extender.verbs import filter_nodes, preempt, prioritize
 from scheduler_extender.wire import MetaVictims, Pod, PreemptionArgs
 from tests.dranodes import NODE, DraWorld, Json, raw, two_pairs
@@ -188,7 +188,7 @@ def hostile(claims: Callable[[], list[Json]], devices: int, **where: Any) -> tup
 def asked(world: DraWorld, manifest: Json) -> dict[str, Callable[[Deadline], object]]:
     """Everything that asks about a pod."""
     pod = msgspec.convert(manifest, Pod)
-    record = asking_record(pod, MANAGED)
+    record = requesting_record(pod, MANAGED)
     assert record is not None
     assert record.of_claims is not None
     cluster = world.cluster
@@ -251,13 +251,13 @@ def test_the_waker_and_unblock_have_a_deadline_of_their_own(where: Json) -> None
     PodSink(world.cluster).apply(raw(manifest))
     world.speak(2)
     world.cluster.clock = fast
-    assert world.cluster.snapshot().places_of(PodUid("p")) == {NODE}
+    assert world.cluster.snapshot().reserved_nodes(PodUid("p")) == {NODE}
 
     def wakes() -> None:
         waker.round(0.0)
 
     def unblocks() -> None:
-        unblocking_of(world.cluster, "ns", "p")
+        eviction_advice(world.cluster, "ns", "p")
 
     for work, clock in (wakes, slow), (unblocks, fast):
         forget()

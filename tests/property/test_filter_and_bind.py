@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scheduler_extender import verbs
 from scheduler_extender.annotations import BY_CLASS, MANAGED
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, asking_record
+from scheduler_extender.state.pods.record import PodRecord, requesting_record
 from scheduler_extender.verbs import BindError
 from scheduler_extender.verbs.assume import assume
 from scheduler_extender.wire import Pod
@@ -221,7 +221,7 @@ def given_devices(scene: Scene, node: OneNode) -> Iterator[list[tuple[int, ...]]
 
 def binds(scene: Scene, name: NodeName, node: OneNode, devices: list[tuple[int, ...]]) -> bool:
     """Whether bind says yes where the pod gets these devices."""
-    world, record = in_flight(scene)
+    world, record = assumed(scene)
     of_node: Json = {"pool": name}
     for number, (each, gpus) in enumerate(zip(scene.claims, devices, strict=False)):
         of = NIC if each.kind.endswith("nic") else of_node
@@ -236,21 +236,21 @@ def binds(scene: Scene, name: NodeName, node: OneNode, devices: list[tuple[int, 
     return True
 
 
-def in_flight(scene: Scene) -> tuple[DraWorld, PodRecord]:
+def assumed(scene: Scene) -> tuple[DraWorld, PodRecord]:
     """The extender's picture with the pod, whose bind may be in flight."""
     world = scene.world()
-    record = asking_record(scene.wanted, MANAGED)
+    record = requesting_record(scene.wanted, MANAGED)
     assert record is not None
     world.cluster.put_pod(record)
     if scene.flies:
-        world.cluster.assume(NODE, record, seen=world.cluster.facts(NODE))
+        world.cluster.assume(NODE, record, seen=world.cluster.node_info(NODE))
     return world, record
 
 
 @given(rng=st.randoms(use_true_random=False))
 def test_where_filter_lets_a_pod_pass_bind_may_say_yes(rng: Random) -> None:
     scene = scenes(rng)
-    world, _ = in_flight(scene)
+    world, _ = assumed(scene)
     answered = verbs.filter_nodes(world.cluster, scene.wanted, list(scene.offered))
     assert not answered.error
     for name in answered.node_names or ():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.binder import KubeBinder
-from scheduler_extender.state.pods.record import asking_record
+from scheduler_extender.state.pods.record import requesting_record
 from scheduler_extender.verbs import BindError
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import (
@@ -97,7 +97,7 @@ class Played(ApiServer):
                 elif obj.pop("gone", False):
                     world.cluster.drop_pod(PodUid(obj["metadata"]["uid"]), self.number)
                 else:
-                    record = asking_record(msgspec.convert(obj, Pod), MANAGED)
+                    record = requesting_record(msgspec.convert(obj, Pod), MANAGED)
                     assert record is not None
                     world.cluster.put_pod(record)
                     self.versions[record.name] = obj["metadata"]["resourceVersion"]

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from tests.wiring import isomorphic
 from topology.core.admission import Kubelet, admissions
-from topology.core.availability import Availability, Holder, Unreported
-from topology.core.belief import belief
+from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions, subsets
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.devicesets import choices, choices_count, common, gpu_masks, pack, width_for
+from topology.core.devicesets import count as count_of
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
 from topology.core.patterns import has_ring
 from topology.core.placement import Verdict, assess, satisfies
-from topology.core.pools import choices, choices_count, common, gpu_masks, pack, width_for
-from topology.core.pools import count as count_of
+from topology.core.possiblestates import possible_states
 from topology.core.requests import Constraints, Counts, Pattern, Role, gpu_request
-from topology.core.scoring import PRIOR, best_ring, merit
+from topology.core.scoring import PRIOR, best_ring, placement_score
 
 PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
 
@@ -152,15 +152,15 @@ def test_a_verdict_is_what_all_outcomes_say(
         return any(reference(node, wanted, s) for s in combinations(positions(mask), count))
 
     if wanted == Constraints():
-        assert verdict is (Verdict.GUARANTEED if free.bit_count() >= count else Verdict.IMPOSSIBLE)
+        assert verdict is (Verdict.GUARANTEED if free.bit_count() >= count else Verdict.NOT_NOW)
         return
     everything = (1 << n) - 1
     if not some_do(everything):
         assert verdict is Verdict.NEVER
     elif free.bit_count() < count or not some_do(free):
-        assert verdict is Verdict.IMPOSSIBLE
+        assert verdict is Verdict.NOT_NOW
     elif not all_do(free):
-        assert verdict is Verdict.POSSIBLE
+        assert verdict is Verdict.NOT_GUARANTEED
     else:
         endings = [free]
         for group in groups:
@@ -224,8 +224,8 @@ def test_best_ring_is_the_widest_of_all_orders(node: NodeTopology, data: st.Data
 @settings(max_examples=100, deadline=None)
 def test_the_ceiling_is_the_best_ring_of_any_so_many(node: NodeTopology, count: int) -> None:
     shape, request = node.shape, gpu_request(count)
-    kubelet, now = Kubelet(shape, AllocatorFacts("any")), Availability(shape.all_gpus)
-    ceiling = merit(kubelet, now, request, assess(kubelet, now, request), PRIOR).ceiling
+    kubelet, now = Kubelet(shape, AllocatorConfig("any")), Availability(shape.all_gpus)
+    ceiling = placement_score(kubelet, now, request, assess(kubelet, now, request), PRIOR).ceiling
     every = (best_ring(shape, mask) for mask in subsets(shape.all_gpus, count))
     assert ceiling == max(every, default=0.0)
 
@@ -292,7 +292,7 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
     n = len(node.gpus)
     replicas = 1 if policy == "best-effort" else data.draw(st.integers(1, 2))
     width = width_for(replicas)
-    kubelet = Kubelet(node.shape, AllocatorFacts(policy), replicas)
+    kubelet = Kubelet(node.shape, AllocatorConfig(policy), replicas)
     owner = data.draw(st.lists(st.integers(0, 3), min_size=n * replicas, max_size=n * replicas))
     held = [pack([owner[p::n].count(i) for p in range(n)], width) for i in range(4)]
     holders = tuple(Holder(pool) for pool in sorted(held[1:]) if pool)
@@ -300,11 +300,11 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
         held[0],
         releasing=holders[:2],
         running=holders[2:],
-        unreported=(Unreported(data.draw(several)),),
+        unacknowledged=(Unacknowledged(data.draw(several)),),
         width=width,
     )
     counts = data.draw(several)
-    for state in belief(kubelet, now, endings=True, one_container=False).free_states or ():
+    for state in possible_states(kubelet, now, endings=True, one_container=False).free_states or ():
         pools = [state.free, state.free + sum(state.later)]
         found = admissions(kubelet, state.free, counts, releasing=state.later)
         for way in found.ways or ():
@@ -316,7 +316,7 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
 
 
 facts_of_kubelets = st.builds(
-    AllocatorFacts,
+    AllocatorConfig,
     policy=st.sampled_from(["best-effort", "any"]),
     plugin_version=st.just("v0.19.3"),
     topology_manager_policy=st.sampled_from(["none", "best-effort", "restricted"]),
@@ -355,15 +355,15 @@ def machines_that_crash(draw: st.DrawFn) -> NodeTopology:
 @given(machines_that_crash(), facts_of_kubelets, several, st.data())
 @settings(max_examples=100, deadline=None)
 def test_who_knows_less_of_a_node_promises_no_more(
-    node: NodeTopology, facts: AllocatorFacts, counts: Counts, data: st.DataObject
+    node: NodeTopology, config: AllocatorConfig, counts: Counts, data: st.DataObject
 ) -> None:
     """A coarser model is a superset: it keeps every set, and every refusal of the finer one."""
     held = data.draw(st.sets(st.integers(0, 4), max_size=2))
     free = node.shape.all_gpus & ~sum(1 << p for p in held)
     for asked in (counts, ((Role.APP, 2),), ((Role.APP, 3),)):
-        fine = admissions(Kubelet(node.shape, facts), free, asked)
+        fine = admissions(Kubelet(node.shape, config), free, asked)
         for forgotten in FORGOTTEN:
-            coarse = admissions(Kubelet(node.shape, replace(facts, **forgotten)), free, asked)
+            coarse = admissions(Kubelet(node.shape, replace(config, **forgotten)), free, asked)
             assert not fine.hazards or coarse.hazards, forgotten
             if coarse.sets:
                 assert fine.sets is not None

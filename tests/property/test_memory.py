@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import pytest
 
 from topology.core.admission import Kubelet
-from topology.core.availability import Availability, Holder, Unreported, unreported_order
+from topology.core.availability import Availability, Holder, Unacknowledged, unacknowledged_order
 from topology.core.devices import Bytes
-from topology.core.graph import AllocatorFacts
+from topology.core.devicesets import pack, width_for
+from topology.core.graph import AllocatorConfig
 from topology.core.links import LinkKind
 from topology.core.placement import IN_PROGRESS
 from topology.core.placement.memory import short_of_memory
-from topology.core.pools import pack, width_for
 from topology.core.requests import Constraints, GpuRequest, Role, gpu_request
 from topology.core.shape import Shape
 
@@ -88,7 +88,7 @@ class Node:
             ((None,) * n,) * n,
             ((),) * n,
         )
-        return Kubelet(shape, AllocatorFacts(self.policy, "v0.20.0"), self.replicas)
+        return Kubelet(shape, AllocatorConfig(self.policy, "v0.20.0"), self.replicas)
 
 
 def _plus(counts: tuple[int, ...], g: int, more: int) -> tuple[int, ...]:
@@ -133,8 +133,8 @@ def seen_by_us(
         running=tuple(
             sorted(Holder(pack(taken, width), 0, pod.memory) for pod, taken in held.items())
         ),
-        unreported=unreported_order(
-            Unreported(((Role.APP, pod.devices),), memory=pod.memory) for pod in coming
+        unacknowledged=unacknowledged_order(
+            Unacknowledged(((Role.APP, pod.devices),), memory=pod.memory) for pod in coming
         ),
         width=width,
     )

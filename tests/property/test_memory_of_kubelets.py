@@ -25,7 +25,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability
 from topology.core.devices import Bytes, Gpu, GpuResource, GpuUuid, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import Link, LinkKind
 from topology.core.placement import IN_PROGRESS, Verdict, assess
 from topology.core.placement.memory import short_of_memory
@@ -59,7 +59,7 @@ CONTAINERS = (
 
 
 def a_node(
-    gpus: int, replicas: int, numa: int, manager: str = "none", **facts: str
+    gpus: int, replicas: int, numa: int, manager: str = "none", **fields: str
 ) -> NodeTopology:
     """GPUs of 24 GiB that are shared by so many, on so many NUMA nodes."""
     distances = tuple(tuple(10 + 10 * (a != b) for b in range(numa)) for a in range(numa))
@@ -71,11 +71,11 @@ def a_node(
         ),
         tuple(Link(a, b, LinkKind.NODE) for a, b in combinations(range(gpus), 2)),
         resources=(GpuResource(GPU, "time-slicing", replicas, False),),
-        allocator=AllocatorFacts(
-            facts.get("policy", "distributed"),
-            facts.get("version", "v0.20.0"),
+        allocator=AllocatorConfig(
+            fields.get("policy", "distributed"),
+            fields.get("version", "v0.20.0"),
             manager,
-            facts.get("scope", "container"),
+            fields.get("scope", "container"),
             cpu_manager_policy="none",
             memory_manager_policy="None",
             prefers_closest=False,
@@ -207,9 +207,9 @@ def play(seed: int, counted: Counter[tuple[str, str]], *, by_rule: bool, futures
         scope=rng.choice(("container", "pod")),
     )
     world = World(topology, rng)
-    facts = topology.allocator
-    aligned = facts.topology_manager_policy != "none"
-    node = f"{facts.policy}{', aligned' if aligned else ''}"
+    config = topology.allocator
+    aligned = config.topology_manager_policy != "none"
+    node = f"{config.policy}{', aligned' if aligned else ''}"
     for number in range(25):
         world.go_on()
         uid = PodUid(f"p{number}")
@@ -241,8 +241,8 @@ def play_instances(seed: int, counted: Counter[tuple[str, str]], futures: int = 
     node = cut(node, [profile] * rng.randint(1, 2), gpus=split)
     numa = 1 + max(gpu.numa_node or 0 for gpu in node.gpus)
     policy, scope = rng.choice(POLICIES), rng.choice(("container", "pod"))
-    facts = a_node(2, 2, numa, policy, scope=scope).allocator
-    node = replace(node, allocator=replace(facts, policy=node.allocator.policy))
+    info = a_node(2, 2, numa, policy, scope=scope).allocator
+    node = replace(node, allocator=replace(info, policy=node.allocator.policy))
     world = World(node, rng, f"nvidia.com/mig-{profile}")
     for number in range(14):
         world.go_on()

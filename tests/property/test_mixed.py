@@ -17,17 +17,17 @@ from scheduler_extender.annotations import RESERVED
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files import clusterfile
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.framework.decision import decide, places
+from scheduler_extender.framework.capacitycounter import CapacityCounter
+from scheduler_extender.framework.decision import decide, pod_capacity
 from scheduler_extender.framework.equivalence import ask
-from scheduler_extender.framework.placecounter import PlaceCounter
-from scheduler_extender.state.answers.answercache import PlaceCount
+from scheduler_extender.state.answers.answercache import CapacityQuery
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import value_of
 from tests.nodes import pod, record_of
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.mig import served_devices
 from topology.core.placement import UNUSABLE
 from topology.core.report import Allocation, Condition, Report
@@ -60,14 +60,14 @@ def shared(name: str, policy: str) -> NodeTopology:
         found,
         gpus=gpus,
         resources=(GpuResource(GPU, "time-slicing", 3, refuses_several=False),),
-        allocator=AllocatorFacts(policy, "v0.20.0"),
+        allocator=AllocatorConfig(policy, "v0.20.0"),
     )
 
 
 def parts(name: str) -> NodeTopology:
     """Four GPUs cut into instances of two profiles."""
     found = cut(machine("a30-4-bridged").topology(name), ("2g.12gb", "1g.6gb", "1g.6gb"))
-    return replace(found, allocator=AllocatorFacts("distributed", "v0.19.3"))
+    return replace(found, allocator=AllocatorConfig("distributed", "v0.19.3"))
 
 
 def nodes() -> list[NodeTopology]:
@@ -120,7 +120,7 @@ class History:
         assert isinstance(request, GpuRequest)
         if self.nodes[name].resource(request.resource) is None:
             return
-        if decide(self.cluster.facts(name), request, SETTINGS).rejection is None:
+        if decide(self.cluster.node_info(name), request, SETTINGS).rejection is None:
             promised = request.constraints if request.required else found.promised
             survives = request.required and self.rng.random() < 0.5
             ours = replace(found, node=name, promised=promised, survives_endings=survives)
@@ -130,7 +130,7 @@ class History:
         """A place is reserved for a pod, perhaps with victims."""
         manifest = self.manifest()
         uid, name = PodUid(manifest["metadata"]["uid"]), self.rng.choice(list(self.nodes))
-        here = sorted(self.cluster.facts(name).pods.bound.alive)
+        here = sorted(self.cluster.node_info(name).pods.bound.alive)
         victims = self.rng.sample(here, min(len(here), self.rng.randrange(3)))
         until = 1000.0 + self.now + self.rng.choice((5, 20))
         written = value_of(uid, name, until, victims)
@@ -140,8 +140,8 @@ class History:
     def admitted(self) -> None:
         """A report shows a pod with devices that are free."""
         name = self.rng.choice(list(self.nodes))
-        topology, facts = self.nodes[name], self.cluster.facts(name)
-        for uid, found in sorted(facts.pods.bound.alive.items()):
+        topology, info = self.nodes[name], self.cluster.node_info(name)
+        for uid, found in sorted(info.pods.bound.alive.items()):
             if uid in self.held[name] or not isinstance(found.request, GpuRequest):
                 continue
             served = topology.resource(found.request.resource)
@@ -170,9 +170,9 @@ class History:
     def gone(self) -> None:
         """A pod ends, begins to end, or is gone."""
         known = [
-            p for facts in self.cluster.snapshot().nodes for p in facts.pods.bound.alive.values()
+            p for info in self.cluster.snapshot().nodes for p in info.pods.bound.alive.values()
         ]
-        known += self.cluster.snapshot().places.values()
+        known += self.cluster.snapshot().reservations.values()
         if not known:
             return
         found = self.rng.choice(known)
@@ -182,7 +182,7 @@ class History:
             for held in self.held.values():
                 held.pop(found.uid, None)
         elif how == "deleting":
-            self.cluster.put_pod(replace(found, deleting=True))
+            self.cluster.put_pod(replace(found, terminating=True))
         else:
             self.cluster.put_pod(replace(found, phase="Succeeded"))
             for held in self.held.values():
@@ -196,8 +196,8 @@ class History:
         for _ in range(3):
             record = record_of(self.manifest())
             assert isinstance(record.request, GpuRequest)
-            siblings = self.rng.choice((0, 0, 1, 1024))
-            found.append(replace(record.request, siblings=siblings))
+            peers = self.rng.choice((0, 0, 1, 1024))
+            found.append(replace(record.request, peers=peers))
         return found
 
     def step(self) -> None:
@@ -211,19 +211,19 @@ def compare(history: History) -> int:
     promised = 0
     for request in history.requests():
         answered = dict(ask(cluster.snapshot(), request, [str(name) for name in names]).each())
-        question = PlaceCount(request, 3)
+        question = CapacityQuery(request, 3)
         seen = cluster.snapshot()
-        counted = PlaceCounter(seen, NO_DEADLINE).on(question, names)
-        assert PlaceCounter(seen, NO_DEADLINE).on(question, names) == counted
+        counted = CapacityCounter(seen, NO_DEADLINE).on(question, names)
+        assert CapacityCounter(seen, NO_DEADLINE).on(question, names) == counted
         for name in names:
-            facts = replace(cluster.facts(name))  # without what the facts remember
-            own = decide(facts, request, SETTINGS)
+            info = replace(cluster.node_info(name))  # without what the facts remember
+            own = decide(info, request, SETTINGS)
             if answered[name] != own:  # both are very long to print
                 pytest.fail(f"{name} remembers another answer to {request.text}", pytrace=False)
-            assert counted[name] == places(facts, request, SETTINGS, 3), (name, request.text)
+            assert counted[name] == pod_capacity(info, request, SETTINGS, 3), (name, request.text)
             promised += own.rejection is None
-            if facts.reserved_for is None:
-                assert facts.last_offer(request.resource) is not UNUSABLE
+            if info.reserved_for is None:
+                assert info.last_offer(request.resource) is not UNUSABLE
     return promised
 
 
@@ -240,7 +240,7 @@ def test_what_is_remembered_is_what_is_found_anew(seed: int) -> None:
 def answers(cluster: Cache, request: GpuRequest) -> dict[NodeName, Decision]:
     """Each node's answer."""
     found = cluster.snapshot().nodes
-    return {facts.name: decide(facts, request, SETTINGS) for facts in found}
+    return {info.name: decide(info, request, SETTINGS) for info in found}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -256,5 +256,5 @@ def test_a_snapshot_answers_alike(seed: int) -> None:
     for request in (r for _ in range(10) for r in history.requests()):
         before, after = answers(history.cluster, request), answers(again, request)
         for name in before:
-            if not history.cluster.facts(name).pods.departed and after[name] != before[name]:
+            if not history.cluster.node_info(name).pods.terminated and after[name] != before[name]:
                 pytest.fail(f"{name} answers {request.text} differently", pytrace=False)

@@ -108,9 +108,9 @@ def told(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
     snapshot = cluster.snapshot()
     group = next(iter(snapshot.groups.members.values()), None)
     return {
-        "coming": {n: {*snapshot.facts(n).pods.in_flight} for n in NODES},
-        "kept for": {n: (p := snapshot.facts(n).reserved_for) and p.uid for n in NODES},
-        "members": group and dict(group.standing().living),
+        "coming": {n: {*snapshot.node_info(n).pods.assumed} for n in NODES},
+        "kept for": {n: (p := snapshot.node_info(n).reserved_for) and p.uid for n in NODES},
+        "members": group and dict(group.group_status().living),
         "expected": group and group.expected(None, seen("single", None).request, 9),  # type: ignore[arg-type]
     }
 

@@ -21,11 +21,11 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import RESERVED
+from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import value_of
-from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, bind, filter_nodes
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import container, pod, record_of
@@ -122,7 +122,7 @@ class History:
         waits = pod(count, says, name="wants", uid="wants")
         waits["spec"]["priority"] = 1
         self.cluster.put_pod(record_of(waits))
-        found = unblocking_of(self.cluster, "default", "wants")
+        found = eviction_advice(self.cluster, "default", "wants")
         if found is None or found.plan is None:
             return False
         self.victims = [PodUid(step.uid) for step in found.plan.steps]
@@ -130,7 +130,7 @@ class History:
         waits["metadata"]["annotations"][RESERVED] = value
         self.wants = record_of(waits)
         self.cluster.put_pod(self.wants)
-        found = unblocking_of(self.cluster, "default", "wants")
+        found = eviction_advice(self.cluster, "default", "wants")
         kept = found.reservation if found is not None else None
         return kept is not None and not kept.problem
 
@@ -208,7 +208,7 @@ class History:
         assert self.wants is not None
         kubelet = deepcopy(self.kubelet, {id(self.topology): self.topology})
         kubelet._rng.seed(self.rng.random())
-        going = [uid for uid, found in self.pods.items() if found.deleting]
+        going = [uid for uid, found in self.pods.items() if found.terminating]
         going += [uid for uid in self.victims if uid not in going]
         others = [uid for uid in self.pods if uid not in (*self.coming, *going)]
         going += [uid for uid in others if self._survives and self.rng.random() < 0.1]
@@ -252,8 +252,8 @@ class History:
 
     def _end(self, uid: PodUid) -> None:
         """One step of a pod's end: it is being deleted, its kubelet lets go, it is gone."""
-        if not self.pods[uid].deleting:
-            self.pods[uid] = replace(self.pods[uid], deleting=True)
+        if not self.pods[uid].terminating:
+            self.pods[uid] = replace(self.pods[uid], terminating=True)
             self.cluster.put_pod(self.pods[uid])
         elif self.kubelet.holds(uid):
             self.kubelet.end(uid)

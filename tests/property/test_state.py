@@ -19,7 +19,7 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.framework.equivalence import states_of
+from scheduler_extender.framework.equivalence import class_ids_of
 from scheduler_extender.kube.binder import Settler
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cache import Cache
@@ -136,7 +136,7 @@ class Driver:
             manifest = self.rng.choice(unbound)
             asked = msgspec.convert(manifest, Pod)
             # Where no record is known a plain pod passes unchecked, at its own risk.
-            known = [n for n in NODES if self.cluster.facts(NodeName(n)).report is not None]
+            known = [n for n in NODES if self.cluster.node_info(NodeName(n)).report is not None]
             passed = verbs.filter_nodes(self.cluster, asked, known).node_names
             if passed:
                 meta = manifest["metadata"]
@@ -252,15 +252,15 @@ class Driver:
         """The states that nodes are in are counted rightly."""
         cluster = self.cluster
         seen = cluster.snapshot()
-        states, _ = states_of(seen, "nvidia.com/gpu", sorted(seen.by_name))
-        keys = [facts.key("nvidia.com/gpu") for facts in seen.nodes]
-        assert len(set(states)) == len(set(keys)) == cluster.answers.size().states
-        for state, key in zip(states, keys, strict=True):
-            assert state is not None
+        class_ids, _ = class_ids_of(seen, "nvidia.com/gpu", sorted(seen.by_name))
+        keys = [info.key("nvidia.com/gpu") for info in seen.nodes]
+        assert len(set(class_ids)) == len(set(keys)) == cluster.answers.size().classes
+        for class_id, key in zip(class_ids, keys, strict=True):
+            assert class_id is not None
             # A node that has changed has left its state: nothing is answered out of the past.
-            assert self.keys.setdefault(state, key) == key
-        flying = {uid for facts in cluster.snapshot().nodes for uid in facts.pods.in_flight}
-        assert flying == {pod.uid for pod in list(cluster.snapshot().in_flight.values())}
+            assert self.keys.setdefault(class_id, key) == key
+        flying = {uid for info in cluster.snapshot().nodes for uid in info.pods.assumed}
+        assert flying == {pod.uid for pod in list(cluster.snapshot().assumed.values())}
 
     def settle(self) -> None:
         """Nothing more begins, and everything under way ends."""
@@ -283,19 +283,19 @@ def test_nothing_is_given_twice_lost_or_left_over(seed: int) -> None:
         driver.step()
     assert driver.seen["bound"] + driver.seen["not bound"] > 0
     driver.settle()
-    assert list(driver.cluster.snapshot().in_flight.values()) == []
+    assert list(driver.cluster.snapshot().assumed.values()) == []
     for name, node in driver.nodes.items():
         bound = {
             p["metadata"]["uid"] for p in driver.pods.values() if p["spec"].get("nodeName") == name
         }
         assert (
-            {p.uid for p in driver.cluster.facts(NodeName(name)).pods.every}
+            {p.uid for p in driver.cluster.node_info(NodeName(name)).pods.every}
             == bound
             == node.held.keys()
         )
-        available = offered(driver.cluster.facts(NodeName(name))).availability
+        available = offered(driver.cluster.node_info(NodeName(name))).availability
         assert (
             available.free.bit_count() == available.devices_left == GPUS - sum(node.held.values())
         )
-        assert not available.unreported
+        assert not available.unacknowledged
         assert not available.releasing

@@ -10,7 +10,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binder, BindError, Binding
-from scheduler_extender.verbs.turns import Turns
+from scheduler_extender.verbs.bindlimiter import BindLimiter
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import PodUid
 
@@ -39,11 +39,11 @@ def bind_error(
     binder: Binder,
     args: BindingArgs,
     deadline: Deadline = NO_DEADLINE,
-    turns: Turns | None = None,
+    limiter: BindLimiter | None = None,
 ) -> str:
     """The error of a bind; empty where it was written."""
     try:
-        verbs.bind(cluster, binder, args, lambda: "2026-01-01T00:00:00Z", deadline, turns)
+        verbs.bind(cluster, binder, args, lambda: "2026-01-01T00:00:00Z", deadline, limiter)
     except BindError as error:
         return str(error)
     return ""

@@ -9,9 +9,9 @@ import yaml
 
 from scheduler_extender.cli import main
 from scheduler_extender.doctor.checks import judged
+from scheduler_extender.doctor.collector import Asked, Look
 from scheduler_extender.doctor.findings import Finding
-from scheduler_extender.doctor.looking import Asked, Look
-from scheduler_extender.doctor.seen import Configuration
+from scheduler_extender.doctor.observations import Configuration
 from tests import installation
 from tests.commands import ROOT, Done, asked
 from tests.fakes.apiserver import FakeApiServer

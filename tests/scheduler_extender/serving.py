@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
+from scheduler_extender.clientlimits import Bodies, Limits
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.http.bothports import Service
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.servers import Addresses
-from scheduler_extender.limits import Bodies, Limits
 from scheduler_extender.serving import in_thread
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache

@@ -13,11 +13,11 @@ from scheduler_extender.annotations import (
     MANAGED,
     MAX_CONTAINERS,
     MAX_MODELS,
-    Asks,
     Malformed,
-    asks_in,
+    PodRequest,
     is_unasked,
     parse,
+    request_in,
     template_of,
 )
 from scheduler_extender.state.pods.record import manifest_of, pod_record
@@ -32,7 +32,7 @@ MOST_TEXT = 300
 def asked(manifest: dict[str, Any]) -> GpuRequest | Malformed:
     found = parse(msgspec.convert(manifest, Pod))
     assert found is not None
-    return found.request if isinstance(found, Asks) else found
+    return found.request if isinstance(found, PodRequest) else found
 
 
 def refusal(annotations: dict[str, str], count: int | str = 2) -> str:
@@ -181,7 +181,7 @@ def test_what_cannot_be_remembered_is_read_all_the_same() -> None:
         spec = msgspec.structs.replace(found.spec, **odd)
         template = template_of(msgspec.structs.replace(found, spec=spec))
         assert template.manifest is None
-        assert asks_in(template, MANAGED) == parse(found)
+        assert request_in(template, MANAGED) == parse(found)
 
 
 def by_class(*limits: dict[str, Any]) -> dict[str, Any]:

@@ -18,19 +18,19 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.evictions import eviction_advice
+from scheduler_extender.explain.explanation import Explanation, explanation_of
+from scheduler_extender.explain.groupfit import judge
+from scheduler_extender.explain.idle import idle_pods, what_ends_would_do
+from scheduler_extender.explain.waitingreasons import WaitingReasons
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, asking_record
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.explanation import Explanation, explanation_of
-from scheduler_extender.told.idle import idle_pods, what_ends_would_do
-from scheduler_extender.told.together import judge
-from scheduler_extender.told.unblocking import unblocking_of
-from scheduler_extender.told.waiting import WaitingReasons
+from scheduler_extender.state.pods.record import PodRecord, requesting_record
 from scheduler_extender.verbs import preempt, prioritize
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.web.pages import Pages
@@ -39,9 +39,9 @@ from tests.dranodes import NODE as DRA_NODE
 from tests.dranodes import asking, claim, device, exactly, raw, slice_of, two_pairs
 from tests.nodes import pcie, pod, record_of, switched
 from tests.scheduler_extender.binding import Written, bind_error
+from tests.scheduler_extender.evictions.scenes import Held, cluster_of
 from tests.scheduler_extender.framework.test_byclaims import of_claim
 from tests.scheduler_extender.kube.test_waker import Api
-from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member
 from tests.scheduler_extender.verbs.test_refusals import SURE, UNASKED, pinned, under
 from topology.core.devices import NodeName, PodUid
@@ -77,7 +77,7 @@ class Scene:
     @property
     def record(self) -> PodRecord:
         """The pod as kube-scheduler has called it unschedulable."""
-        found = asking_record(self.pod, MANAGED)
+        found = requesting_record(self.pod, MANAGED)
         assert found is not None
         return replace(found, called_unschedulable=True)
 
@@ -177,11 +177,11 @@ def _bind(scene: Scene, name: str) -> str:
 
 def _preempt(scene: Scene, resolvable: set[str]) -> set[str]:
     """As kube-scheduler asks where a refusal is resolvable: with all pods of lower priority."""
-    snapshot, priority = scene.begin().snapshot(), scene.record.standing.priority
+    snapshot, priority = scene.begin().snapshot(), scene.record.attributes.priority
     victims = {
-        name: [{"UID": uid} for uid, each in held.items() if each.standing.priority < priority]
+        name: [{"UID": uid} for uid, each in held.items() if each.attributes.priority < priority]
         for name in resolvable
-        for held in [snapshot.facts(NodeName(name)).pods.bound.alive]
+        for held in [snapshot.node_info(NodeName(name)).pods.bound.alive]
     }
     asked = {
         "Pod": scene.manifest,
@@ -232,15 +232,15 @@ def _event(scene: Scene) -> bool:
 def _idle(scene: Scene) -> set[str]:
     """Whose end would help it, if all pods were idle."""
     cluster, uid = scene.begin(), scene.record.uid
-    for facts in cluster.snapshot().nodes:
-        report = facts.report
+    for info in cluster.snapshot().nodes:
+        report = info.report
         if report is not None:
             idle = tuple(
                 IdleAllocation(each.pod_uid, each.container, each.resource, IDLE_SINCE)
                 for each in report.allocations
             )
             report = replace(report, sequence=9, idle=idle, observed_at=LOOKED)
-            cluster.put_report(facts.name, report)
+            cluster.put_report(info.name, report)
     snapshot = cluster.snapshot()
     tried = what_ends_would_do(snapshot, idle_pods(snapshot, 0.0), NO_DEADLINE)
     return {
@@ -252,7 +252,7 @@ def _idle(scene: Scene) -> set[str]:
 
 def _unblocks(scene: Scene) -> str | None:
     meta = scene.pod.metadata
-    found = unblocking_of(scene.begin(), meta.namespace, meta.name)
+    found = eviction_advice(scene.begin(), meta.namespace, meta.name)
     assert found is not None
     return found.takes if found.plan is None else found.plan.node
 
@@ -415,7 +415,7 @@ def with_claims_for_another_model() -> Scene:
     )
 
 
-def with_claims_in_flight() -> Scene:
+def with_claims_assumed() -> Scene:
     world = two_pairs()
     world.cluster.put_node(NodeName("other"), CPU_ONLY)
     world.slices.apply(slice_of("other", *map(device, range(4)), name="s2", pool="other"))
@@ -458,7 +458,7 @@ def closed_by_its_selector() -> Scene:
     return Scene(cluster, picky, [])
 
 
-def in_flight() -> Scene:
+def assumed() -> Scene:
     cluster = cluster_of({PAIRS: {}, OTHER: {}})
     return Scene(cluster, asks(), [PAIRS.name, OTHER.name], PAIRS.name)
 
@@ -484,7 +484,7 @@ def case(number: str, build: Callable[[], Scene], right: Right) -> Any:
 
 BOTH = {"a-00": None, "a-01": None}
 BUSY, CLAIMS, GROUP = Reason.BUSY, Reason.CLAIMS, Reason.GROUP
-IN_FLIGHT, KUBELET, NOT_SERVED = Reason.IN_PROGRESS, Reason.KUBELET, Reason.NOT_SERVED
+ASSUMED, KUBELET, NOT_SERVED = Reason.IN_PROGRESS, Reason.KUBELET, Reason.NOT_SERVED
 SITUATIONS = [
     case("1: its group's domain takes a member", in_a_group, Right(BOTH, unblocks="a-00")),
     case(
@@ -493,7 +493,7 @@ SITUATIONS = [
         Right(BOTH, unblocks="a-00"),
     ),
     case(
-        "1, 11: a place is kept for another group",
+        "1, 11: reserved for another group",
         beside_another_group,
         Right(
             {"a-00": BUSY, "a-01": GROUP},
@@ -562,7 +562,7 @@ SITUATIONS = [
         "6, 11: in flight to a node where another came first",
         in_flight_to_a_node_where_another_came_first,
         Right(
-            {"pairs": BUSY, "other": IN_FLIGHT},
+            {"pairs": BUSY, "other": ASSUMED},
             resolvable={"pairs"},
             main=BUSY,
             ends={"first"},
@@ -577,12 +577,12 @@ SITUATIONS = [
     case(
         "8: in flight to a node with a yielding place",
         lambda: replace(of_two_pairs(11), flies_to="pairs"),
-        Right({"pairs": None, "other": IN_FLIGHT}, unblocks="pairs", flies=True, on="pairs"),
+        Right({"pairs": None, "other": ASSUMED}, unblocks="pairs", flies=True, on="pairs"),
     ),
     case(
         "9: in flight, with claims of its own",
-        with_claims_in_flight,
-        Right({"node": None, "other": IN_FLIGHT}, binds=(), unblocks="node", flies=True, on="node"),
+        with_claims_assumed,
+        Right({"node": None, "other": ASSUMED}, binds=(), unblocks="node", flies=True, on="node"),
     ),
     case(
         "10: a place yields to it",
@@ -617,8 +617,8 @@ SITUATIONS = [
     ),
     case(
         "14, 11: in flight",
-        in_flight,
-        Right({"pairs": None, "other": IN_FLIGHT}, unblocks="pairs", flies=True, on="pairs"),
+        assumed,
+        Right({"pairs": None, "other": ASSUMED}, unblocks="pairs", flies=True, on="pairs"),
     ),
     case(
         "15: the best domain",

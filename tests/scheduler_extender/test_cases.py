@@ -364,7 +364,7 @@ def test_case_21_the_same_bind_again(kube: Kube, bound: Running) -> None:
     assert kube.fake.read("/api/v1/namespaces/default/pods/train") == before
     PodSink(kube.cluster).apply(_raw(before))
     assert bound.bind(train, "switched") == ""
-    assert len(kube.cluster.facts(NodeName("switched")).pods.every) == 1
+    assert len(kube.cluster.node_info(NodeName("switched")).pods.every) == 1
     assert "bound to switched already" in bound.bind(train, "bridged")
 
 
@@ -374,7 +374,7 @@ def test_case_22_gpus_gone_since_filter(kube: Kube, bound: Running) -> None:
     hold(bound, "switched", 0, 1, 2)
     assert bound.bind(train, "switched") == "not enough free GPUs"
     assert kube.bindings() == 0
-    assert list(kube.cluster.snapshot().in_flight.values()) == []
+    assert list(kube.cluster.snapshot().assumed.values()) == []
 
 
 def test_case_23_a_hundred_binds_at_once(kube: Kube, bound: Running) -> None:
@@ -400,7 +400,7 @@ def test_case_24_bind_times_out_after_commit(
     train = kube.create(pod(2, NVLINK))
     kube.fake.commit_then_hang("/binding$")
     assert bound.bind(train, "switched") == ""
-    assert [p.name for p in kube.cluster.facts(NodeName("switched")).pods.every] == ["train"]
+    assert [p.name for p in kube.cluster.node_info(NodeName("switched")).pods.every] == ["train"]
 
 
 @pytest.mark.parametrize("status", [403, 409, 422, 429])
@@ -408,7 +408,7 @@ def test_case_24_refused_is_released(kube: Kube, bound: Running, status: int) ->
     train = kube.create(pod(2, NVLINK))
     kube.fake.refuse(status, path="/binding$")
     assert bound.bind(train, "switched") != ""
-    assert list(kube.cluster.snapshot().in_flight.values()) == []
+    assert list(kube.cluster.snapshot().assumed.values()) == []
 
 
 @pytest.mark.parametrize("there", ["gone", "another"])
@@ -418,7 +418,7 @@ def test_case_24_pod_gone_or_another(kube: Kube, bound: Running, there: str) -> 
         kube.create(pod(2, NVLINK, uid="uid-2"))
     PodSink(kube.cluster).apply(_raw(train))  # our cache still shows the old one
     assert bound.bind(train, "switched") != ""
-    assert list(kube.cluster.snapshot().in_flight.values()) == []
+    assert list(kube.cluster.snapshot().assumed.values()) == []
 
 
 def _raw(manifest: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from rich.console import Console
 from scheduler_extender.cli import main
 from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, workload
 from scheduler_extender.demo.placing import Placing, Stock
-from scheduler_extender.told.nodes import Use
+from scheduler_extender.explain.gpustates import Use
 from tests.commands import ROOT, Done, asked
 from topology.machines import machine
 
@@ -40,9 +40,9 @@ def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: P
     assert 'role="img"' in head
     assert re.match(r"\s*<title>gpu-topology: \d+ of 60 pods placed</title>", rest)
     assert drawing.count("<title>NVSwitch</title>") == 30
-    assert dots(drawing, Use.KEPT) > 20
-    assert dots(drawing, Use.BROKEN) == 0
-    assert dots(stock.read_text(), Use.BROKEN) > 0
+    assert dots(drawing, Use.AS_ASKED) > 20
+    assert dots(drawing, Use.MISMATCHED) == 0
+    assert dots(stock.read_text(), Use.MISMATCHED) > 0
 
 
 def test_the_pictures_of_the_readme_are_those_of_make_run(tmp_path: Path) -> None:
@@ -63,17 +63,17 @@ def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Pa
     assert "nvlnk" in named.stdout
     printed = "".join(done.stdout.split())
     counted = json.loads(asked(main, "nodes", "-o", "json", "--cluster", left).stdout)["nodes"]
-    held, total = (sum(node["gpus"][what] for node in counted) for what in ("held", "total"))
+    held, total = (sum(node["gpus"][what] for node in counted) for what in ("inUse", "total"))
     assert f"GPUs in use {held} of {total}" in " ".join(done.stdout.split()), "one count"
     reasons = {pod["reason"] for pod in json.loads(named.stdout)["pods"]}
     assert all("".join(reason.split()) in printed for reason in reasons), "they say the same"
     kinds = re.findall(r'"kind": ?"(\w+)", ?"controller"', left.read_text())
     assert {"Job", "ReplicaSet"} <= set(kinds)
     cells = asked(main, "map", "-o", "wide", "--cluster", left).stdout
-    kept, plain = (len(re.findall(rf"\b\d+{letter}\b", cells)) for letter in "KP")
+    kept, plain = (len(re.findall(rf"\b\d+{letter}\b", cells)) for letter in "AU")
     drawing = (tmp_path / PICTURE).read_text()
-    assert kept == dots(drawing, Use.KEPT) > 0
-    assert plain == dots(drawing, Use.PLAIN) > 0
+    assert kept == dots(drawing, Use.AS_ASKED) > 0
+    assert plain == dots(drawing, Use.IN_USE) > 0
 
 
 def test_no_line_is_wider_than_80_columns(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import Asks, containers_of, parse
+from scheduler_extender.annotations import PodRequest, containers_of, parse
 from scheduler_extender.exclusive import exclusive_of
 from scheduler_extender.wire import Pod
 from topology.core.requests import MAX_DEMANDS, Demand, Exclusive, Role
@@ -91,6 +91,6 @@ def test_resources_of_the_pod_as_a_whole_are_the_kubelets_to_say() -> None:
 )
 def test_a_request_written_as_containers_reads_as_itself(limits: list[dict[str, str]]) -> None:
     asks = parse(manifest(*limits))
-    assert isinstance(asks, Asks)
+    assert isinstance(asks, PodRequest)
     again = {"metadata": {"name": "p"}, "spec": containers_of(asks.request)}
     assert parse(msgspec.convert(again, Pod)) == asks

@@ -11,14 +11,14 @@ import pytest
 
 from scheduler_extender.annotations import RESERVED
 from scheduler_extender.deadline import within
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.pods.attributes import SchedulingAttributes
 from scheduler_extender.state.pods.reservation import Reservation, value_of
-from scheduler_extender.state.pods.standing import Standing
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod, record_of
@@ -44,7 +44,7 @@ def reserve(
     written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
     manifest["metadata"].setdefault("annotations", {})[RESERVED] = written
     cluster.put_pod(record_of(manifest))
-    assert cluster.snapshot().places_of(uid) == {node}
+    assert cluster.snapshot().reserved_nodes(uid) == {node}
     return manifest
 
 
@@ -156,8 +156,8 @@ def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
     scheduler.cluster.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
     wants = record_of(member("m1", size=2))
-    scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
-    found = unblocking_of(scheduler.cluster, "default", "m1")
+    scheduler.cluster.put_pod(replace(wants, attributes=SchedulingAttributes(priority=5)))
+    found = eviction_advice(scheduler.cluster, "default", "m1")
     assert found is not None
     assert found.takes is None, "filter refuses rack b: its group is in a"
     assert found.plan is not None
@@ -172,11 +172,11 @@ def test_a_reservation_is_none_any_more_once_the_group_is_elsewhere() -> None:
     cluster.budgets = ()
     cluster.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
     kept = Reservation(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
-    wants = replace(record_of(member("m1", size=2)), standing=Standing(priority=5))
+    wants = replace(record_of(member("m1", size=2)), attributes=SchedulingAttributes(priority=5))
     cluster.put_pod(replace(wants, reservation=kept))
 
     def holds() -> bool:
-        found = unblocking_of(cluster, "default", "m1")
+        found = eviction_advice(cluster, "default", "m1")
         assert found is not None
         assert found.reservation is not None
         assert found.reservation.node == "a-01"
@@ -194,8 +194,8 @@ def test_nobody_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:
     for i in range(2):
         scheduler.cluster.put_pod(record_of(pod(4, name=f"o{i}", uid=f"o{i}", node=f"a-0{i}")))
     wants = record_of(member("m0", size=2))
-    scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
-    found = unblocking_of(scheduler.cluster, "default", "m0")
+    scheduler.cluster.put_pod(replace(wants, attributes=SchedulingAttributes(priority=5)))
+    found = eviction_advice(scheduler.cluster, "default", "m0")
     assert found is not None
     assert (found.takes, found.plan) == (None, None)
 
@@ -205,9 +205,11 @@ def test_preemption_takes_pods_that_end_as_gone_for_the_group_too() -> None:
     scheduler.cluster.budgets = ()
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
     held = scheduler.cluster
-    for name, deleting in (("victim", False), ("ends", True)):
+    for name, terminating in (("victim", False), ("ends", True)):
         found = record_of(pod(2, name=name, uid=name, node="a-01"))
-        held.put_pod(replace(found, deleting=deleting, standing=Standing(priority=-1)))
+        held.put_pod(
+            replace(found, terminating=terminating, attributes=SchedulingAttributes(priority=-1))
+        )
     offered: dict[str, MetaVictims | None] = {"a-01": MetaVictims([MetaPod("victim")], 0)}
     asked = msgspec.convert(member("m1", size=2), Pod)
     args = PreemptionArgs(asked, meta_victims=offered)
@@ -224,7 +226,7 @@ def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[s
     for uid, devices in held.items():
         manifest = shared.manifest(uid, len(devices), resource=resource, node=str(topology.name))
         running = replace(record_of(manifest), phase="Running", admitted=True)
-        found.put_pod(replace(running, standing=Standing(priority=-1)))
+        found.put_pod(replace(running, attributes=SchedulingAttributes(priority=-1)))
     allocations = tuple(
         Allocation(PodUid(uid), "default", uid, "main", resource, tuple(map(DeviceId, devices)))
         for uid, devices in held.items()
@@ -236,7 +238,7 @@ def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[s
 def plan(cluster: Cache, manifest: Mapping[str, Any]) -> set[str]:
     """Who is evicted for a pod of priority 0."""
     cluster.put_pod(record_of(manifest))
-    found = unblocking_of(cluster, "default", str(manifest["metadata"]["name"]))
+    found = eviction_advice(cluster, "default", str(manifest["metadata"]["name"]))
     assert found is not None
     return {step.pod for step in found.plan.steps} if found.plan else set()
 
@@ -273,9 +275,9 @@ def test_a_time_beyond_the_years_keeps_no_place() -> None:
     written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'
     manifest["metadata"]["annotations"][RESERVED] = written
     there.cluster.put_pod(record_of(manifest))
-    assert not there.cluster.snapshot().places_of(PodUid("wants"))
+    assert not there.cluster.snapshot().reserved_nodes(PodUid("wants"))
     assert b"wants" in b"".join(cluster_file(there.cluster))
-    assert unblocking_of(there.cluster, "default", "wants") is not None
+    assert eviction_advice(there.cluster, "default", "wants") is not None
 
 
 def test_a_start_beyond_the_years_is_none() -> None:

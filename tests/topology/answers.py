@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from topology.core.admission import Kubelet
-from topology.core.availability import Availability, Holder, Unreported
-from topology.core.graph import AllocatorFacts
+from topology.core.availability import Availability, Holder, Unacknowledged
+from topology.core.devicesets import count, pack, width_for
+from topology.core.graph import AllocatorConfig
 from topology.core.links import GBps, LinkKind
 from topology.core.placement import assess
-from topology.core.pools import count, pack, width_for
 from topology.core.requests import (
     Constraints,
     ContainerRequest,
@@ -28,7 +28,7 @@ from topology.core.requests import (
     Role,
     gpu_request,
 )
-from topology.core.scoring import PRIOR, RequestClass, classes_of, prospect
+from topology.core.scoring import PRIOR, RequestClass, classes_of, placement_cost
 from topology.machines import MACHINES, machine
 
 TABLE = Path(__file__).with_name("answers.json")
@@ -73,10 +73,10 @@ def kubelets(name: str) -> Iterator[Kubelet]:
     """The ways in which a machine may hand out its GPUs."""
     shape = machine(name).topology("n").shape
     for policy in ("best-effort", "any"):
-        yield Kubelet(shape, AllocatorFacts(policy))
+        yield Kubelet(shape, AllocatorConfig(policy))
     if shape.size <= 4:
         for policy in ("distributed", "packed"):
-            yield Kubelet(shape, AllocatorFacts(policy, plugin_version="0.20.0"), REPLICAS)
+            yield Kubelet(shape, AllocatorConfig(policy, plugin_version="0.20.0"), REPLICAS)
 
 
 def states(kubelet: Kubelet, rng: random.Random) -> Iterator[Availability]:
@@ -96,7 +96,7 @@ def states(kubelet: Kubelet, rng: random.Random) -> Iterator[Availability]:
             rest,
             releasing=(Holder(one),),
             running=tuple(sorted((Holder(two), Holder(three)))),
-            unreported=(Unreported(((Role.APP, 1),)),),
+            unacknowledged=(Unacknowledged(((Role.APP, 1),)),),
             width=width,
         )
 
@@ -114,9 +114,9 @@ def digest(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
         found.rejection is None or found.rejection.resolvable,
     ]
     if found.fits:
-        merit = prospect(kubelet, now, request, found, KINDS)
-        numbers = (merit.merit.ring, merit.merit.ceiling, merit.merit.share, *merit.losses)
-        words += [merit.merit.left, *(f"{x:.9g}" for x in numbers)]
+        cost = placement_cost(kubelet, now, request, found, KINDS)
+        numbers = (cost.score.ring, cost.score.ceiling, cost.score.share, *cost.losses)
+        words += [cost.score.left, *(f"{x:.9g}" for x in numbers)]
     return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
 
@@ -124,16 +124,16 @@ def answers(name: str) -> dict[str, str]:
     """One digest for each way in which a machine hands out and each state, over all requests."""
     found = {}
     for kubelet in kubelets(name):
-        rng = random.Random(f"{name} {kubelet.facts.policy}")
+        rng = random.Random(f"{name} {kubelet.config.policy}")
         for i, now in enumerate(states(kubelet, rng)):
             each = [
                 digest(kubelet, now, request)
                 for request in requests(kubelet.shape.size * kubelet.replicas)
-                if not now.unreported
+                if not now.unacknowledged
                 or len(request.counts) <= (2 if kubelet.shape.size <= 8 else 1)
             ]
             whole = hashlib.sha256(" ".join(each).encode()).hexdigest()[:16]
-            found[f"{kubelet.facts.policy} {i}"] = whole
+            found[f"{kubelet.config.policy} {i}"] = whole
     return found
 
 

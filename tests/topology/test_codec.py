@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.crd import faults, validate
 from topology.codec import RecordError, decode, encode
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
-from topology.core.numa import CpuSet, Holding, MemoryBlock, NumaFacts, NumaNode, cpu_list, cpu_set
+from topology.core.graph import AllocatorConfig, NodeTopology
+from topology.core.numa import CpuSet, Holding, MemoryBlock, NumaConfig, NumaNode, cpu_list, cpu_set
 from topology.core.report import (
     Allocation,
     Condition,
@@ -105,7 +105,7 @@ def test_what_an_agent_adds_goes_there_and_back() -> None:
     parts = (MigInstance("MIG-1", "1g.10gb", Bytes(10 * MIB)),)
     gpu = Gpu(0, uuid, "X", Bytes(MIB), mig_mode="enabled", mig_instances=parts)
     topology = NodeTopology(
-        NodeName("n"), (gpu,), allocator=AllocatorFacts(topology_manager_policy="unknown")
+        NodeName("n"), (gpu,), allocator=AllocatorConfig(topology_manager_policy="unknown")
     )
     now = "2026-01-31T12:00:00Z"
     report = Report(
@@ -171,7 +171,7 @@ def test_cpus_and_memory_go_there_and_back() -> None:
     wire = static()
     validate(wire)
     record = decode(wire, strict=True)
-    assert record.topology.allocator.numa == NumaFacts(
+    assert record.topology.allocator.numa == NumaConfig(
         nodes=(
             NumaNode(cpu_set("0-3,8-11"), 0),
             NumaNode(cpu_set("4-7,12-15"), 1, (("hugepages-1Gi", 7), ("memory", 100))),
@@ -197,9 +197,9 @@ def test_the_largest_machine_goes_there_and_back(distances: Any) -> None:
     even = cpu_set(",".join(map(str, range(0, 4096, 2))))
     odd = CpuSet(cpu_set("0-4095") & ~even)
     nodes = (NumaNode(even), NumaNode(odd))
-    numa = NumaFacts(nodes, even, even, 8)
+    numa = NumaConfig(nodes, even, even, 8)
     topology = NodeTopology(
-        NodeName("n"), (), allocator=AllocatorFacts(numa_distances=distances, numa=numa)
+        NodeName("n"), (), allocator=AllocatorConfig(numa_distances=distances, numa=numa)
     )
     report = Report("b", 1, holdings=())
     wire = encode(topology, report)
@@ -245,7 +245,7 @@ def of(numbers: Iterable[int]) -> CpuSet:
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> NumaFacts:
+def machines(draw: st.DrawFn) -> NumaConfig:
     """A machine whose CPUs are dealt out to NUMA nodes, and some of them to pods."""
     there = sorted(draw(CPUS))
     count = draw(st.integers(1, 4))
@@ -261,7 +261,7 @@ def machines(draw: st.DrawFn) -> NumaFacts:
     allocatable = [cpu for cpu in there if draw(st.booleans())]
     whole = [cpu for cpu in allocatable if draw(st.booleans())]
     threads = draw(st.integers(1, 4096))
-    return NumaFacts(nodes, of(allocatable), of(whole), threads, draw(st.booleans()))
+    return NumaConfig(nodes, of(allocatable), of(whole), threads, draw(st.booleans()))
 
 
 @given(
@@ -270,11 +270,13 @@ def machines(draw: st.DrawFn) -> NumaFacts:
     st.none() | st.dictionaries(st.sampled_from("abc"), st.tuples(CPUS, BLOCKS)),
 )
 def test_any_machine_and_any_holdings_go_there_and_back(
-    numa: NumaFacts, measured: bool, has: dict[str, tuple[set[int], tuple[MemoryBlock, ...]]] | None
+    numa: NumaConfig,
+    measured: bool,
+    has: dict[str, tuple[set[int], tuple[MemoryBlock, ...]]] | None,
 ) -> None:
     distances = tuple((10,) * len(numa.nodes) for _ in numa.nodes) if measured else None
-    facts = AllocatorFacts(numa_distances=distances, numa=numa)
-    topology = NodeTopology(NodeName("n"), (), allocator=facts)
+    config = AllocatorConfig(numa_distances=distances, numa=numa)
+    topology = NodeTopology(NodeName("n"), (), allocator=config)
     holdings = None
     if has is not None:
         holdings = tuple(

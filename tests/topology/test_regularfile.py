@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from topology import regularfile
-from topology.agent.asks.node import ConfigurationUnseenError, from_file
+from topology.agent.probes.node import ConfigurationUnseenError, from_file
 
 
 def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import structlog
 import yaml
 
 from topology import codec
-from topology.agent.decides.hardware import nothing_seen
-from topology.agent.decides.record import Picture
+from topology.agent.model.hardware import nothing_seen
+from topology.agent.model.record import Picture
 from topology.agent.service import AgentService, BootIdError
 from topology.agent.serving import PortError
 from topology.agent.settings import Settings

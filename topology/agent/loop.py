@@ -1,7 +1,7 @@
-"""One turn of the agent: look at what is due, and say what the record should be now.
+"""One sync of the agent: look at what is due, and say what the record should be now.
 
-The loop asks the kubelet, the driver and the API server in turn and lets the books in
-:mod:`~topology.agent.decides` decide:
+The loop asks the kubelet, the driver and the API server and lets the trackers in
+:mod:`~topology.agent.model` decide:
 
 ====================  ============================================================================
 what is asked         who decides
@@ -14,9 +14,9 @@ everything together   ``allocation``: whether a container gets several shares; `
                       published, and whether it can be relied on
 ====================  ============================================================================
 
-A turn changes nothing outside. Its :class:`Turn` says what follows, and the service carries it out.
-In one boot nothing is forgotten: an agent that starts anew takes over health, lost GPUs and who
-held what from the record itself.
+A sync changes nothing outside. Its :class:`SyncResult` says what follows, and the service carries
+it out. In one boot nothing is forgotten: an agent that starts anew takes over health, lost GPUs and
+who held what from the record itself.
 """
 
 from collections import defaultdict
@@ -26,31 +26,31 @@ from typing import Protocol
 
 import structlog
 
-from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
-from topology.agent.decides import exclusive
-from topology.agent.decides.allocation import SharesBook
-from topology.agent.decides.exclusive import Allocatable
-from topology.agent.decides.hardware import HardwareBook, wired
-from topology.agent.decides.health import HealthBook
-from topology.agent.decides.holders import HoldersBook
-from topology.agent.decides.holdings import Entry, Held, awaited
-from topology.agent.decides.limits import HOLDINGS_LEFT_OUT
-from topology.agent.decides.observed import NvmlState, PciTree, Processors, Unseen, Xid
-from topology.agent.decides.polling import (
+from topology.agent.model import exclusive
+from topology.agent.model.devicepolicy import SharesTracker
+from topology.agent.model.exclusive import Allocatable
+from topology.agent.model.hardware import HardwareTracker, wired
+from topology.agent.model.health import HealthTracker
+from topology.agent.model.holders import HoldersTracker
+from topology.agent.model.nodecontext import NodeContext
+from topology.agent.model.observations import NvmlState, PciTree, Processors, Unseen, Xid
+from topology.agent.model.podentries import Entry, Held, awaited
+from topology.agent.model.polling import (
     AllocatablePolling,
     KubeletPolling,
     Rereading,
 )
-from topology.agent.decides.record import (
-    ConditionBook,
-    Facts,
+from topology.agent.model.record import (
+    ConditionTracker,
     KubeletState,
+    Observation,
     Picture,
     compose,
 )
-from topology.agent.decides.silent import FlappingBook, MissingBook
-from topology.agent.decides.surroundings import Surroundings
-from topology.agent.decides.use import IdleBook, UnaccountedUse
+from topology.agent.model.recordlimits import HOLDINGS_LEFT_OUT
+from topology.agent.model.unresponsive import FlappingGpuTracker, MissingGpuTracker
+from topology.agent.model.utilization import IdleTracker, UnaccountedUse
+from topology.agent.probes.podresources import KubeletBusyError, KubeletDownError
 from topology.agent.settings import Settings
 from topology.core.devices import DeviceId, GpuUuid, PodUid, base_uuid
 from topology.core.graph import NodeTopology
@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 
 class Kubelet(Protocol):
-    """The part of :class:`~topology.agent.asks.podresources.PodResources` that is needed here."""
+    """The part of :class:`~topology.agent.probes.podresources.PodResources` that is needed here."""
 
     restarts: int
 
@@ -80,7 +80,7 @@ class Kubelet(Protocol):
 
 
 class Driver(Protocol):
-    """The part of :class:`~topology.agent.asks.nvmlwatch.NvmlWatch` that is needed here."""
+    """The part of :class:`~topology.agent.probes.nvmlwatch.NvmlWatch` that is needed here."""
 
     def state(self) -> NvmlState:
         """What was seen last."""
@@ -90,7 +90,7 @@ class Driver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class PodRequest:
     """The sources that the loop asks.
 
     Only a question to the kubelet goes over a connection and can fail. Watchers have noted the
@@ -100,7 +100,7 @@ class Asks:
     kubelet: Kubelet
     driver: Driver
     pci: Callable[[], PciTree]
-    surroundings: Callable[[], Surroundings]
+    context: Callable[[], NodeContext]
     processors: Callable[[], Processors | Unseen]
 
 
@@ -113,11 +113,11 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one turn has found, and what follows from it."""
+class SyncResult:
+    """What one sync has found, and what follows from it."""
 
     picture: Picture
-    next_turn: float  # when the next turn is due without news, by the clock's seconds
+    next_sync: float  # when the next sync is due without news, by the clock's seconds
     heard: bool  # whether the kubelet has been understood, or has failed to answer
     # How many GPUs the driver should show; with fewer, NVML is opened anew. None before the first
     # look.
@@ -130,30 +130,30 @@ class Turn:
 
 
 class NodeAgent:
-    """The agent of one node. Not safe for several threads: one calls :meth:`turn` repeatedly."""
+    """The agent of one node. Not safe for several threads: one calls :meth:`sync` repeatedly."""
 
-    def __init__(self, settings: Settings, boot_id: str, asks: Asks, clock: Clock) -> None:
+    def __init__(self, settings: Settings, boot_id: str, probes: PodRequest, clock: Clock) -> None:
         self._settings = settings
         self._boot = boot_id
-        self._asks = asks
+        self._probes = probes
         self._clock = clock
-        self._shares = SharesBook()
+        self._shares = SharesTracker()
         self._polling = KubeletPolling(settings.intervals, clock.seconds())
         self._allocatable = AllocatablePolling(settings.intervals)
-        self._holders = HoldersBook(settings.intervals)
-        self._hardware = HardwareBook(settings.node)
-        self._health = HealthBook()
+        self._holders = HoldersTracker(settings.intervals)
+        self._hardware = HardwareTracker(settings.node)
+        self._health = HealthTracker()
         self._unaccounted = UnaccountedUse()
-        self._idle = IdleBook()
-        self._conditions = ConditionBook()
+        self._idle = IdleTracker()
+        self._conditions = ConditionTracker()
         self._topology_nodes: dict[GpuUuid, tuple[int, ...]] = {}
         self._exclusive: Allocatable | None = None
         self._processors: Processors | Unseen | None = None
         self._kubelets = 0
         self._processors_again = Rereading()
         self._pci_again = Rereading()
-        self._missing = MissingBook()
-        self._flapping = FlappingBook()
+        self._missing = MissingGpuTracker()
+        self._flapping = FlappingGpuTracker()
         self._rounds = -1
         self._unfit = ""
 
@@ -162,14 +162,14 @@ class NodeAgent:
         if report is None or report.boot_id != self._boot:
             return
         self._hardware.remember(topology)
-        facts = topology.allocator
-        if facts.topology_manager_policy != "none" and facts.sees_topology:
+        observation = topology.allocator
+        if observation.topology_manager_policy != "none" and observation.sees_topology:
             # The kubelet does not show a GPU that is sick now.
             self._topology_nodes = {gpu.uuid: gpu.topology_nodes or () for gpu in topology.gpus}
-        self._health = HealthBook(report.health)
-        self._missing = MissingBook(report.missing)
-        self._conditions = ConditionBook(report.conditions)
-        self._shares = SharesBook(report.several_shares)
+        self._health = HealthTracker(report.health)
+        self._missing = MissingGpuTracker(report.missing)
+        self._conditions = ConditionTracker(report.conditions)
+        self._shares = SharesTracker(report.several_shares)
         if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
             return  # the record lacks some holders, so the kubelet has to tell all of them
         self._idle.remember(report, self._clock.seconds(), self._clock.text())
@@ -183,31 +183,31 @@ class NodeAgent:
             report.holdings or (),
         )
 
-    def turn(self, *, news: bool = False) -> Turn:
+    def sync(self, *, news: bool = False) -> SyncResult:
         """Look at what is due. ``news``: something has happened that the kubelet may know of."""
         if news:
             self._polling.news(self._clock.seconds())
-        around = self._asks.surroundings()
+        context = self._probes.context()
         if self._clock.seconds() >= self._next_question():
-            self._ask_kubelet(around)
-        nvml = self._asks.driver.state()
+            self._ask_kubelet(context)
+        nvml = self._probes.driver.state()
         nvml = self._flapping.steady(nvml, self._hardware.gone(nvml), self._clock.seconds())
-        sick = [self._health.xid(xid, self._clock.text()) for xid in self._asks.driver.xids()]
+        sick = [self._health.xid(xid, self._clock.text()) for xid in self._probes.driver.xids()]
         if any(sick):
             self._polling.fault(self._clock.seconds())
             self._allocatable.want()
         self._look_at_hardware(nvml)
-        self._look_at_processors(around)
-        self._polling.wait_for(self._awaited(around), self._clock.seconds())
-        self._shares.look(around, self._holders.holders, self._clock.text())
-        picture = compose(self._facts(around, nvml), self._conditions, self._clock.text())
+        self._look_at_processors(context)
+        self._polling.wait_for(self._awaited(context), self._clock.seconds())
+        self._shares.look(context, self._holders.holders, self._clock.text())
+        picture = compose(self._observation(context, nvml), self._conditions, self._clock.text())
         if picture.unknown:
             self._unaccounted.forget()  # nobody can tell either which GPUs are used without a pod
         reason = picture.unfit.reason if picture.unfit else ""
         if picture.unfit and reason != self._unfit:  # it is logged once, when it begins
             log.warning("record not ready", reason=reason, cause=picture.unfit.message)
         self._unfit = reason
-        return Turn(
+        return SyncResult(
             picture,
             self._next_question(),
             heard=self._holders.accepted or self._polling.silent,
@@ -226,15 +226,15 @@ class NodeAgent:
             holders=self._holders.holders.anybody,
         )
 
-    def _ask_kubelet(self, around: Surroundings) -> None:
-        kubelet, polling = self._asks.kubelet, self._polling
+    def _ask_kubelet(self, context: NodeContext) -> None:
+        kubelet, polling = self._probes.kubelet, self._polling
         now = self._clock.seconds()
         polling.ask(now)
         try:
             entries = kubelet.entries()
             if polling.restarted(kubelet.restarts):
                 self._allocatable.begin_anew()
-            waited_for = [around.pods[uid] for uid in polling.due if uid in around.pods]
+            waited_for = [context.pods[uid] for uid in polling.due if uid in context.pods]
             if self._allocatable.is_due(now, entries, waited_for, watchful=polling.watchful(now)):
                 self._allocatable.answered(now, kubelet.allocatable())
                 self._topology_nodes |= {
@@ -248,15 +248,15 @@ class NodeAgent:
         polling.answered(kubelet.restarts)
         self._allocatable.listed(entries)
         watchful = polling.watchful(now)
-        self._holders.take(entries, around, now, self._clock.text(), watchful=watchful)
+        self._holders.take(entries, context, now, self._clock.text(), watchful=watchful)
 
-    def _awaited(self, around: Surroundings) -> frozenset[PodUid]:
+    def _awaited(self, context: NodeContext) -> frozenset[PodUid]:
         """The pods of which news from the kubelet is due."""
         allocatable = self._allocatable.allocatable
         served = None if allocatable is None else allocatable.keys()
         by_uid = self._holders.holders.by_uid
-        due = awaited(by_uid, around.pods, served)
-        return due | exclusive.awaited(by_uid, around.pods, around.kubelet)
+        due = awaited(by_uid, context.pods, served)
+        return due | exclusive.awaited(by_uid, context.pods, context.kubelet)
 
     # The hardware.
 
@@ -273,7 +273,7 @@ class NodeAgent:
         faults = self._health.link_faults()
         now = self._clock.seconds()
         if self._hardware.is_news(nvml.seen, faults) or self._pci_again.is_due(now):
-            pci = self._asks.pci()
+            pci = self._probes.pci()
             self._pci_again.was_read(now, complete=pci.complete)
             error = self._hardware.look(nvml.seen, faults, pci)
             if error is not None:
@@ -281,27 +281,27 @@ class NodeAgent:
             self._health.gone(self._hardware.gone(nvml), len(nvml.hung), self._clock.text())
         self._missing.look(nvml, self._hardware.gone(nvml), self._clock.text())
 
-    def _look_at_processors(self, around: Surroundings) -> None:
+    def _look_at_processors(self, context: NodeContext) -> None:
         """Read sysfs if a manager is static, once for each start of the kubelet, which does the
         same."""
-        if not around.kubelet.static:
+        if not context.kubelet.static:
             return
         now, restarts = self._clock.seconds(), self._polling.restarts
         first = self._processors is None or restarts != self._kubelets
         if first or self._processors_again.is_due(now):
             self._kubelets = restarts
-            self._processors = self._asks.processors()
+            self._processors = self._probes.processors()
             self._processors_again.was_read(now, complete=isinstance(self._processors, Processors))
 
     # The record.
 
-    def _facts(self, around: Surroundings, nvml: NvmlState) -> Facts:
+    def _observation(self, context: NodeContext, nvml: NvmlState) -> Observation:
         now, polling = self._clock.seconds(), self._polling
         told = self._settings.refuses_several
-        return Facts(
+        return Observation(
             boot_id=self._boot,
             hardware=self._hardware.hardware,
-            surroundings=around,
+            context=context,
             kubelet=KubeletState(
                 cause=polling.cause,
                 silent=polling.silent,
@@ -317,9 +317,9 @@ class NodeAgent:
             health=self._health.report(),
             fabric=self._health.fabric(),
             missing=self._missing.report(
-                around.plugin.started if around.plugin else "",
+                context.plugin.started if context.plugin else "",
                 self._allocatable.allocatable or {},
-                around.counted,
+                context.counted,
             ),
             unaccounted=self._unaccounted.gpus(),
             idle=self._idle.since(now, self._clock.text()),

@@ -19,8 +19,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from topology import our_version
-from topology.agent.decides.observed import NvmlState
-from topology.agent.decides.record import Picture
+from topology.agent.model.observations import NvmlState
+from topology.agent.model.record import Picture
 from topology.agent.publisher import Counts
 from topology.core.devices import GpuUuid, PodUid, base_uuid
 from topology.core.report import READY, UNACCOUNTED_USE, Report

@@ -29,8 +29,8 @@ import structlog
 from pydantic import ValidationError
 
 from topology import codec
-from topology.agent.decides.hardware import nothing_seen
-from topology.agent.decides.limits import plain
+from topology.agent.model.hardware import nothing_seen
+from topology.agent.model.recordlimits import plain
 from topology.codec import Record, RecordError
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology

@@ -1,7 +1,7 @@
-"""The agent as it runs on a node: its threads, and the loop that turns and writes.
+"""The agent as it runs on a node: its threads, and the loop that syncs and writes.
 
 Four threads look or serve (NVML, pods, Node, metrics) and only take notes. The thread of
-:meth:`AgentService.run` takes the turns of :class:`~topology.agent.loop.NodeAgent`, carries out
+:meth:`AgentService.run` runs the syncs of :class:`~topology.agent.loop.NodeAgent`, carries out
 what they say, and writes the record.
 """
 
@@ -16,15 +16,15 @@ from pathlib import Path
 
 import structlog
 
-from topology.agent.asks.node import NodeWatch
-from topology.agent.asks.nvmlwatch import NvmlWatch
-from topology.agent.asks.podresources import PodResources
-from topology.agent.asks.pods import PODS_PATH, NodePods
-from topology.agent.asks.sysfs import pci_tree, processors
-from topology.agent.decides.record import Picture
-from topology.agent.decides.surroundings import Surroundings
-from topology.agent.loop import Asks, Clock, NodeAgent, Turn
+from topology.agent.loop import Clock, NodeAgent, PodRequest, SyncResult
 from topology.agent.metrics import Metrics, ReportLatency
+from topology.agent.model.nodecontext import NodeContext
+from topology.agent.model.record import Picture
+from topology.agent.probes.node import NodeWatch
+from topology.agent.probes.nvmlwatch import NvmlWatch
+from topology.agent.probes.podresources import PodResources
+from topology.agent.probes.pods import PODS_PATH, NodePods
+from topology.agent.probes.sysfs import pci_tree, processors
 from topology.agent.publisher import Publisher
 from topology.agent.serving import MetricsServer
 from topology.agent.settings import Settings
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 FIRST_LOOK = 5.0  # seconds after which a record is written even if some source has not answered
 TAKE_OVER_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-STUCK = 60.0  # seconds without a turn after which the agent says that it is not alive
+STUCK = 60.0  # seconds without a sync after which the agent says that it is not alive
 NOT_YET = "no record has been written yet"
 # A cluster's agents spread their return after an outage over the backoff's seconds. If a watch says
 # nothing, not even a bookmark, only a list tells up to which version the node's pods are known.
@@ -99,7 +99,7 @@ class AgentService:
         self._agent = NodeAgent(
             settings,
             _boot_id(settings.boot_id),
-            Asks(
+            PodRequest(
                 self._kubelet,
                 self._nvml,
                 lambda: pci_tree(settings.sys),
@@ -120,9 +120,9 @@ class AgentService:
         return self._nvml.state().rounds
 
     def unwell(self) -> str | None:
-        """Why the agent should be started anew; None while its loop turns."""
+        """Why the agent should be started anew; None while its loop runs."""
         stuck = time.monotonic() - self._turned >= STUCK
-        return "the agent's loop does not turn" if stuck else None
+        return "the agent's loop does not run" if stuck else None
 
     def unready(self) -> str | None:
         """Why an update should stop at this node; None once the API server has taken a record of
@@ -156,11 +156,11 @@ class AgentService:
                 taken_over = taken_over or self._take_over() or not write
                 if taken_over:
                     answered = self._sources_answered()
-                    turn = self._agent.turn()
-                    self._carry_out(turn)
-                    done = (answered and turn.heard) or late
-                    if done and (not write or self._write(turn.picture)):
-                        return turn.picture
+                    result = self._agent.sync()
+                    self._carry_out(result)
+                    done = (answered and result.heard) or late
+                    if done and (not write or self._write(result.picture)):
+                        return result.picture
                 if late and time.monotonic() - started > 2 * patience:
                     problem = self._publisher.problem if self._publisher else ""
                     raise TimeoutError(problem or "the API server does not answer")
@@ -203,36 +203,36 @@ class AgentService:
         self._write(replace(picture, report=replace(report, conditions=(said, *others))))
 
     def _round(self, started: float) -> float:
-        """Take one turn and carry it out. Returns for how long nothing is due."""
+        """Run one sync and carry it out. Returns for how long nothing is due."""
         news = self._pod_news.is_set()
         if news:
             self._pod_news.clear()
         answered = (
             self._sources_answered()
-        )  # before the turn, since later answers are not in its picture
-        turn = self._agent.turn(news=news)
-        self._carry_out(turn)
-        self._show(turn)
+        )  # before the sync, since later answers are not in its picture
+        result = self._agent.sync(news=news)
+        self._carry_out(result)
+        self._show(result)
         early = time.monotonic() - started < FIRST_LOOK
-        due = turn.next_turn
-        if self._publisher is not None and ((answered and turn.heard) or not early):
-            written = self._write(turn.picture)
+        due = result.next_sync
+        if self._publisher is not None and ((answered and result.heard) or not early):
+            written = self._write(result.picture)
             if written:  # it shows pods that were waited for
-                due_now, shown = turn.picture.due, turn.picture.shown
+                due_now, shown = result.picture.due, result.picture.shown
                 for seconds in self._latency.written(due_now, shown, time.monotonic()):
                     self._metrics.latency.observe(seconds)
             if self._unready is not None:
-                self._unready = self._why_unready(turn.picture, written, self._publisher)
+                self._unready = self._why_unready(result.picture, written, self._publisher)
             due = min(due, self._publisher.next_write())
         return max(0.0, due - time.monotonic())
 
-    def _carry_out(self, turn: Turn) -> None:
-        """Tell the watchers what a turn has found."""
-        if turn.expected_gpus is not None:
-            self._nvml.expected = turn.expected_gpus
-        self._node.look_often(turn.picture.rests_on_count)
-        if turn.kubelet_restarts != self._kubelet_restarts:
-            self._kubelet_restarts = turn.kubelet_restarts
+    def _carry_out(self, result: SyncResult) -> None:
+        """Tell the watchers what a sync has found."""
+        if result.expected_gpus is not None:
+            self._nvml.expected = result.expected_gpus
+        self._node.look_often(result.picture.rests_on_count)
+        if result.kubelet_restarts != self._kubelet_restarts:
+            self._kubelet_restarts = result.kubelet_restarts
             self._node.ask_again()
 
     def _write(self, picture: Picture) -> bool:
@@ -276,12 +276,12 @@ class AgentService:
             return f"the record is not Ready, and the previous agent's was: {why}"
         return None
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> NodeContext:
         # The version comes before the pods: the pods may be newer than it says.
         version = self._reflector.state.resource_version if self._reflector else ""
         pods, plugin, deletions, gone_at = self._pods.snapshot()
         node = self._node.state
-        return Surroundings(
+        return NodeContext(
             pods,
             plugin,
             dict(node.labels),
@@ -295,15 +295,15 @@ class AgentService:
             counted=node.counted,
         )
 
-    def _show(self, turn: Turn) -> None:
-        """Hand the results of this turn to the metrics."""
+    def _show(self, result: SyncResult) -> None:
+        """Hand the results of this sync to the metrics."""
         metrics = self._metrics
-        metrics.picture, metrics.nvml = turn.picture, self._nvml.state()
-        metrics.expected_links = turn.expected_links
-        metrics.kubelet_failures = turn.kubelet_failures
+        metrics.picture, metrics.nvml = result.picture, self._nvml.state()
+        metrics.expected_links = result.expected_links
+        metrics.kubelet_failures = result.kubelet_failures
         if self._publisher is not None:
             metrics.writes = self._publisher.counts
-        self._latency.waiting(turn.picture.due, time.monotonic())
+        self._latency.waiting(result.picture.due, time.monotonic())
 
     def _note_pods(self) -> None:
         self._pod_news.set()

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from topology.agent.asks.node import KubeletSources
-from topology.agent.asks.nvmlwatch import Cadence
-from topology.agent.decides.polling import USUAL_INTERVALS, PollIntervals
+from topology.agent.model.polling import USUAL_INTERVALS, PollIntervals
+from topology.agent.probes.node import KubeletSources
+from topology.agent.probes.nvmlwatch import Cadence
 from topology.core.devices import NodeName
 
 

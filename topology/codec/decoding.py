@@ -27,12 +27,12 @@ from topology.core.devices import (
 )
 from topology.core.devices import PodUid as Uid
 from topology.core.graph import (
-    AllocatorFacts,
+    AllocatorConfig,
     NodeTopology,
     TopologyError,
 )
 from topology.core.links import GBps, Link, LinkKind, Via
-from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode
+from topology.core.numa import Holding, MemoryBlock, NumaConfig, NumaNode
 from topology.core.report import (
     Allocation,
     Condition,
@@ -119,7 +119,7 @@ def first_error(error: ValidationError) -> str:
     return f"{where}: {words[0].lower()}{words[1:]}{shown}{rest}"
 
 
-MAX_WHERE = 200  # characters of a field's path, which strangers write
+MAX_WHERE = 200  # characters of a field's path, which is untrusted input
 MAX_NAMED = 5  # faults of one text of which the fields are told
 
 _BRIEF = Repr()
@@ -151,9 +151,9 @@ def _known_only(data: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def _allocator(spec: wire.Spec) -> AllocatorFacts:
+def _allocator(spec: wire.Spec) -> AllocatorConfig:
     a = spec.allocator
-    return AllocatorFacts(
+    return AllocatorConfig(
         a.policy,
         a.plugin_version,
         a.topology_manager_policy,
@@ -164,7 +164,7 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
         _distances(spec.numa_nodes or ()),
         sees_topology=_sees_topology(spec),
         full_cores_only=a.full_pcpus_only,
-        numa=_numa_facts(spec),
+        numa=_numa_config(spec),
         published=tuple(a.published or ()),
         by_number=a.by_number is not False,
         numa_lacks=_numa_lacks(spec),
@@ -273,7 +273,7 @@ def _distances(nodes: Sequence[wire.NumaNode]) -> tuple[tuple[int, ...], ...] | 
     return tuple(rows[i] for i in range(n))
 
 
-def _numa_facts(spec: wire.Spec) -> NumaFacts | None:
+def _numa_config(spec: wire.Spec) -> NumaConfig | None:
     """What the record says of CPUs and memory; None if a part is missing.
 
     A part is a NUMA node from 0 on, the CPUs of one, the CPUs that pods may have, or the CPU
@@ -296,11 +296,11 @@ def _numa_facts(spec: wire.Spec) -> NumaFacts | None:
         elsewhere &= ~node.cpus
     if elsewhere:
         raise TopologyError(f"cpus.allocatable: {_first(elsewhere)} is on no NUMA node")
-    return NumaFacts(tuple(nodes), allocatable, whole_cores, cpus.threads_per_core, aligned)
+    return NumaConfig(tuple(nodes), allocatable, whole_cores, cpus.threads_per_core, aligned)
 
 
 def _numa_lacks(spec: wire.Spec) -> tuple[str, ...]:
-    """The fields that the record lacks for :func:`_numa_facts`; empty if it has them all."""
+    """The fields that the record lacks for :func:`_numa_config`; empty if it has them all."""
     has = {
         "spec.allocator.alignBySocket": spec.allocator.align_by_socket is not None,
         "spec.numaNodes[].cpus": _names_cpus(spec.numa_nodes or ()),

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from topology.codec import wire
 from topology.core.devices import Gpu, Nic, base_uuid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import Link
 from topology.core.numa import Holding, cpu_list
 from topology.core.report import Report
@@ -120,34 +120,34 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
     return _dump(status)
 
 
-def _topology_nodes(gpu: Gpu, facts: AllocatorFacts) -> list[int] | None:
+def _topology_nodes(gpu: Gpu, config: AllocatorConfig) -> list[int] | None:
     """The NUMA nodes that the kubelet is told, left out if nobody aligns and it is the GPU's
     own."""
     alone = () if gpu.numa_node is None else (gpu.numa_node,)
-    if not facts.sees_topology:
+    if not config.sees_topology:
         return None
-    if facts.topology_manager_policy == "none" and gpu.topology_nodes == alone:
+    if config.topology_manager_policy == "none" and gpu.topology_nodes == alone:
         return None
     return list(gpu.topology_nodes or ())
 
 
-def _allocator(facts: AllocatorFacts) -> wire.Allocator:
+def _allocator(config: AllocatorConfig) -> wire.Allocator:
     return wire.Allocator(
-        policy=_word(facts.policy),
-        plugin_version=facts.plugin_version,
-        topology_manager_policy=_word(facts.topology_manager_policy),
-        topology_manager_scope=_word(facts.topology_manager_scope),
-        cpu_manager_policy=_word(facts.cpu_manager_policy),
-        memory_manager_policy=_word(facts.memory_manager_policy),
-        prefer_closest_numa_nodes=facts.prefers_closest,
-        full_pcpus_only=facts.full_cores_only,
-        align_by_socket=facts.numa.socket_aligned if facts.numa else None,
-        published=list(facts.published) or None,
-        by_number=None if facts.by_number else False,
+        policy=_word(config.policy),
+        plugin_version=config.plugin_version,
+        topology_manager_policy=_word(config.topology_manager_policy),
+        topology_manager_scope=_word(config.topology_manager_scope),
+        cpu_manager_policy=_word(config.cpu_manager_policy),
+        memory_manager_policy=_word(config.memory_manager_policy),
+        prefer_closest_numa_nodes=config.prefers_closest,
+        full_pcpus_only=config.full_cores_only,
+        align_by_socket=config.numa.socket_aligned if config.numa else None,
+        published=list(config.published) or None,
+        by_number=None if config.by_number else False,
     )
 
 
-def _device(gpu: Gpu, facts: AllocatorFacts) -> wire.Device:
+def _device(gpu: Gpu, config: AllocatorConfig) -> wire.Device:
     return wire.Device(
         index=gpu.index,
         vendor=gpu.vendor,
@@ -162,7 +162,7 @@ def _device(gpu: Gpu, facts: AllocatorFacts) -> wire.Device:
             for m in gpu.mig_instances
         ]
         or None,
-        topology_nodes=_topology_nodes(gpu, facts),
+        topology_nodes=_topology_nodes(gpu, config),
     )
 
 
@@ -189,10 +189,10 @@ def _nic(nic: Nic) -> wire.Nic:
     )
 
 
-def _numa_nodes(facts: AllocatorFacts) -> list[wire.NumaNode] | None:
+def _numa_nodes(config: AllocatorConfig) -> list[wire.NumaNode] | None:
     """``spec.numaNodes``: the known distances, CPUs and memory."""
-    rows = facts.numa_distances or ()
-    nodes = facts.numa.nodes if facts.numa else ()
+    rows = config.numa_distances or ()
+    nodes = config.numa.nodes if config.numa else ()
     found = []
     for number in range(max(len(rows), len(nodes))):
         row = rows[number] if number < len(rows) else None
@@ -211,14 +211,14 @@ def _numa_nodes(facts: AllocatorFacts) -> list[wire.NumaNode] | None:
     return found or None
 
 
-def _cpus(facts: AllocatorFacts) -> wire.Cpus | None:
+def _cpus(config: AllocatorConfig) -> wire.Cpus | None:
     """``spec.cpus``."""
-    if facts.numa is None:
+    if config.numa is None:
         return None
     return wire.Cpus(
-        allocatable=cpu_list(facts.numa.allocatable),
-        whole_cores=cpu_list(facts.numa.whole_cores),
-        threads_per_core=facts.numa.threads,
+        allocatable=cpu_list(config.numa.allocatable),
+        whole_cores=cpu_list(config.numa.whole_cores),
+        threads_per_core=config.numa.threads,
     )
 
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from topology.core.admission import Kubelet
 from topology.core.devices import Bytes, Mask
+from topology.core.devicesets import DeviceSet, total
 from topology.core.memo import hashed_once, memoized
-from topology.core.pools import Pool, total
+from topology.core.numaresources import FreeNumaResources, at_any_moment
 from topology.core.requests import (
     NO_CONSTRAINTS,
     Constraints,
@@ -19,7 +20,6 @@ from topology.core.requests import (
     GpuRequest,
     device_count,
 )
-from topology.core.room import Room, at_any_moment
 
 ALL_MEMORY = Bytes(1 << 62)
 """The memory of a pod that was promised its shared GPUs alone: all that a GPU has, and more."""
@@ -28,10 +28,11 @@ ALL_MEMORY = Bytes(1 << 62)
 class Holder(NamedTuple):
     """A pod that holds devices."""
 
-    shown: Pool  # those that the report shows
+    shown: DeviceSet  # those that the report shows
     hidden: int = 0  # how many more it has
     memory: int = 0  # bytes that it uses on each of its GPUs, if it says so; else 0
-    kept: Pool = 0  # devices of its that do not come free when it lets go, if `memory` says some
+    # devices of its that do not come free when it lets go, if `memory` says some
+    kept: DeviceSet = 0
 
     def outcome_key(self) -> Holder:
         """The holder without its memory, on which no outcome depends."""
@@ -42,7 +43,7 @@ NOBODY = Holder(0)  # a pod that holds nothing; it counts for nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Unreported:
+class Unacknowledged:
     """A pod that is bound here and not yet wholly reported."""
 
     counts: Counts  # the containers that it still needs devices for
@@ -51,17 +52,17 @@ class Unreported:
     only_gpu_plugin: bool = True  # as of the request
     exclusive: Exclusive = Exclusive.NOTHING  # likewise
     started: bool = False  # it is in the middle of its admission,
-    shown: Pool = 0  # and has these devices already
+    shown: DeviceSet = 0  # and has these devices already
     # It may take any devices: its init containers may have theirs already, from what was free then,
     # and no report shows them.
     opaque: bool = False
-    ending: bool = False  # it may come and release its devices before the next pod is admitted
+    terminating: bool = False  # it may come and release its devices before the next pod is admitted
     # It ended before any report showed it: it is gone now, but may have been there when another pod
-    # was admitted that is still unreported.
-    departed: bool = False
+    # was admitted that is still unacknowledged.
+    terminated: bool = False
     memory: int = 0  # bytes that it will use on each GPU that it gets, if it says so; else 0
 
-    def outcome_key(self) -> Unreported:
+    def outcome_key(self) -> Unacknowledged:
         """The pod without its promise and its memory."""
         if self.promised == NO_CONSTRAINTS and not self.memory:
             return self
@@ -73,13 +74,13 @@ class Unreported:
         return device_count(self.counts)
 
 
-def coming(request: GpuRequest, replicas: int) -> Unreported:
+def coming(request: GpuRequest, replicas: int) -> Unacknowledged:
     """A pod with this request that is to be admitted and was promised nothing.
 
     A GPU has ``replicas`` devices. The pod is opaque if it has init containers: what they leave
     unused stays held, and no report will show which devices these are.
     """
-    return Unreported(
+    return Unacknowledged(
         request.counts,
         only_gpu_plugin=request.only_gpu_plugin,
         exclusive=request.exclusive,
@@ -94,14 +95,14 @@ def memory_of(request: GpuRequest, replicas: int) -> int:
     return (request.constraints.gpu_memory or 0) if replicas > 1 else 0
 
 
-def unreported_order(pods: Iterable[Unreported]) -> tuple[Unreported, ...]:
-    """Unreported pods in one fixed order, so that equal availabilities are equal keys."""
+def unacknowledged_order(pods: Iterable[Unacknowledged]) -> tuple[Unacknowledged, ...]:
+    """Unacknowledged pods in one fixed order, so that equal availabilities are equal keys."""
     listed = tuple(pods)
     return listed if len(listed) < 2 else tuple(sorted(listed, key=_order))
 
 
 @memoized
-def _order(pod: Unreported) -> tuple[object, ...]:
+def _order(pod: Unacknowledged) -> tuple[object, ...]:
     counts = tuple((role.value, n) for role, n in pod.counts)
     words = (
         repr(pod.promised),
@@ -109,8 +110,8 @@ def _order(pod: Unreported) -> tuple[object, ...]:
         pod.only_gpu_plugin,
         repr(pod.exclusive),
         pod.opaque,
-        pod.ending,
-        pod.departed,
+        pod.terminating,
+        pod.terminated,
         pod.memory,
     )
     return (not pod.started, counts, pod.shown, words)
@@ -124,10 +125,10 @@ class Availability:
     Pods are in a fixed order.
     """
 
-    free: Pool  # what nobody is seen to hold
+    free: DeviceSet  # what nobody is seen to hold
     releasing: tuple[Holder, ...] = ()  # pods that are ending
     running: tuple[Holder, ...] = ()  # pods that are not
-    unreported: tuple[Unreported, ...] = ()
+    unacknowledged: tuple[Unacknowledged, ...] = ()
     sick: Mask = 0  # GPUs that stay free for the kubelet, but break every promise
     width: int = 1  # bits per GPU in the pools
     # Devices that nobody is seen to hold and the kubelet hands out no more. What pods hide may be
@@ -135,71 +136,77 @@ class Availability:
     gone: int = 0
     # Devices that the kubelet does not hand out now (of a GPU that it takes for sick). It may do so
     # again any moment, and whoever holds one may have ended by then.
-    withheld: Pool = 0
-    room: Room | None = None
+    withheld: DeviceSet = 0
+    numa_free: FreeNumaResources | None = None
     # Positions whose GPU has devices of another resource that are held, as it may be with MIG
     # instances of several profiles: scores alone depend on it.
     beside: Mask = 0
     # The victims of a reservation. They let go in any order, all of them before the pod comes that
-    # is asked about; other pods may come at any time. Those that are unreported are `departed`.
-    departing: tuple[Holder, ...] = ()
+    # is asked about; other pods may come at any time. Those that are unacknowledged are
+    # `terminated`.
+    victims: tuple[Holder, ...] = ()
 
     @property
     def shared_bytes(self) -> int:
         """About how many bytes it takes with its keys; facts of nodes and memories share it."""
-        holders = len(self.releasing) + len(self.running) + len(self.departing)
-        pods = holders + 4 * len(self.unreported)
-        return 1000 + 300 * pods + (500 if self.room is not None else 0)
+        holders = len(self.releasing) + len(self.running) + len(self.victims)
+        pods = holders + 4 * len(self.unacknowledged)
+        return 1000 + 300 * pods + (500 if self.numa_free is not None else 0)
 
     @cached_property
     def hidden(self) -> int:
         """Devices that seem free and are not."""
-        holders = (*self.running, *self.releasing, *self.departing)
+        holders = (*self.running, *self.releasing, *self.victims)
         return sum(holder.hidden for holder in holders)
 
     @cached_property
     def declares(self) -> bool:
         """Whether some pod says how much memory it uses on a GPU."""
         holders = (*self.running, *self.releasing)
-        return any(h.memory for h in holders) or any(pod.memory for pod in self.unreported)
+        return any(h.memory for h in holders) or any(pod.memory for pod in self.unacknowledged)
 
     @cached_property
     def devices_left(self) -> int:
-        """Devices that are surely left after every unreported pod is admitted.
+        """Devices that are surely left after every unacknowledged pod is admitted.
 
         Departing pods are gone by then. It may be negative.
         """
-        free = total(self.once_departed.free, self.width)
+        free = total(self.after_victims.free, self.width)
         hidden = sum(holder.hidden for holder in (*self.running, *self.releasing))
-        return free - hidden - sum(pod.held for pod in self.unreported if not pod.departed)
+        return free - hidden - sum(pod.held for pod in self.unacknowledged if not pod.terminated)
 
     @cached_property
-    def once_departed(self) -> Availability:
-        """The same after every departing pod is gone."""
-        started = sum(pod.shown for pod in self.unreported if pod.departed)
-        if not self.departing and not started:
+    def after_victims(self) -> Availability:
+        """The same after every victims pod is gone."""
+        started = sum(pod.shown for pod in self.unacknowledged if pod.terminated)
+        if not self.victims and not started:
             return self
-        free = self.free + started + sum(holder.shown for holder in self.departing)
-        unreported = tuple(pod for pod in self.unreported if not (pod.departed and pod.shown))
-        return replace(self, free=free, departing=(), unreported=unreported)
+        free = self.free + started + sum(holder.shown for holder in self.victims)
+        unacknowledged = tuple(
+            pod for pod in self.unacknowledged if not (pod.terminated and pod.shown)
+        )
+        return replace(self, free=free, victims=(), unacknowledged=unacknowledged)
 
     @property
-    def devices_ending(self) -> int:
+    def devices_terminating(self) -> int:
         """Devices of pods that are ending, which come free by themselves."""
         shown = sum(total(holder.shown, self.width) + holder.hidden for holder in self.releasing)
-        return shown + sum(pod.held for pod in self.unreported if pod.ending and not pod.departed)
+        return shown + sum(
+            pod.held for pod in self.unacknowledged if pod.terminating and not pod.terminated
+        )
 
     def outcome_key(
         self, *, endings: bool, exclusive: Exclusive = Exclusive.NOTHING
     ) -> Availability:
-        """Only what belief and outcomes depend on: many availabilities have this in common.
+        """Only what possible states and outcomes depend on: many availabilities have this in
+        common.
 
         Promises and health are for judging; of running pods counts only what they hide, unless
         they may end. Then withheld devices may come back, too. Room matters to pods that have
         exclusive CPUs or memory, such as one that asks for ``exclusive``.
         """
         other = self._key_with_endings if endings else self._key_without_endings
-        return (other or self).without_needless_room(exclusive)
+        return (other or self).without_needless_numa_free(exclusive)
 
     @cached_property
     def _key_with_endings(self) -> Availability | None:
@@ -209,7 +216,7 @@ class Availability:
     def _key_without_endings(self) -> Availability | None:
         return self._key(tuple(Holder(0, h.hidden) for h in self.running if h.hidden), 0)
 
-    def _key(self, running: tuple[Holder, ...], withheld: Pool) -> Availability | None:
+    def _key(self, running: tuple[Holder, ...], withheld: DeviceSet) -> Availability | None:
         """The key with these running pods, room included; None if it equals this value."""
         releasing = self.releasing
         if self.declares:
@@ -219,45 +226,45 @@ class Availability:
             self.free,
             releasing,
             tuple(sorted(h for h in running if h != NOBODY)),
-            unreported_order(pod.outcome_key() for pod in self.unreported),
+            unacknowledged_order(pod.outcome_key() for pod in self.unacknowledged),
             width=self.width,
             gone=self.gone if self.hidden else 0,
             withheld=withheld,
-            room=self.room,
-            departing=tuple(sorted(holder.outcome_key() for holder in self.departing)),
+            numa_free=self.numa_free,
+            victims=tuple(sorted(holder.outcome_key() for holder in self.victims)),
         )
         return None if key == self else key
 
-    def without_needless_room(self, exclusive: Exclusive) -> Availability:
+    def without_needless_numa_free(self, exclusive: Exclusive) -> Availability:
         """The same for a pod that asks for ``exclusive``: without room if nobody needs any."""
-        if self.room is None or exclusive or any(pod.exclusive for pod in self.unreported):
+        if self.numa_free is None or exclusive or any(pod.exclusive for pod in self.unacknowledged):
             return self
-        return replace(self, room=None)
+        return replace(self, numa_free=None)
 
-    def room_for(
-        self, kubelet: Kubelet, *, endings: bool, but: Unreported | None = None
-    ) -> Room | None:
-        """The room that a pod meets. All unreported pods may come before it, except ``but``.
+    def numa_free_for(
+        self, kubelet: Kubelet, *, endings: bool, but: Unacknowledged | None = None
+    ) -> FreeNumaResources | None:
+        """The room that a pod meets. All unacknowledged pods may come before it, except ``but``.
 
         With ``endings`` pods may come and end, with GPUs or without.
         """
-        numa = kubelet.facts.numa
-        if self.room is None or numa is None:
+        numa = kubelet.config.numa
+        if self.numa_free is None or numa is None:
             return None
-        room, left = self.room, but
-        for pod in self.unreported:
+        numa_free, left = self.numa_free, but
+        for pod in self.unacknowledged:
             if left is not None and pod == left:
                 left = None
                 continue
-            room = room.beside(pod.exclusive)
-        return at_any_moment(numa, room) if endings else room
+            numa_free = numa_free.beside(pod.exclusive)
+        return at_any_moment(numa, numa_free) if endings else numa_free
 
-    def widest(self, *, endings: bool = False) -> Pool:
+    def widest(self, *, endings: bool = False) -> DeviceSet:
         """What is free at most: no pod is admitted first, and every ending pod has released.
 
         With ``endings`` every running pod has ended too, and withheld devices are back.
         """
         back = self.withheld if endings else 0
-        ended = (*self.releasing, *self.departing, *(self.running if endings else ()))
-        started = sum(pod.shown for pod in self.unreported)
+        ended = (*self.releasing, *self.victims, *(self.running if endings else ()))
+        started = sum(pod.shown for pod in self.unacknowledged)
         return self.free + back + sum(holder.shown for holder in ended) + started

@@ -18,14 +18,15 @@ ADMISSION_STEPS = 6_000  # for one way to admit one pod, all its containers toge
 ASKED_STEPS = 20  # what a question to the allocator is counted as
 HINT_STEPS = 2
 """What one set of NUMA nodes is counted as, that a manager may name in a hint for one container."""
-BELIEF_STEPS = 20_000
+STATE_SEARCH_STEPS = 20_000
 """For every state that a node may be in. Four pairs that come to an 8-GPU node at one time, before
 a report shows the first, take 14,000."""
-BELIEF_STEPS_OF_LARGER = 10_000  # the same on nodes of more than 8 GPUs, where a step costs more
-OUTLOOK_STEPS = 60_000
+# the same on nodes of more than 8 GPUs, where a step costs more
+STATE_SEARCH_STEPS_OF_LARGER = 10_000
+POD_OUTCOMES_STEPS = 60_000
 """For what may come of one pod in all these states; given up early where it would take twice."""
 OUTLOOK_STEPS_OF_LARGER = 8_000  # the same on nodes of more than 8 GPUs, where a step costs more
-SCORE_STEPS = 10_000  # for the worth that one placement takes away
+SCORE_STEPS = 10_000  # for the fragmentation cost of one placement
 CHECK_STEPS = 60_000  # for whether one more pod would endanger any promise outstanding on a node
 
 SMALL = 8
@@ -45,11 +46,11 @@ def most_sets(gpus: int, width: int) -> int:
     return MAX_SETS if gpus <= LARGE and gpus * width <= 64 else MAX_SETS_OF_LARGE
 
 
-def belief_steps(gpus: int) -> int:
+def state_search_steps(gpus: int) -> int:
     """The budget for every state that a node of so many GPUs may be in."""
-    return BELIEF_STEPS if gpus <= SMALL else BELIEF_STEPS_OF_LARGER
+    return STATE_SEARCH_STEPS if gpus <= SMALL else STATE_SEARCH_STEPS_OF_LARGER
 
 
-def outlook_steps(gpus: int) -> int:
+def pod_outcomes_steps(gpus: int) -> int:
     """The budget for what may come of one pod on a node of so many GPUs."""
-    return OUTLOOK_STEPS if gpus <= SMALL else OUTLOOK_STEPS_OF_LARGER
+    return POD_OUTCOMES_STEPS if gpus <= SMALL else OUTLOOK_STEPS_OF_LARGER

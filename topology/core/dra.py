@@ -3,7 +3,7 @@
 The agent's record has the hardware. What a device plugin and a kubelet say elsewhere, the API
 server says here: ResourceSlices have the devices that may be handed out, in their order, and
 ResourceClaims those that are. :func:`served` puts them together, so that everything that reads a
-record reads this one: belief, verdicts, damage.
+record reads this one: possible free states, verdicts, costs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import chain
 
 from topology.core.allocators import DRA
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, base_uuid, bus_id
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.report import Allocation, Report
 
 DRIVER = "gpu.nvidia.com"  # NVIDIA's, and its DeviceClass
@@ -102,7 +102,7 @@ def served(
         given = Allocation(uid, namespace, name, "", resource, tuple(devices), sharers, claim)
         shown[admin].append(given)
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
-    allocator = AllocatorFacts(DRA.name, published=tuple(indices[uuid] for uuid in gpus.values()))
+    allocator = AllocatorConfig(DRA.name, published=tuple(indices[uuid] for uuid in gpus.values()))
     free = frozenset(DeviceId(gpus[each.key]) for each in published if not each.tainted)
     return (
         topology.served(GpuResource(resource), allocator),

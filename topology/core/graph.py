@@ -20,7 +20,7 @@ from topology.core.devices import (
 )
 from topology.core.links import Link, LinkKind, canonical_product
 from topology.core.memo import hashed_once, memoized
-from topology.core.numa import NumaFacts
+from topology.core.numa import NumaConfig
 from topology.core.shape import Shape, hinted_nodes, shared_shape
 
 MAX_GPUS = 64
@@ -36,7 +36,7 @@ UNKNOWN = "unknown"
 
 @hashed_once
 @dataclass(frozen=True)
-class AllocatorFacts:
+class AllocatorConfig:
     """How the node's kubelet and device plugin choose devices. ``None`` is unknown."""
 
     policy: str = "any"  # names an allocator
@@ -53,7 +53,7 @@ class AllocatorFacts:
     # not tell of all): then devices may be aligned in any way.
     sees_topology: bool = True
     full_cores_only: bool | None = None  # the CPU Manager's option `full-pcpus-only`
-    numa: NumaFacts | None = None  # CPUs and memory, where a static manager gives them to pods
+    numa: NumaConfig | None = None  # CPUs and memory, where a static manager gives them to pods
     # Under DRA: driver indices in the order in which the driver publishes the GPUs.
     published: tuple[int, ...] = ()
     by_number: bool = True  # False where pods get them by claims of their own alone
@@ -93,7 +93,7 @@ class NodeTopology:
     links: tuple[Link, ...] = ()
     nics: tuple[Nic, ...] = ()
     resources: tuple[GpuResource, ...] = (GpuResource(),)
-    allocator: AllocatorFacts = AllocatorFacts()
+    allocator: AllocatorConfig = AllocatorConfig()
     fabric: Fabric | None = None
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class NodeTopology:
         gpus = tuple(gpu.renamed(uuid) for gpu, uuid in zip(self.gpus, uuids, strict=True))
         return self._alike(name=name, gpus=gpus)
 
-    def served(self, resource: GpuResource, allocator: AllocatorFacts) -> NodeTopology:
+    def served(self, resource: GpuResource, allocator: AllocatorConfig) -> NodeTopology:
         """The same hardware, served by another allocator as this one resource."""
         return self._alike(
             resources=(resource,),
@@ -232,10 +232,10 @@ def _unique(what: str, values: Sequence[object]) -> None:
             raise TopologyError(f"{what}: {value} stands {times} times, once is allowed")
 
 
-def names_strange_nodes(shape: Shape, facts: AllocatorFacts) -> bool:
+def names_strange_nodes(shape: Shape, config: AllocatorConfig) -> bool:
     """Whether the plugin names NUMA nodes that the machine does not have, by its distances.
 
     A kubelet hints only at NUMA nodes of its machine, so nobody knows what it makes of others.
     """
-    known = facts.numa_distances
+    known = config.numa_distances
     return known is not None and any(n >= len(known) for n, _ in hinted_nodes(shape))

@@ -1,4 +1,4 @@
-"""What is remembered, within one bound in bytes: the one way to remember strangers' values.
+"""What is remembered, within one bound in bytes: the one way to remember untrusted values.
 
 Answers are remembered by their arguments, so that nodes in one state are worked out once. All
 memos of the process together hold at most :data:`BYTES`, by estimate: each time that half of it

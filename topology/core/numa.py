@@ -28,7 +28,7 @@ class NumaNode:
 
 
 @dataclass(frozen=True, slots=True)
-class NumaFacts:
+class NumaConfig:
     """A machine's NUMA nodes by number, and what the kubelet gives out of them."""
 
     nodes: tuple[NumaNode, ...]

@@ -227,7 +227,7 @@ class GpuRequest:
     by_class: bool = False  # by the name of a DeviceClass, which no device plugin serves
     counts: Counts = ()
     exclusive: Exclusive = Exclusive.NOTHING  # what static managers would give to it
-    siblings: int = 0  # pods of its gang that ask the same and may come to a node before it
+    peers: int = 0  # pods of its gang that ask the same and may come to a node before it
     others: tuple[tuple[GpuRequest, int], ...] = ()  # those that ask something else, with how many
 
     def __post_init__(self) -> None:
@@ -268,7 +268,7 @@ class GpuRequest:
     @property
     def alone(self) -> GpuRequest:
         """The same request as if no other pod could come first."""
-        return replace(self, siblings=0, others=()) if self.in_company else self
+        return replace(self, peers=0, others=()) if self.in_company else self
 
     @cached_property
     def in_company(self) -> bool:
@@ -278,7 +278,7 @@ class GpuRequest:
     @property
     def company(self) -> int:
         """How many pods of its gang may come before the pod."""
-        return self.siblings + sum(count for _, count in self.others)
+        return self.peers + sum(count for _, count in self.others)
 
     @property
     def unit(self) -> str:

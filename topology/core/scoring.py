@@ -1,32 +1,32 @@
 """What a placement costs the cluster and gives the pod, as a score from 0 to 10.
 
-*Worth* of a node: how many GPUs' worth of guaranteed placements still fit. For each class of
-requests the number of placements that can be promised one after the other, expected over what the
-node may hand out, times the request's GPUs, weighted by how often the cluster sees the class.
-*Damage* of a placement: the worth it takes away, expected over its outcomes and the belief (worth
-that is lost in this way is called fragmentation elsewhere). A single GPU taken from a broken pair
-costs less than one that breaks a pair.
+The *guaranteed capacity* of a node is the number of GPUs for which guaranteed placements still
+fit: for each class of requests, how many placements can be guaranteed one after the other, expected
+over what the node may hand out, times the request's GPUs, weighted by how often the cluster sees
+the class. The *fragmentation cost* of a placement is the guaranteed capacity that it takes away,
+expected over its outcomes and the possible free states. A single GPU taken from a broken pair costs
+less than one that breaks a pair.
 
 Scores compare the nodes of one request, as kube-scheduler's own normalised scores do
 (:data:`GUARANTEED` and the other constants name the magnitudes):
 
 =============================================  ======================================
-required, guaranteed                           6 … 10, least damage first
-required, expected                             0 … 4, least damage first
-preferred                                      round(7 · quality), and 0 … 3 by damage
-plain                                          0 … 10, least damage first
-the same, where other kubelets may refuse it   4 … 10, least damage first
-the same, where this kubelet may refuse it     0 … 3, least damage first; 0 … 10 if all may
+required, guaranteed                           6 … 10, lowest cost first
+required, expected                             0 … 4, lowest cost first
+preferred                                      round(7 · quality), and 0 … 3 by cost
+plain                                          0 … 10, lowest cost first
+the same, where other kubelets may refuse it   4 … 10, lowest cost first
+the same, where this kubelet may refuse it     0 … 3, lowest cost first; 0 … 10 if all may
 plain on a node without a usable report        5
 preferred where the hardware never can         0
 required or preferred without a usable report  0
 refused                                        0
 =============================================  ======================================
 
-Least damage first: the distinct costs are spread evenly over the range; of equal damage the faster
-outcomes win, then the fuller node. MIG instances are all of one worth; what a placement of theirs
-damages are GPUs that nobody uses (:func:`opened_gpus`). Where groups ask for racks, a pod that
-needs none goes by the rack that it would break into (:attr:`Merit.rack`) before it goes by damage.
+Least cost first: the distinct costs are spread evenly over the range. At equal cost the faster
+outcomes win, then the fuller node. All MIG instances count alike; a placement of theirs costs the
+unused GPUs that it begins on (:func:`opened_gpus`). Where groups ask for racks, the score of a pod
+without a group depends on the rack it would break into (:attr:`Score.rack`) before the cost.
 
 *Quality* of a preferred placement is the mean of two shares: of the outcomes that satisfy the
 constraints, and of the bandwidth that they reach (best ring, mean over outcomes) in the best that
@@ -42,26 +42,26 @@ from dataclasses import dataclass, replace
 from math import comb, isinf
 from typing import NamedTuple
 
-from topology.core.admission import Kubelet, Others, admissions, others_on
+from topology.core.admission import Kubelet, ProviderAnswers, admissions, provider_answers
 from topology.core.availability import Availability
-from topology.core.belief import FreeState, belief
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
+from topology.core.devicesets import DeviceSet, choices, gpus, only, total
+from topology.core.guaranteedcapacity import RequestClass as RequestClass
+from topology.core.guaranteedcapacity import follows_one_by_one, in_turn, mean_guaranteed_placements
+from topology.core.guaranteedcapacity import guaranteed_placements as guaranteed_placements
 from topology.core.links import GBps, LinkKind
 from topology.core.memo import hashed_once, memoized
 from topology.core.patterns import has_ring, have_rings, subset_masks
 from topology.core.placement import Assessment, Verdict
 from topology.core.placement.constraints import expected_gpus
-from topology.core.pools import Pool, choices, gpus, only, total
+from topology.core.possiblestates import FreeState, possible_states
 from topology.core.requests import Constraints, Counts, GpuRequest, device_count
 from topology.core.shape import Shape, wide_rows
-from topology.core.worth import RequestClass as RequestClass
-from topology.core.worth import follows_one_by_one, in_turn, mean_promises
-from topology.core.worth import promises as promises
 
 
 class Span(NamedTuple):
-    """The scores that a group of nodes may have: the most damage gets ``low``, the least ``high``.
+    """The scores of a group of nodes: the highest cost gets ``low``, the lowest ``high``.
 
     >>> Span(6, 10).middle
     8
@@ -72,7 +72,7 @@ class Span(NamedTuple):
 
     @property
     def middle(self) -> int:
-        """The score where the damage is too much to work out."""
+        """The score of a node whose cost is too much to work out."""
         return (self.low + self.high) // 2
 
 
@@ -81,30 +81,30 @@ MAX_SCORE = 10
 GUARANTEED = Span(6, MAX_SCORE)
 EXPECTED = Span(0, 4)
 PREFERRED_QUALITY = 7
-"""What full quality is worth to a preferred pod, and below it what damage is worth."""
-PREFERRED_DAMAGE = Span(0, 3)
+"""The score of full quality for a preferred pod; below it, what the cost adds."""
+PREFERRED_COST = Span(0, 3)
 PLAIN = Span(0, MAX_SCORE)
 PLAIN_SURE = Span(4, MAX_SCORE)
 PLAIN_RISKY = Span(0, 3)
 """For plain pods where some kubelets may refuse them: on the others, and on these."""
-PLAIN_UNREPORTED = 5
+PLAIN_UNACKNOWLEDGED = 5
 NEVER = Span(0, 0)
-UNREPORTED = 0  # for required and preferred pods
+UNACKNOWLEDGED = 0  # for required and preferred pods
 
 # Beyond these an answer is sampled or bounded.
-MAX_FREE_STATES = 16  # of a larger belief so many states are sampled for the damage
+MAX_FREE_STATES = 16  # of more possible states so many are sampled for the cost
 MAX_RINGS = 128
 """So many sets at most are looked at for the mean ring, and for the best ring of the hardware."""
 MAX_BANDWIDTHS = 8  # in shapes with more kinds of hops rings are bounded
 
 
 RequestClasses = tuple[RequestClass, ...]
-Mix = tuple[tuple[RequestClass, float], ...]
+RequestMix = tuple[tuple[RequestClass, float], ...]
 """Classes of requests and how often each comes; the weights add up to 1."""
 
 _NVLINK = Constraints(link=LinkKind.NVLINK)
 # What a cluster is taken to be asked until we have seen what it is asked.
-PRIOR: Mix = (
+PRIOR: RequestMix = (
     (RequestClass(1), 0.4),
     (RequestClass(2, _NVLINK), 0.3),
     (RequestClass(4, _NVLINK), 0.2),
@@ -114,17 +114,17 @@ PRIOR: Mix = (
 
 @hashed_once
 @dataclass(frozen=True)
-class Merit:
-    """How good a node that passes filter is for one request."""
+class Score:
+    """How good a node that passes filter is for one request, before scores are normalized."""
 
     verdict: Verdict
-    damage: float = 0.0  # in GPUs of worth
+    fragmentation_cost: float = 0.0  # in GPUs of guaranteed capacity
     ring: float = 0.0  # GB/s of the best ring, mean over the outcomes
     ceiling: float = 0.0  # the best that the hardware could give
     share: float = 0.0  # the part of the outcomes that satisfies the constraints
     left: int = 0  # devices left after the placement
     known: bool = True  # false without a report
-    measured: bool = True  # false if damage is too much to work out: a score in the middle then
+    measured: bool = True  # false if the cost is too much to work out: a score in the middle then
     # Whether the kubelet may refuse the pod, or give it a sick GPU.
     may_refuse: bool = False
     # The level of the rack that a pod which needs none would break into here: 0 on a node in no
@@ -132,31 +132,36 @@ class Merit:
     rack: int = 0
 
 
-UNKNOWN = Merit(Verdict.POSSIBLE, known=False)
+UNKNOWN = Score(Verdict.NOT_GUARANTEED, known=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
-    """A merit before classes are weighed, so that it outlives a change of their weights."""
+class PlacementCost:
+    """A node's score before classes are weighed, so that it outlives a change of their weights."""
 
-    merit: Merit
-    losses: tuple[float, ...] = ()  # GPUs' worth of each class that the placement takes away
+    score: Score
+    # guaranteed capacity, in GPUs, of each class that the placement takes away
+    losses: tuple[float, ...] = ()
 
-    def weighed(self, mix: Mix) -> Merit:
-        """The merit under these weights; ``mix`` has the classes that the prospect was made of."""
-        return replace(self.merit, damage=_weighed(self.losses, mix)) if self.losses else self.merit
+    def weighed(self, mix: RequestMix) -> Score:
+        """The score under these weights; ``mix`` has the classes of this cost."""
+        return (
+            replace(self.score, fragmentation_cost=_weighed(self.losses, mix))
+            if self.losses
+            else self.score
+        )
 
 
-def prospect(
+def placement_cost(
     kubelet: Kubelet,
     now: Availability,
     request: GpuRequest,
     assessed: Assessment,
     classes: RequestClasses,
-) -> Prospect:
+) -> PlacementCost:
     """How good it would be to place the request on a node in this state, whatever the weights."""
     share = assessed.share if assessed.verdict is not Verdict.NEVER else 0.0
-    unweighed = Merit(
+    unweighed = Score(
         assessed.verdict,
         0.0,
         _mean_ring(kubelet.shape, assessed.sets),
@@ -166,11 +171,13 @@ def prospect(
         may_refuse=bool(assessed.hazards) or _may_be_sick(now, assessed),
     )
     if kubelet.shape.of_mig:
-        return Prospect(replace(unweighed, damage=opened_gpus(kubelet, now, request)))
+        return PlacementCost(
+            replace(unweighed, fragmentation_cost=opened_gpus(kubelet, now, request))
+        )
     lost = losses(kubelet, now, request, classes)
     if lost is None:
-        return Prospect(replace(unweighed, measured=False))
-    return Prospect(unweighed, lost)
+        return PlacementCost(replace(unweighed, measured=False))
+    return PlacementCost(unweighed, lost)
 
 
 def _may_be_sick(now: Availability, assessed: Assessment) -> bool:
@@ -185,24 +192,24 @@ def _may_be_sick(now: Availability, assessed: Assessment) -> bool:
     )
 
 
-def merit(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, mix: Mix
-) -> Merit:
+def placement_score(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, mix: RequestMix
+) -> Score:
     """How good it would be to place the request on a node in this state."""
-    return prospect(kubelet, now, request, assessed, classes_of(mix)).weighed(mix)
+    return placement_cost(kubelet, now, request, assessed, classes_of(mix)).weighed(mix)
 
 
-def classes_of(mix: Mix) -> RequestClasses:
+def classes_of(mix: RequestMix) -> RequestClasses:
     """The classes of a mix, in its order."""
     return tuple(wanted for wanted, _ in mix)
 
 
-def scores(request: GpuRequest, merits: Iterable[Merit]) -> dict[Merit, int]:
+def normalized_scores(request: GpuRequest, node_scores: Iterable[Score]) -> dict[Score, int]:
     """The score of each, 0 to 10, in comparison (see the table of this module)."""
-    distinct = set(merits)
+    distinct = set(node_scores)
     known = [m for m in distinct if m.known]
-    unreported = PLAIN_UNREPORTED if request.plain else UNREPORTED
-    others = dict.fromkeys(distinct - set(known), unreported)
+    unacknowledged = PLAIN_UNACKNOWLEDGED if request.plain else UNACKNOWLEDGED
+    others = dict.fromkeys(distinct - set(known), unacknowledged)
     if request.plain:
         return others | _plain_scores(known)
     if request.required:
@@ -212,8 +219,8 @@ def scores(request: GpuRequest, merits: Iterable[Merit]) -> dict[Merit, int]:
     return others | _preferred_scores(known)
 
 
-def _plain_scores(known: list[Merit]) -> dict[Merit, int]:
-    """By damage; a node whose kubelet may refuse the pod comes after all the others."""
+def _plain_scores(known: list[Score]) -> dict[Score, int]:
+    """By cost; a node whose kubelet may refuse the pod comes after all the others."""
     sure = [m for m in known if not m.may_refuse]
     risky = [m for m in known if m.may_refuse]
     if not sure or not risky:
@@ -221,38 +228,38 @@ def _plain_scores(known: list[Merit]) -> dict[Merit, int]:
     return _spread(sure, PLAIN_SURE) | _spread(risky, PLAIN_RISKY)
 
 
-def _preferred_scores(known: list[Merit]) -> dict[Merit, int]:
-    """By quality first; nodes of about one quality differ by damage."""
+def _preferred_scores(known: list[Score]) -> dict[Score, int]:
+    """By quality first; nodes of about one quality differ by cost."""
     ceiling = max((m.ceiling for m in known), default=0.0)
-    levels: dict[int, list[Merit]] = {}
+    levels: dict[int, list[Score]] = {}
     for m in known:
         reached = m.ring / ceiling if ceiling else m.share
         quality = 0.0 if m.verdict is Verdict.NEVER else (m.share + reached) / 2
         quality /= 2 if m.may_refuse else 1
         levels.setdefault(round(PREFERRED_QUALITY * quality), []).append(m)
-    rated: dict[Merit, int] = {}
+    rated: dict[Score, int] = {}
     for base, group in levels.items():
         never = all(m.verdict is Verdict.NEVER for m in group)
-        low, high = NEVER if never else PREFERRED_DAMAGE
+        low, high = NEVER if never else PREFERRED_COST
         rated |= _spread(group, Span(base + low, base + high))
     return rated
 
 
-def _spread(merits: list[Merit], span: Span) -> dict[Merit, int]:
+def _spread(node_scores: list[Score], span: Span) -> dict[Score, int]:
     """The highest score for the least cost down to the lowest; all of one cost get the highest."""
 
-    def cost(m: Merit) -> tuple[int, float, float, int]:
-        return (m.rack, round(m.damage, 6), -round(m.ring, 3), m.left)
+    def cost(m: Score) -> tuple[int, float, float, int]:
+        return (m.rack, round(m.fragmentation_cost, 6), -round(m.ring, 3), m.left)
 
-    measured = [m for m in merits if m.measured]
+    measured = [m for m in node_scores if m.measured]
     costs = sorted({cost(m) for m in measured})
     last = max(1, len(costs) - 1)
     width = span.high - span.low
     rank = {c: round(span.high - width * i / last) for i, c in enumerate(costs)}
-    return {m: rank[cost(m)] if m.measured else span.middle for m in merits}
+    return {m: rank[cost(m)] if m.measured else span.middle for m in node_scores}
 
 
-def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
+def _weighed(lost: tuple[float, ...], mix: RequestMix) -> float:
     return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=bool(lost)))
 
 
@@ -280,11 +287,11 @@ def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> flo
 def losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
-    """The worth of each class, in GPUs, that a placement is expected to take away, unweighed.
+    """The guaranteed capacity of each class, in GPUs, that a placement is expected to take away.
 
     None if that is too much to work out.
     """
-    others_come = now.unreported or now.releasing or now.departing or now.hidden
+    others_come = now.unacknowledged or now.releasing or now.victims or now.hidden
     apart = request.has_init or request.exclusive
     if others_come or apart or not follows_one_by_one(kubelet):
         return _expected_losses(kubelet, now, request, classes)
@@ -301,19 +308,19 @@ def _expected_losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
     key = now.outcome_key(endings=False, exclusive=request.exclusive)
-    believed = belief(kubelet, key).free_states or (FreeState(now.free),)
-    others = others_on(
+    possible = possible_states(kubelet, key).free_states or (FreeState(now.free),)
+    answers = provider_answers(
         kubelet,
-        key.room_for(kubelet, endings=False),
+        key.numa_free_for(kubelet, endings=False),
         request.counts,
         only_gpu_plugin=request.only_gpu_plugin,
         exclusive=request.exclusive,
     )
-    enough = [s for s in believed if total(s.free, kubelet.width) >= request.effective_count]
+    enough = [s for s in possible if total(s.free, kubelet.width) >= request.effective_count]
     step = -(-len(enough) // MAX_FREE_STATES) or 1
-    lost, steps = [], others.steps
+    lost, steps = [], answers.steps
     for state in enough[::step]:
-        at_state, cost = _losses_at(kubelet, state.free, request.counts, others, classes)
+        at_state, cost = _losses_at(kubelet, state.free, request.counts, answers, classes)
         steps += cost
         if at_state is None or steps > SCORE_STEPS:
             return None
@@ -326,19 +333,19 @@ def _expected_losses(
 @memoized
 def _losses_at(
     kubelet: Kubelet,
-    free: Pool,
+    free: DeviceSet,
     counts: Counts,
-    others: Others,
+    answers: ProviderAnswers,
     classes: RequestClasses,
 ) -> tuple[tuple[float, ...] | None, int]:
-    taken, steps = _taken(kubelet, free, counts, others)
+    taken, steps = _taken(kubelet, free, counts, answers)
     if not taken:
         return (0.0,) * len(classes), steps
     left = [free - way for way in taken]
     lost = []
     for wanted in classes:
-        before, cost = mean_promises(kubelet, (free,), wanted)
-        after, more = mean_promises(kubelet, left, wanted)
+        before, cost = mean_guaranteed_placements(kubelet, (free,), wanted)
+        after, more = mean_guaranteed_placements(kubelet, left, wanted)
         steps += cost + more
         if before is None or after is None or steps > SCORE_STEPS:
             return None, steps
@@ -347,10 +354,10 @@ def _losses_at(
 
 
 def _taken(
-    kubelet: Kubelet, free: Pool, counts: Counts, others: Others
-) -> tuple[Sequence[Pool], int]:
+    kubelet: Kubelet, free: DeviceSet, counts: Counts, answers: ProviderAnswers
+) -> tuple[Sequence[DeviceSet], int]:
     """What a pod may hold in the end, way by way."""
-    admitted = admissions(kubelet, free, counts, others)
+    admitted = admissions(kubelet, free, counts, answers)
     if admitted.sets is None:
         return (next(choices(free, device_count(counts), kubelet.width)),), admitted.steps
     if admitted.several is None:
@@ -358,17 +365,20 @@ def _taken(
     return [way.taken for way in admitted.several], admitted.steps
 
 
-def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
-    """GPUs' worth of guaranteed placements that still fit, weighted by how often each class comes.
+def guaranteed_capacity(kubelet: Kubelet, free: DeviceSet, mix: RequestMix) -> float:
+    """The GPUs for which guaranteed placements still fit, weighted by how often each class comes.
 
     >>> from topology.machines import machine
-    >>> from topology.core.graph import AllocatorFacts
+    >>> from topology.core.graph import AllocatorConfig
     >>> dgx = machine("dgx1-v100").topology("n").shape
-    >>> node = Kubelet(dgx, AllocatorFacts("best-effort"))
+    >>> node = Kubelet(dgx, AllocatorConfig("best-effort"))
     >>> round(worth(node, 0b11111111, PRIOR), 2), round(worth(node, 0b1111, PRIOR), 2)
     (8.0, 3.6)
     """
-    return sum(weight * wanted.count * promises(kubelet, free, wanted) for wanted, weight in mix)
+    return sum(
+        weight * wanted.count * guaranteed_placements(kubelet, free, wanted)
+        for wanted, weight in mix
+    )
 
 
 def best_ring(shape: Shape, mask: Mask) -> GBps:

@@ -11,4 +11,9 @@ from topology.emulation.kubelet import EmulatedKubelet
 from topology.emulation.plugin import PluginCrash, PluginRefusal
 from topology.emulation.topologymanager import Refused
 
-__all__ = ["EmulatedKubelet", "PluginCrash", "PluginRefusal", "Refused"]
+__all__ = [
+    "EmulatedKubelet",
+    "PluginCrash",
+    "PluginRefusal",
+    "Refused",
+]

@@ -305,9 +305,9 @@ class EmulatedKubelet:
 
     def _managers_refuse(self, request: GpuRequest) -> bool:
         """Whether a static CPU or Memory Manager refuses a container, hints apart."""
-        facts, exclusive = self.topology.allocator, request.exclusive
-        cpus = facts.cpu_manager_policy != "none" and facts.full_cores_only is not False
-        memory = facts.memory_manager_policy != "None"
+        config, exclusive = self.topology.allocator, request.exclusive
+        cpus = config.cpu_manager_policy != "none" and config.full_cores_only is not False
+        memory = config.memory_manager_policy != "None"
         may = (cpus and exclusive.cpus) or (memory and exclusive.memory)
         return self._foreign_hints and may and self._rng.random() < MANAGERS_REFUSE
 

@@ -42,20 +42,20 @@ class TopologyManager:
         *,
         others: bool,
     ) -> None:
-        self._facts = topology.allocator
+        self._config = topology.allocator
         self._named = [tuple(sorted(named)) for named in nodes]
         self._devices = devices
         self._rng = rng
         self._others = others
         with_gpus = {n for named in self._named for n in named}
         self._places = bool(with_gpus)
-        distances = self._facts.numa_distances
+        distances = self._config.numa_distances
         self._nodes = list(range(len(distances))) if distances else sorted(with_gpus)
 
     @property
     def whole_pods(self) -> bool:
         """Whether one hint holds for all containers of a pod."""
-        return self._facts.topology_manager_scope == "pod"
+        return self._config.topology_manager_scope == "pod"
 
     def nodes_of(self, device: Device) -> tuple[int, ...]:
         """The NUMA nodes that the plugin names for a device."""
@@ -65,13 +65,13 @@ class TopologyManager:
         """Whether the other providers may hint at NUMA nodes for such a pod."""
         if not self._others:
             return False
-        cpus = self._facts.cpu_manager_policy != "none" and request.exclusive.cpus
-        memory = self._facts.memory_manager_policy != "None" and request.exclusive.memory
+        cpus = self._config.cpu_manager_policy != "none" and request.exclusive.cpus
+        memory = self._config.memory_manager_policy != "None" and request.exclusive.memory
         return cpus or memory or not request.only_gpu_plugin
 
     def aligns(self, *, others: bool) -> bool:
         """Whether it influences what a container gets, or whether it is admitted at all."""
-        return self._facts.topology_manager_policy != "none" and (self._places or others)
+        return self._config.topology_manager_policy != "none" and (self._places or others)
 
     def merged(
         self,
@@ -87,7 +87,7 @@ class TopologyManager:
         With ``others`` the unknown providers may hint, too. ``lost`` says that the device manager
         has no possible hint. Raises :class:`Refused` if the policy does not admit the merged hint.
         """
-        policy = self._facts.topology_manager_policy
+        policy = self._config.topology_manager_policy
         ours: list[Hint] = [(None, True)]  # without NUMA nodes, any devices will do
         if self._places:
             ours = [] if lost else self._hints(available, reusable, count)
@@ -177,14 +177,14 @@ class TopologyManager:
 
         def order(hint: Hint) -> tuple[int, float, int]:
             nodes = hint[0] or frozenset()
-            apart = self._apart(nodes) if self._facts.prefers_closest else 0.0
+            apart = self._apart(nodes) if self._config.prefers_closest else 0.0
             return len(nodes), apart, sum(1 << n for n in nodes)
 
         return min(current, candidate, key=order)
 
     def _apart(self, nodes: Nodes) -> float:
         """The mean distance between NUMA nodes, each to itself included."""
-        distances = self._facts.numa_distances
+        distances = self._config.numa_distances
         if distances is None or not nodes:
             return 0.0
         return sum(distances[a][b] for a in nodes for b in nodes) / len(nodes) ** 2

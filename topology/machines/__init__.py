@@ -11,7 +11,12 @@ from difflib import get_close_matches
 from topology.machines.catalogue import MACHINES
 from topology.machines.notation import Machine
 
-__all__ = ["MACHINES", "Machine", "UnknownMachine", "machine"]
+__all__ = [
+    "MACHINES",
+    "Machine",
+    "UnknownMachine",
+    "machine",
+]
 
 
 class UnknownMachine(ValueError):  # noqa: N818 - it is a bad value, and reads as one

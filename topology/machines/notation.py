@@ -20,12 +20,12 @@ from hashlib import sha256
 from itertools import combinations
 
 from topology.core.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, Nic, NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology, TopologyError
+from topology.core.graph import AllocatorConfig, NodeTopology, TopologyError
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 from topology.core.shape import Shape
 
 # What NVIDIA's device plugin does with whole GPUs, and a kubelet, unless told otherwise.
-STOCK = AllocatorFacts(
+STOCK = AllocatorConfig(
     policy="best-effort", cpu_manager_policy="none", memory_manager_policy="None"
 )
 
@@ -155,7 +155,7 @@ class Machine:
         return tuple(_address(word) for word in self.buses.split())
 
     def topology(
-        self, node: str, *, allocator: AllocatorFacts = STOCK, group: str = ""
+        self, node: str, *, allocator: AllocatorConfig = STOCK, group: str = ""
     ) -> NodeTopology:
         """A node of this kind. The same arguments give an equal node, another name other UUIDs.
 

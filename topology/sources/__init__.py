@@ -35,15 +35,7 @@ _PAGE = re.compile(
 _ROOT = re.compile(rf"<(system|{'|'.join(ROOTS)})[\s>]")
 _PROLOG = re.compile(r"<(?:\?xml|!DOCTYPE)\s")
 
-__all__ = [
-    "MAX_TEXT",
-    "Finding",
-    "Imported",
-    "SourceError",
-    "parse_nccl",
-    "parse_topo",
-    "read",
-]
+__all__ = ["MAX_TEXT", "Finding", "Imported", "SourceError", "parse_nccl", "parse_topo", "read"]
 
 
 def read(

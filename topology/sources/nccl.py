@@ -6,7 +6,7 @@ in it is a whole switch, so two leaves of one switch are PIX and any longer way 
 the CPU is PXB. Host bridges are not written down: two devices of one CPU without a common switch
 may be PHB or NODE, and the weaker one, NODE, is what can be promised. Between CPUs it is SYS.
 
-The XML comes from strangers: :func:`tree` reads it at a cost that the text's length bounds.
+The XML is untrusted input: :func:`tree` reads it at a cost that the text's length bounds.
 """
 
 from __future__ import annotations

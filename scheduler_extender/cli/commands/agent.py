@@ -114,9 +114,9 @@ class AgentOptions:
 
     def checked(self) -> Options:
         """These options as the agent takes them. Raises :class:`BadInputError`."""
-        from topology.agent.asks.node import KubeletSources
         from topology.agent.command import Options
-        from topology.agent.decides.surroundings import KubeletFacts
+        from topology.agent.model.nodecontext import KubeletConfig
+        from topology.agent.probes.node import KubeletSources
         from topology.agent.settings import Settings
         from topology.core.devices import NodeName
 
@@ -133,7 +133,7 @@ class AgentOptions:
             "--fail-requests-greater-than-one", self.fail_requests_greater_than_one, answers
         )
         managers = AUTO | same("none", "best-effort", "restricted", "single-numa-node")
-        told = KubeletFacts(
+        told = KubeletConfig(
             one_of("--topology-manager-policy", self.topology_manager_policy, managers),
             one_of(
                 "--topology-manager-scope",

@@ -82,8 +82,8 @@ def check(
     """
     as_json = one_of("--output", output, {"table": False, "json": True})
     least = weakest(require)
-    from scheduler_extender.cli.answering import look_once
     from scheduler_extender.cli.check import judged, read_files
+    from scheduler_extender.cli.queries import look_once
 
     read = read_files([*(pods or ()), *(further.files or ())])
     look = look_once(cluster, further.access, namespace, least)
@@ -129,8 +129,8 @@ def nodes(
     GPUs.
     """
     form = form_of(output)
-    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.nodes import draw, told
+    from scheduler_extender.cli.queries import answer_from
 
     answer_from(
         where, lambda look: told(look, selector, draw), form, watch=watch, namespace=namespace
@@ -163,8 +163,8 @@ def node(
     """
     check_node_name("NODE", name)
     form = form_of(output)
-    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.node import forgive, print_all, told
+    from scheduler_extender.cli.queries import answer_from
 
     if resume:
         forgive(name, where.access)
@@ -189,7 +189,7 @@ def map_(
     *,
     where: Where,
 ) -> None:
-    """Draw every node's GPUs: free, held, stranded or sick.
+    """Draw every node's GPUs: free, in use, stranded or sick.
 
     Each GPU is its index and a letter, with colours on a terminal; a legend stands below. Nodes
     that look alike share a line where there are many; -o wide gives each its own. The command needs
@@ -203,9 +203,9 @@ def map_(
         from scheduler_extender.cli.forwarding import open_map
 
         open_map(where.access, where.system)
-    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.map import draw
     from scheduler_extender.cli.nodes import told
+    from scheduler_extender.cli.queries import answer_from
 
     answer_from(
         where,
@@ -231,7 +231,7 @@ def waiting(
     1 if a listed pod waits that no node would take.
     """
     form, least = form_of(output), weakest(require)
-    from scheduler_extender.cli.answering import answer_from
+    from scheduler_extender.cli.queries import answer_from
     from scheduler_extender.cli.waiting import told
 
     answer_from(
@@ -274,8 +274,8 @@ def idle(
     form = form_of(output)
     shortest = 0.0 if longer_than is None else seconds_in(longer_than)
     least = weakest(require)
-    from scheduler_extender.cli.answering import answer_from
     from scheduler_extender.cli.idle import told
+    from scheduler_extender.cli.queries import answer_from
 
     answer_from(
         where,
@@ -312,7 +312,7 @@ def unblock(
     keep: Annotated[
         int,
         typer.Option(
-            "--keep", metavar="SECONDS", help="With --evict: for how long the place is reserved."
+            "--keep", metavar="SECONDS", help="With --evict: how long the reservation lasts."
         ),
     ] = 600,
     *,
@@ -323,8 +323,8 @@ def unblock(
     POD is the name of a waiting pod, or NAMESPACE/NAME. The command looks for the cheapest set of
     evictions; each of the evicted pods has a guaranteed place elsewhere, or is named as lost. It
     needs the rights to list nodes, gputopologies, and the pods and PodDisruptionBudgets of all
-    namespaces. With --evict it reserves the place and evicts the pods through the Eviction API: the
-    ClusterRole gpu-topology-unblocker has all these rights. Exits with 1 where no pod is worth
+    namespaces. With --evict it writes a reservation and evicts the pods through the Eviction API:
+    the ClusterRole gpu-topology-unblocker has all these rights. Exits with 1 where no pod is worth
     evicting.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})

@@ -68,7 +68,7 @@ def machines(
         typer.Argument(metavar="MACHINE", hidden=True),  # the text below tells of it
     ] = None,
 ) -> None:
-    """List the machines of the catalogue, or print one as a GPUTopology.
+    """List the machines of the catalogue, or print the GPUTopology of one.
 
     MACHINE is a name from the list, which cluster files and `simulate --cluster` take, too.
     """

@@ -1,17 +1,17 @@
 """A node whose kubelet has refused pod after pod takes one now and then
 (:mod:`scheduler_extender.state.node.history`)."""
 
-from scheduler_extender.framework.rule import AskedNode, Rule
+from scheduler_extender.framework.rule import NodeEvaluation, Rule
 from scheduler_extender.state.answers.decision import Refusals
 from topology.core.placement import Reason, Rejection
 
 
-class Backoff(Rule):
+class BackoffRule(Rule):
     """See the module."""
 
-    def check(self, node: AskedNode) -> Rejection | None:
+    def check(self, node: NodeEvaluation) -> Rejection | None:
         """Why the node takes no such pod now."""
-        backoff = node.facts.refusing(node.alone)
+        backoff = node.info.refusing(node.alone)
         if backoff is None or node.settings.refusals is Refusals.IGNORE:
             return None
         return refusing(backoff.reason, alike=backoff.of_one_kind)

@@ -8,7 +8,7 @@ refusals is told first says :func:`.decision.decide`.
     what is known of the node                    plain         preferred     required
 === =========================================== ============= ============= ===============
  1  no offer: no report, stale, not served, …    passes [1]_   passes [1]_   refused
- 2  more pods have departed than can be followed passes [1]_   passes [1]_   refused
+ 2  more pods have terminated than can be followed passes [1]_   passes [1]_   refused
  3  too few devices are left                     refused       refused       row 5 refuses
  4  its kubelet surely refuses the pod           refused [2]_  refused [2]_  refused [2]_
  5  the constraints may not hold                 –             passes        refused
@@ -28,9 +28,9 @@ Rows 1 to 5 are here, row 6 is :mod:`.memory`, row 7 :mod:`.promises`, row 8 :mo
 
 from dataclasses import replace
 
-from scheduler_extender.framework.rule import UNDECIDED, AskedNode, Rule
+from scheduler_extender.framework.rule import UNDECIDED, NodeEvaluation, Rule
 from scheduler_extender.state.answers.decision import Refusals
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.admission import Kubelet
 from topology.core.placement import (
     ALL_SPLIT,
@@ -48,28 +48,28 @@ from topology.core.placement import (
 from topology.core.requests import GpuRequest
 
 
-class Devices(Rule):
+class DevicesRule(Rule):
     """See the module."""
 
-    def check(self, node: AskedNode) -> Rejection | None:
+    def check(self, node: NodeEvaluation) -> Rejection | None:
         """Why the node's devices, or its kubelet, refuse the pod."""
-        facts, request = node.facts, node.alone
-        offer = facts.offer(request.resource)
+        info, request = node.info, node.alone
+        offer = info.offer(request.resource)
         if not request.effective_count:
             return UNDECIDED if request.required else None  # which devices, its claims say
-        if request.by_class and facts.serves_claims is False:
+        if request.by_class and info.serves_claims is False:
             return NOT_SERVED_BY_DRA
         if isinstance(offer, Rejection):
-            split = offer is NOT_SERVED and facts.all_split(request.resource)
-            none = offer is NOT_SERVED and not facts.gives_out(request.resource)
+            split = offer is NOT_SERVED and info.all_split(request.resource)
+            none = offer is NOT_SERVED and not info.gives_out(request.resource)
             if split or request.required or none:
                 return ALL_SPLIT if split else offer
             return _refused_over_missing(node)
-        if facts.pods.too_many_departed:
+        if info.pods.too_many_terminated:
             return UNDECIDED if request.required else None
         if not offer.topology.allocator.by_number:
             return BY_CLAIMS_ALONE
-        if request.required and facts.serves_claims and request.has_init:
+        if request.required and info.serves_claims and request.has_init:
             return INIT_UNDER_DRA
         node.offer, node.available = offer, offer.available_to(request)
         node.assessed = assessed = assess(offer.kubelet, node.available, request)
@@ -78,16 +78,16 @@ class Devices(Rule):
         if assessed.refusal is not None and node.settings.refusals is not Refusals.IGNORE:
             return assessed.refusal
         if request.required and assessed.rejection is not None:
-            return _over_fabric(facts, request, assessed.rejection)
+            return _over_fabric(info, request, assessed.rejection)
         return None
 
 
-def _over_fabric(facts: NodeFacts, request: GpuRequest, why: Rejection) -> Rejection:
+def _over_fabric(info: NodeInfo, request: GpuRequest, why: Rejection) -> Rejection:
     """The rejection, which also names the NVLink fabric where that may decide."""
     over_links = why.kind in (Reason.LINKS, Reason.SCATTERED, Reason.NOT_GUARANTEED)
-    if not (over_links and request.constraints.over_links and facts.fabric_fault):
+    if not (over_links and request.constraints.over_links and info.fabric_fault):
         return why
-    return replace(why, reason=f"{why.reason}: {facts.fabric_fault}")
+    return replace(why, reason=f"{why.reason}: {info.fabric_fault}")
 
 
 def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
@@ -98,20 +98,20 @@ def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
     return busy(device_unit(kubelet))
 
 
-def _refused_over_missing(node: AskedNode) -> Rejection | None:
+def _refused_over_missing(node: NodeEvaluation) -> Rejection | None:
     """Why the plugin of a node refuses the pod while somebody has to mend the node.
 
     The agent names such a GPU, too, while it cannot vouch for the rest of its report: the calls
     about one GPU hang, and soon all calls do.
     """
-    facts, report = node.facts, node.facts.report
-    if report is None or not report.missing or facts.record.stale or not report.not_ready:
+    info, report = node.info, node.info.report
+    if report is None or not report.missing or info.record.stale or not report.not_ready:
         return None
     if node.settings.refusals is Refusals.IGNORE:
         return None
-    record, request = replace(facts.record, report=replace(report, conditions=())), node.alone
-    offer = replace(facts, record=record).offer(request.resource)
-    if isinstance(offer, Rejection) or facts.pods.too_many_departed:
+    record, request = replace(info.record, report=replace(report, conditions=())), node.alone
+    offer = replace(info, record=record).offer(request.resource)
+    if isinstance(offer, Rejection) or info.pods.too_many_terminated:
         return None
     if not offer.topology.allocator.by_number:
         return None

@@ -1,4 +1,4 @@
-"""While a watch is blind, what is known may be out of date: a pod with required constraints passes
+"""While a watch is stale, what is known may be out of date: a pod with required constraints passes
 nowhere, and other pods only where no promise stands.
 
 It is asked after the rules that equal nodes share: their answers are remembered, this one is not.
@@ -6,7 +6,7 @@ It is asked after the rules that equal nodes share: their answers are remembered
 
 from scheduler_extender.framework.rules.promises import breaks_unseen
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
 
@@ -15,9 +15,9 @@ OUT_OF_DATE = Rejection(
 )
 
 
-def unless_blind(decision: Decision, facts: NodeFacts, request: GpuRequest) -> Decision:
-    """What a node that answers so by the rules answers while a watch is blind."""
+def unless_stale(decision: Decision, info: NodeInfo, request: GpuRequest) -> Decision:
+    """What a node that answers so by the rules answers while a watch is stale."""
     if request.required:
         return Decision(OUT_OF_DATE)
-    unseen = breaks_unseen(facts, request) if decision.rejection is None else None
+    unseen = breaks_unseen(info, request) if decision.rejection is None else None
     return decision if unseen is None else Decision(unseen, decision.assessment)

@@ -6,25 +6,25 @@ no more than holds then.
 
 from dataclasses import replace
 
-from scheduler_extender.framework.rule import AskedNode, Rule
-from scheduler_extender.state.node.arrivals import with_siblings
+from scheduler_extender.framework.rule import NodeEvaluation, Rule
+from scheduler_extender.state.node.arrivals import with_peers
 from topology.core.placement import Reason, Rejection, Verdict
 
-SIBLINGS = Rejection("siblings of the pod's gang may come first", True, Reason.GROUP)
+PEERS = Rejection("siblings of the pod's gang may come first", True, Reason.GROUP)
 _BEST_FIRST = list(Verdict)
 
 
 class Gangs(Rule):
     """See the module."""
 
-    def check(self, node: AskedNode) -> Rejection | None:
+    def check(self, node: NodeEvaluation) -> Rejection | None:
         """Why siblings that come first could spoil the node for the pod."""
         if not node.request.in_company or node.rejections:
             return None
-        for later in with_siblings(node.facts, node.request):
+        for later in with_peers(node.info, node.request):
             among = node.decide(later, node.alone, node.settings)
             if among.rejection is not None:
-                return SIBLINGS
+                return PEERS
             if node.assessed is not None and among.assessment is not None:
                 verdicts = node.assessed.verdict, among.assessment.verdict
                 weaker = max(verdicts, key=_BEST_FIRST.index)

@@ -4,7 +4,7 @@ do not pass.
 It is asked of all nodes together, after the rules that equal nodes share.
 """
 
-from scheduler_extender.state.answers.classes import State
+from scheduler_extender.state.answers.classes import ClassId
 from scheduler_extender.state.answers.decision import Decision, Refusals, Settings
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
@@ -15,8 +15,8 @@ MAY_REFUSE = Rejection(
 
 
 def unless_others_are_sure(
-    settings: Settings, request: GpuRequest, decisions: dict[State, Decision]
-) -> dict[State, Decision]:
+    settings: Settings, request: GpuRequest, decisions: dict[ClassId, Decision]
+) -> dict[ClassId, Decision]:
     """The decisions of all nodes that are asked; the same where the rule does not apply. Required
     pods pass no such node anyway."""
     if settings.refusals is not Refusals.POSSIBLE or request.required:
@@ -26,6 +26,6 @@ def unless_others_are_sure(
     if len(risky) == len(passing):
         return decisions
     return {
-        state: Decision(MAY_REFUSE, decision.assessment) if state in risky else decision
-        for state, decision in decisions.items()
+        class_id: Decision(MAY_REFUSE, decision.assessment) if class_id in risky else decision
+        for class_id, decision in decisions.items()
     }

@@ -1,7 +1,7 @@
 """The promises that stand on a node: no newcomer may break one (row 7 of :mod:`.devices`)."""
 
-from scheduler_extender.framework.rule import AskedNode, Rule
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.framework.rule import NodeEvaluation, Rule
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.placement import IN_PROGRESS, Reason, Rejection, endangers
 from topology.core.requests import GpuRequest
 
@@ -16,19 +16,19 @@ PROMISED = Rejection(
 class Promises(Rule):
     """See the module."""
 
-    def check(self, node: AskedNode) -> Rejection | None:
+    def check(self, node: NodeEvaluation) -> Rejection | None:
         """Why a promise that stands could break; not looked at for a pod that does not come."""
         offer, request = node.offer, node.alone
         if node.rejections:
             return None
         if offer is None or node.available is None:
-            return None if request.required else breaks_unseen(node.facts, request)
+            return None if request.required else breaks_unseen(node.info, request)
         return IN_PROGRESS if endangers(offer.kubelet, node.available, request) else None
 
 
-def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+def breaks_unseen(info: NodeInfo, request: GpuRequest) -> Rejection | None:
     """Why a pod that requires nothing may not come to a node of which something is not known: it
     could break a promise that stands there. None if none does."""
-    if facts.promises:
+    if info.promises:
         return IN_PROGRESS
-    return PROMISED if facts.shares_promised(request.resource) else None
+    return PROMISED if info.shares_promised(request.resource) else None

@@ -1,14 +1,14 @@
 """The weakest verdict on which a pod with required constraints passes, as the operator chose (row 8
 of :mod:`.devices`)."""
 
-from scheduler_extender.framework.rule import AskedNode, Rule
+from scheduler_extender.framework.rule import NodeEvaluation, Rule
 from topology.core.placement import Reason, Rejection, Verdict
 
 
 class Strength(Rule):
     """See the module."""
 
-    def check(self, node: AskedNode) -> Rejection | None:
+    def check(self, node: NodeEvaluation) -> Rejection | None:
         """Why an expected placement is not enough."""
         request, assessed = node.alone, node.assessed
         if assessed is None or not request.required or node.rejections:

@@ -18,14 +18,14 @@ HAD_CLAIM = Rejection(
 )
 
 
-class Claims(SetRule):
+class ClaimsRule(SetRule):
     """See the module."""
 
-    def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+    def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """Refuses nodes with a device plugin to a pod whose status names a claim; at its bind, a
         node where its claims' devices are not known."""
         pod = question.pod
         request = pod.request
         if question.purpose is Purpose.BIND and isinstance(request, GpuRequest):
-            return lambda facts: unproven(facts, pod, request)
-        return (lambda facts: None if facts.may_start(pod) else HAD_CLAIM) if pod.by_claim else None
+            return lambda info: unproven(info, pod, request)
+        return (lambda info: None if info.may_start(pod) else HAD_CLAIM) if pod.by_claim else None

@@ -3,21 +3,21 @@
 from dataclasses import replace
 from functools import partial
 
+from scheduler_extender.clientlimits import VERB_SECONDS
 from scheduler_extender.deadline import Deadline, within
+from scheduler_extender.framework.capacitycounter import CapacityCounter
 from scheduler_extender.framework.groupquestion import ask_group
 from scheduler_extender.framework.members import Member
-from scheduler_extender.framework.placecounter import PlaceCounter
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.framework.setrule import Alike, OfSet, SetRule
-from scheduler_extender.limits import VERB_SECONDS
-from scheduler_extender.state.groups.gangdomains import ANYWHERE
-from scheduler_extender.state.groups.groups import KEPT
+from scheduler_extender.state.groups.gangdomains import ANY_DOMAIN
+from scheduler_extender.state.groups.groups import RESERVED_FOR_GROUP
 from topology.core.devices import NodeName, PodUid
 
 
-class Groups(SetRule):
+class GroupsRule(SetRule):
     """See the module."""
 
     def of_set(self, question: Question, member: Member | None) -> OfSet | None:
@@ -30,17 +30,17 @@ class Groups(SetRule):
 
 def _of_group(member: Member, results: Results, alike: Alike, deadline: Deadline) -> None:
     question, asked = results.question, results.asked
-    direction, binds = ANYWHERE, question.purpose is Purpose.BIND
-    if question.scores and member.membership.domain is not None:
+    direction, binds = ANY_DOMAIN, question.purpose is Purpose.BIND
+    if question.scores and member.group_ref.domain is not None:
         results.group = ask_group(asked, member, results.answers[-1].names, deadline)
     if not member.minds_groups or None not in alike:
         return
     if not binds:
-        direction = asked.direction_of(member.membership)
+        direction = asked.direction_of(member.group_ref)
         results.for_now = direction.domain is not None
-    elif member.membership.domain is None:
+    elif member.group_ref.domain is None:
         return  # filter has kept the gang off: to refuse one now may leave it bound in part
-    elif member.membership.gang:
+    elif member.group_ref.gang:
         member = replace(member, alone=member.alone or member.is_begun(asked))
     passing = alike.pop(None)
     if binds:  # its time begins behind the node's own answer, which takes whatever it takes
@@ -48,12 +48,12 @@ def _of_group(member: Member, results: Results, alike: Alike, deadline: Deadline
     gone = frozenset[PodUid]().union(*question.gone.values())
     group = ask_group(asked, member, passing, deadline, direction=direction, gone=gone)
     results.group = group
-    if binds and member.membership.gang and not group.late and KEPT in group.alike:
+    if binds and member.group_ref.gang and not group.late and RESERVED_FOR_GROUP in group.alike:
         # Places are kept where most are free, so what a gang's first members take may move
         # those of another group to a node that its scheduler has chosen for a later member. The
         # gang is to be bound whole, so they move on, if they can.
         (name,) = map(NodeName, passing)
-        if PlaceCounter(asked, deadline).kept_elsewhere(name, member.membership.group):
+        if CapacityCounter(asked, deadline).can_reserve_elsewhere(name, member.group_ref.group):
             group.alike = {None: passing}
     if group.late and (binds or not group.alike.get(None)):
         results.late |= frozenset(passing)

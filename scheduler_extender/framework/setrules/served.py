@@ -9,8 +9,8 @@ from topology.core.placement import NOT_SERVED
 class Served(SetRule):
     """See the module."""
 
-    def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+    def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """Refuses nodes without GPUs."""
         if question.purpose.offered:
             return None
-        return lambda facts: NOT_SERVED if facts.serves_nothing else None
+        return lambda info: NOT_SERVED if info.serves_nothing else None

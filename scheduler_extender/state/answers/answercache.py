@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from scheduler_extender.state.answers.classes import EquivalenceClasses, State
+from scheduler_extender.state.answers.classes import ClassId, EquivalenceClasses
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.node.arrivals import Arrivals
 from topology.core.devices import MIB
@@ -19,17 +19,17 @@ from topology.core.mig import MIG_RESOURCE
 from topology.core.requests import GpuRequest
 from topology.core.scoring import (
     PRIOR,
-    Merit,
-    Mix,
-    Prospect,
+    PlacementCost,
     RequestClass,
     RequestClasses,
+    RequestMix,
+    Score,
     classes_of,
 )
 
-REMEMBERED_REQUESTS = 128
+CACHED_REQUESTS = 128
 REQUESTS_BYTES = 8 * MIB  # of the requests themselves that are remembered
-REMEMBERED_ANSWERS = 400_000
+CACHED_ANSWERS = 400_000
 """Answers of one state to one request, over all requests: about 100 bytes each, 40 MB in all. The
 requests that were asked longest ago are forgotten first."""
 
@@ -45,63 +45,66 @@ MAX_KINDS = 8
 class Table:
     """The remembered answers to one request, by state."""
 
-    decisions: dict[State, Decision] = field(default_factory=dict)
-    prospects: dict[State, Prospect] = field(default_factory=dict)  # what a placement would cost
-    classes: RequestClasses = ()  # the kinds of requests that the prospects are about
-    merits: dict[State, Merit] = field(default_factory=dict)  # the same, weighed by the mix
-    mix: Mix = ()
+    decisions: dict[ClassId, Decision] = field(default_factory=dict)
+    # what a placement would cost
+    placement_costs: dict[ClassId, PlacementCost] = field(default_factory=dict)
+    classes: RequestClasses = ()  # the kinds of requests that the placement costs are about
+    node_scores: dict[ClassId, Score] = field(default_factory=dict)  # the same, weighed by the mix
+    mix: RequestMix = ()
 
-    def weighed(self, states: Iterable[State], mix: Mix) -> dict[State, Merit]:
-        """The merits of some states under ``mix``, as far as they have been worked out."""
+    def weighed(self, class_ids: Iterable[ClassId], mix: RequestMix) -> dict[ClassId, Score]:
+        """The scores of some states under ``mix``, as far as they have been worked out."""
         if self.mix is not mix:
             self.mix = mix
-            self.merits.clear()
-        found = {state: self.merits.get(state) for state in states}
-        foreseen = self.prospects if self.classes == classes_of(mix) else {}
-        for state in [s for s, merit in found.items() if merit is None and s in foreseen]:
-            found[state] = self.merits[state] = foreseen[state].weighed(mix)
-        return {state: merit for state, merit in found.items() if merit is not None}
+            self.node_scores.clear()
+        found = {class_id: self.node_scores.get(class_id) for class_id in class_ids}
+        foreseen = self.placement_costs if self.classes == classes_of(mix) else {}
+        for class_id in [s for s, score in found.items() if score is None and s in foreseen]:
+            found[class_id] = self.node_scores[class_id] = foreseen[class_id].weighed(mix)
+        return {class_id: score for class_id, score in found.items() if score is not None}
 
-    def put_prospects(self, prospects: Mapping[State, Prospect], classes: RequestClasses) -> None:
+    def put_placement_costs(
+        self, placement_costs: Mapping[ClassId, PlacementCost], classes: RequestClasses
+    ) -> None:
         """Remember what a placement in these states would cost each class."""
         if self.classes != classes:
             self.classes = classes
-            self.prospects.clear()
-            self.merits.clear()
-        self.prospects |= prospects
+            self.placement_costs.clear()
+            self.node_scores.clear()
+        self.placement_costs |= placement_costs
 
-    def forget(self, state: State) -> bool:
+    def forget(self, class_id: ClassId) -> bool:
         """Forget a state; whether there was an answer."""
-        self.prospects.pop(state, None)
-        self.merits.pop(state, None)
-        return self.decisions.pop(state, None) is not None
+        self.placement_costs.pop(class_id, None)
+        self.node_scores.pop(class_id, None)
+        return self.decisions.pop(class_id, None) is not None
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceCount:
+class CapacityQuery:
     """A question about places: how many pods of this request, at most ``most``, a node takes beside
-    the pods for which a place is ``kept`` there."""
+    the pods for which a place is ``reserved`` there."""
 
     request: GpuRequest
     most: int
-    kept: tuple[Arrivals, ...] = ()
+    reserved: tuple[Arrivals, ...] = ()
 
     @property
     def shared_bytes(self) -> int:
         """About how many bytes it takes."""
-        return self.request.shared_bytes + sum(each.request.shared_bytes for each in self.kept)
+        return self.request.shared_bytes + sum(each.request.shared_bytes for each in self.reserved)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     """How much is remembered."""
 
-    states: int  # that nodes are in
+    classes: int  # that nodes are in
     requests: int
     answers: int  # to them
 
 
-class RequestMix:
+class RequestMixTracker:
     """The mix of requests that the cluster has been seeing: what scores weigh the future by. It
     counts them by kind, the latest weighing most.
 
@@ -114,7 +117,7 @@ class RequestMix:
         self._weights: dict[RequestClass, float] = {}
         self._prior = PRIOR_PODS
         self._seen = 0
-        self.current: Mix = PRIOR
+        self.current: RequestMix = PRIOR
 
     def observe(self, request: GpuRequest) -> None:
         """Count the request of a pod that is seen for the first time.
@@ -133,7 +136,7 @@ class RequestMix:
         if self._seen % REFRESH == 0:
             self.current = self._mix()
 
-    def _mix(self) -> Mix:
+    def _mix(self) -> RequestMix:
         weights = {kind: self._prior * share for kind, share in PRIOR}
         for kind, weight in self._weights.items():
             weights[kind] = weights.get(kind, 0.0) + weight
@@ -160,46 +163,53 @@ class AnswerCache:
         classes.on_empty.append(self._forget)
         self._tables = OrderedDict[GpuRequest, Table]()
         self._answers = self._bytes = 0  # in the tables, and of their requests
-        self._places = Memo[tuple[State, GpuRequest, int, frozenset[Arrivals]], int]()
-        self._sums = OrderedDict[tuple[PlaceCount | str, str], Sums]()
+        self._pod_capacities = Memo[tuple[ClassId, GpuRequest, int, frozenset[Arrivals]], int]()
+        self._sums = OrderedDict[tuple[CapacityQuery | str, str], Sums]()
         self._sums_bytes = 0
-        self.mix = RequestMix()  # of requests, as the cluster has been seeing them
+        self.mix = RequestMixTracker()  # of requests, as the cluster has been seeing them
 
-    def _forget(self, state: State) -> None:
+    def _forget(self, class_id: ClassId) -> None:
         for table in self._tables.values():
-            self._answers -= table.forget(state)
+            self._answers -= table.forget(class_id)
 
     # The answers by state.
 
     def known(
-        self, request: GpuRequest, states: Iterable[State], mix: Mix | None, *, counts: bool
-    ) -> tuple[dict[State, Decision], dict[State, Merit]]:
-        """The remembered decisions of some states, and the merits of those that pass, under a mix
-        of requests; None leaves the merits out. The request ``counts`` as asked now."""
-        with self._lock:
-            table = self._table(request) if counts else self._tables.get(request, Table())
-            known = table.decisions
-            decisions = {state: known[state] for state in states if state in known}
-            passing = (state for state, each in decisions.items() if each.rejection is None)
-            merits = {} if mix is None else table.weighed(passing, mix)
-        return decisions, merits
-
-    def remember(
         self,
         request: GpuRequest,
-        decisions: Mapping[State, Decision],
-        prospects: Mapping[State, Prospect],
+        class_ids: Iterable[ClassId],
+        mix: RequestMix | None,
+        *,
+        cached: bool,
+    ) -> tuple[dict[ClassId, Decision], dict[ClassId, Score]]:
+        """The remembered decisions of some states, and the scores of those that pass, under a mix
+        of requests; None leaves the scores out. The request is ``cached`` as asked now."""
+        with self._lock:
+            table = self._table(request) if cached else self._tables.get(request, Table())
+            known = table.decisions
+            decisions = {class_id: known[class_id] for class_id in class_ids if class_id in known}
+            passing = (class_id for class_id, each in decisions.items() if each.rejection is None)
+            node_scores = {} if mix is None else table.weighed(passing, mix)
+        return decisions, node_scores
+
+    def put(
+        self,
+        request: GpuRequest,
+        decisions: Mapping[ClassId, Decision],
+        placement_costs: Mapping[ClassId, PlacementCost],
         classes: RequestClasses,
     ) -> None:
-        """Remember answers, each as long as some node is in that state; and prospects, if the
+        """Remember answers, each as long as some node is in that state; and placement costs, if the
         classes are those asked now."""
         with self._lock:
-            table, states = self._table(request), self._classes
+            table, class_ids = self._table(request), self._classes
             known = len(table.decisions)
-            table.decisions |= {s: each for s, each in decisions.items() if s in states}
+            table.decisions |= {s: each for s, each in decisions.items() if s in class_ids}
             self._answers += len(table.decisions) - known
-            if prospects and classes == classes_of(self.mix.current):
-                table.put_prospects({s: p for s, p in prospects.items() if s in states}, classes)
+            if placement_costs and classes == classes_of(self.mix.current):
+                table.put_placement_costs(
+                    {s: p for s, p in placement_costs.items() if s in class_ids}, classes
+                )
             self._forget_oldest()
 
     def _table(self, request: GpuRequest) -> Table:
@@ -216,8 +226,8 @@ class AnswerCache:
     def _forget_oldest(self) -> None:
         """Forget the requests asked longest ago where there is too much; one stays."""
         while len(self._tables) > 1 and (
-            len(self._tables) > REMEMBERED_REQUESTS
-            or self._answers > REMEMBERED_ANSWERS
+            len(self._tables) > CACHED_REQUESTS
+            or self._answers > CACHED_ANSWERS
             or self._bytes > REQUESTS_BYTES
         ):
             request, oldest = self._tables.popitem(last=False)
@@ -226,19 +236,21 @@ class AnswerCache:
 
     # Places, by state and in whole domains.
 
-    def places(self, question: PlaceCount, state: State) -> int | None:
+    def pod_capacity(self, question: CapacityQuery, class_id: ClassId) -> int | None:
         """The places in a state, None where they are not remembered.
 
         Numbers of states are given once, so what is no longer asked does no harm.
         """
-        return self._places.get((state, question.request, question.most, frozenset(question.kept)))
+        return self._pod_capacities.get(
+            (class_id, question.request, question.most, frozenset(question.reserved))
+        )
 
-    def remember_places(self, question: PlaceCount, state: State, places: int) -> None:
+    def put_pod_capacity(self, question: CapacityQuery, class_id: ClassId, capacity: int) -> None:
         """Remember it while some node is in that state."""
         with self._lock:
-            if state in self._classes:
-                key = (state, question.request, question.most, frozenset(question.kept))
-                self._places.put(key, places)
+            if class_id in self._classes:
+                key = (class_id, question.request, question.most, frozenset(question.reserved))
+                self._pod_capacities.put(key, capacity)
 
     def changed(self, domains: Callable[[str], Iterable[str | None]]) -> None:
         """A node has changed. ``domains`` gives those of a kind that it is in, or was."""
@@ -248,28 +260,28 @@ class AnswerCache:
 
     def sums(
         self,
-        question: PlaceCount | str,
+        question: CapacityQuery | str,
         kind: str,
         domains: Iterable[str],
         of: Mapping[str, str],
-        moment: int,
+        generation: int,
     ) -> Sums:
         """What is remembered of the nodes of these domains together, as they were at a moment.
         ``of`` is the domain of each node then."""
         with self._lock:
-            since = self._classes.counted_otherwise_since(moment)
+            since = self._classes.counted_otherwise_since(generation)
             if since is None:
                 return {}
             known, changed = self._sums_of(question, kind), {of.get(name) for name in since}
             return {each: known[each] for each in domains if each in known and each not in changed}
 
-    def remember_sums(
+    def put_sums(
         self,
-        question: PlaceCount | str,
+        question: CapacityQuery | str,
         kind: str,
         sums: Sums,
         nodes: Mapping[str, Collection[str]],
-        moment: int,
+        generation: int,
     ) -> None:
         """Remember what was summed up at a moment, until a node of the domain changes.
 
@@ -278,19 +290,19 @@ class AnswerCache:
         """
         with self._lock:
             known = self._sums_of(question, kind)
-            since = self._classes.counted_otherwise_since(moment)
+            since = self._classes.counted_otherwise_since(generation)
             for domain, total in sums.items() if since is not None else ():
                 if not since or since.isdisjoint(nodes[domain]):
                     known[domain] = total
 
-    def _sums_of(self, question: PlaceCount | str, kind: str) -> Sums:
+    def _sums_of(self, question: CapacityQuery | str, kind: str) -> Sums:
         """The sums for a question and a kind of domain, which count as asked now."""
         known = self._sums.get((question, kind))
         if known is None:
             known = self._sums[question, kind] = {}
             self._sums_bytes += _bytes_of(question)
             while len(self._sums) > 1 and (
-                len(self._sums) > REMEMBERED_REQUESTS or self._sums_bytes > REQUESTS_BYTES
+                len(self._sums) > CACHED_REQUESTS or self._sums_bytes > REQUESTS_BYTES
             ):
                 (oldest, _), _ = self._sums.popitem(last=False)
                 self._sums_bytes -= _bytes_of(oldest)
@@ -307,9 +319,9 @@ class AnswerCache:
         with self._lock:
             self._tables.clear()
             self._sums.clear()
-            self._places.clear()
+            self._pod_capacities.clear()
             self._answers = self._bytes = self._sums_bytes = 0
 
 
-def _bytes_of(question: PlaceCount | str) -> int:
-    return question.shared_bytes if isinstance(question, PlaceCount) else len(question)
+def _bytes_of(question: CapacityQuery | str) -> int:
+    return question.shared_bytes if isinstance(question, CapacityQuery) else len(question)

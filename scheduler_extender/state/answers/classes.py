@@ -1,10 +1,10 @@
 """Equivalence classes of nodes: nodes of one class answer every request alike.
 
-A *state* is the number of a class, for all that a node's answers over one resource depend on
-(:meth:`.NodeFacts.key`). So a request over thousands of nodes costs one evaluation for each
-distinct state and a look-up for each node. A state is forgotten when no node is in it any more.
+A *class id* is the number of a class, for all that a node's answers over one resource depend on
+(:meth:`.NodeInfo.key`). So a request over thousands of nodes costs one evaluation for each
+class and a look-up for each node. A class is forgotten when no node is in it any more.
 
-Each question is about one *moment*, a number that grows with every change of a node.
+Each question is about one *generation*, a number that grows with every change of a node.
 """
 
 import threading
@@ -12,9 +12,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import islice
 
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 
-State = int
+ClassId = int
 
 MOST_RESOURCES = 48
 """Resources over which states are known: NVIDIA's names of MIG instances in one cluster."""
@@ -27,89 +27,91 @@ class EquivalenceClasses:
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
-        self._of = dict[str, dict[str, State]]()  # by resource and node
-        self._numbers = dict[Hashable, State]()
-        self._keys = dict[State, Hashable]()
-        self._nodes_in = Counter[State]()
+        self._of = dict[str, dict[str, ClassId]]()  # by resource and node
+        self._numbers = dict[Hashable, ClassId]()
+        self._keys = dict[ClassId, Hashable]()
+        self._nodes_in = Counter[ClassId]()
         self._last = 0
         self._changes = deque[str](maxlen=CHANGES_KEPT)
         self._counted_anew = 0  # the last moment at which a node began to count in other sums
-        self.moment = 0
-        self.on_empty = list[Callable[[State], None]]()  # no node is in a state any more
+        self.generation = 0
+        self.on_empty = list[Callable[[ClassId], None]]()  # no node is in a state any more
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __contains__(self, state: State) -> bool:
+    def __contains__(self, class_id: ClassId) -> bool:
         """Whether some node is in this state."""
-        return state in self._keys
+        return class_id in self._keys
 
     # What has changed.
 
     def changed(self, name: str, *, answers: bool, counts_otherwise: bool) -> None:
         """A node has changed, or is gone. Its ``answers`` may be others now, or it
         ``counts_otherwise``: it is in other domains, or cordoned or not."""
-        self.moment += 1
+        self.generation += 1
         if counts_otherwise:
-            self._counted_anew = self.moment
+            self._counted_anew = self.generation
         self._changes.append(name)
-        for states in self._of.values() if answers else ():
-            state = states.pop(name, None)
-            if state is not None:
-                self._leave(state)
+        for class_ids in self._of.values() if answers else ():
+            class_id = class_ids.pop(name, None)
+            if class_id is not None:
+                self._leave(class_id)
 
-    def unchanged(self, names: Collection[str], moment: int) -> bool:
+    def unchanged(self, names: Collection[str], generation: int) -> bool:
         """Whether none of these nodes has changed since that moment."""
         with self._lock:
-            since = self._changed_since(moment)
+            since = self._changed_since(generation)
             return since is not None and since.isdisjoint(names)
 
-    def counted_otherwise_since(self, moment: int) -> set[str] | None:
+    def counted_otherwise_since(self, generation: int) -> set[str] | None:
         """The nodes of which a sum may have changed since that moment. None where any may: that is
         too long ago, or a node has begun to count in other sums. The lock is held."""
-        return self._changed_since(moment) if moment >= self._counted_anew else None
+        return self._changed_since(generation) if generation >= self._counted_anew else None
 
-    def _changed_since(self, moment: int) -> set[str] | None:
+    def _changed_since(self, generation: int) -> set[str] | None:
         """The nodes that have changed since; None where that is too long ago to be told."""
-        count = self.moment - moment
+        count = self.generation - generation
         if count > len(self._changes):
             return None
         return set(islice(reversed(self._changes), count)) if count else set()
 
     # The states of nodes.
 
-    def states(
-        self, resource: str, names: Sequence[str], moment: int, others: Collection[str]
-    ) -> list[State | None]:
+    def class_ids(
+        self, resource: str, names: Sequence[str], generation: int, others: Collection[str]
+    ) -> list[ClassId | None]:
         """The states in which nodes were at a moment; None where that has to be found, as for the
         ``others``."""
         with self._lock:
             # What is done for each of thousands of nodes is done inside of map and its like.
-            states: list[State | None] = list(map(self._over(resource).get, names))
-            since = self._changed_since(moment)
+            class_ids: list[ClassId | None] = list(map(self._over(resource).get, names))
+            since = self._changed_since(generation)
         if since is None:
             return [None] * len(names)
         if since or others:
             since.update(others)
-            states = [None if name in since else s for name, s in zip(names, states, strict=True)]
-        return states
+            class_ids = [
+                None if name in since else s for name, s in zip(names, class_ids, strict=True)
+            ]
+        return class_ids
 
-    def enter(self, facts: NodeFacts, resource: str, moment: int | None) -> State | None:
+    def enter(self, info: NodeInfo, resource: str, generation: int | None) -> ClassId | None:
         """The state of a node with these facts, which were its own at a moment.
 
         None where no node is in it: the facts are former ones, or, without a moment, made up.
         Raises whatever a fault of ours about the node raises.
         """
-        key = facts.key(resource)  # worked out with no lock held
+        key = info.key(resource)  # worked out with no lock held
         with self._lock:
-            if moment is None or not self.unchanged((facts.name,), moment):
+            if generation is None or not self.unchanged((info.name,), generation):
                 return self._numbers.get(key)
-            states = self._over(resource)
-            if facts.name not in states:
-                states[facts.name] = self._enter(key)
-            return states[facts.name]
+            class_ids = self._over(resource)
+            if info.name not in class_ids:
+                class_ids[info.name] = self._enter(key)
+            return class_ids[info.name]
 
-    def _over(self, resource: str) -> dict[str, State]:
+    def _over(self, resource: str) -> dict[str, ClassId]:
         """The states of nodes over one resource; of too many the one asked about longest ago goes.
 
         Names of MIG instances are anybody's to choose.
@@ -118,26 +120,26 @@ class EquivalenceClasses:
         if known is None:
             known = {}
             while len(self._of) >= MOST_RESOURCES:
-                for state in self._of.pop(next(iter(self._of))).values():
-                    self._leave(state)
+                for class_id in self._of.pop(next(iter(self._of))).values():
+                    self._leave(class_id)
         self._of[resource] = known
         return known
 
-    def _enter(self, key: Hashable) -> State:
+    def _enter(self, key: Hashable) -> ClassId:
         """The number of a state that one more node is in."""
-        state = self._numbers.get(key)
-        if state is None:
+        class_id = self._numbers.get(key)
+        if class_id is None:
             self._last += 1
-            state = self._numbers[key] = self._last
-            self._keys[state] = key
-        self._nodes_in[state] += 1
-        return state
+            class_id = self._numbers[key] = self._last
+            self._keys[class_id] = key
+        self._nodes_in[class_id] += 1
+        return class_id
 
-    def _leave(self, state: State) -> None:
+    def _leave(self, class_id: ClassId) -> None:
         """One node less is in this state."""
-        self._nodes_in[state] -= 1
-        if self._nodes_in[state]:
+        self._nodes_in[class_id] -= 1
+        if self._nodes_in[class_id]:
             return
-        del self._nodes_in[state], self._numbers[self._keys.pop(state)]
+        del self._nodes_in[class_id], self._numbers[self._keys.pop(class_id)]
         for forget in self.on_empty:
-            forget(state)
+            forget(class_id)

@@ -11,7 +11,6 @@ from math import inf
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.answers.decision import Refusals, Settings
-from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.history import (
     Backoff,
     Refused,
@@ -19,6 +18,7 @@ from scheduler_extender.state.node.history import (
     with_refusal,
     without,
 )
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.refusal import Refusal
 from topology.core.placement import Rejection, assess
@@ -57,7 +57,7 @@ class NodeRefusal:
 
 
 def refusal_by(
-    before: NodeFacts, after: NodeFacts, pod: PodRecord, refusal: Refusal, settings: Settings
+    before: NodeInfo, after: NodeInfo, pod: PodRecord, refusal: Refusal, settings: Settings
 ) -> NodeRefusal:
     """What is told of a refusal. ``before`` are the node's facts until it was seen."""
     in_a_row, pause = 0, 0.0
@@ -70,9 +70,9 @@ def refusal_by(
     return NodeRefusal(before.name, pod, refusal, in_a_row, pause, foreseen)
 
 
-def _counting(facts: NodeFacts, pod: PodRecord) -> tuple[Backoff | None, ...]:
+def _counting(info: NodeInfo, pod: PodRecord) -> tuple[Backoff | None, ...]:
     """The back-offs that a refusal of the pod may make longer: the node's, and that of its kind."""
-    backoffs = facts.history.backoffs.get(resource_of(pod))
+    backoffs = info.history.backoffs.get(resource_of(pod))
     if backoffs is None or not isinstance(pod.request, GpuRequest):
         return (None, None)
     return (backoffs.of_node, backoffs.of_kind.get(kind_of(pod.request)))
@@ -90,44 +90,44 @@ def _begun(before: tuple[Backoff | None, ...], after: tuple[Backoff | None, ...]
     )
 
 
-def _foreseen(before: NodeFacts, pod: PodRecord) -> tuple[str, ...]:
+def _foreseen(before: NodeInfo, pod: PodRecord) -> tuple[str, ...]:
     """The hazards of the pod on the node that an evaluation just before would have named."""
     if isinstance(pod.request, Malformed):
         return ()
-    facts, request = before.without(frozenset({pod.uid})), pod.request.alone
-    offer = facts.offer(request.resource)
-    if isinstance(offer, Rejection) or facts.pods.too_many_departed:
+    info, request = before.without(frozenset({pod.uid})), pod.request.alone
+    offer = info.offer(request.resource)
+    if isinstance(offer, Rejection) or info.pods.too_many_terminated:
         return ()
     return tuple(sorted(assess(offer.kubelet, offer.available_to(request), request).hazards))
 
 
 def with_pod_refused(
-    facts: NodeFacts, pod: PodRecord, at: float, now: float, *, first_seen: bool
-) -> NodeFacts:
+    info: NodeInfo, pod: PodRecord, at: float, now: float, *, first_seen: bool
+) -> NodeInfo:
     """The kubelet has refused a pod; ``at`` and ``now`` are on the cluster's clock."""
-    request, history = pod.request, facts.history
+    request, history = pod.request, info.history
     if pod.refusal is None or not pod.refusal.of_the_node or not isinstance(request, GpuRequest):
-        return facts
+        return info
     resource, kind, counts_for_node = request.resource, kind_of(request), True
     admitted = history.admitted_over(resource)
     if first_seen and pod.started is not None:
         if pod.started <= max(history.resumed, admitted.get(kind, -inf)):
-            return facts
+            return info
         counts_for_node = pod.started > max(admitted.values(), default=-inf)
     reason = pod.refusal.reason
     refused = Refused(at, pod.started, reason, kind, counts_for_node=counts_for_node)
-    after = with_refusal(history.backoffs.get(resource), refused, facts.pods.here, now)
-    history = history.unproven(facts.pods.here).with_backoffs(resource, after)
-    return replace(facts, history=history)
+    after = with_refusal(history.backoffs.get(resource), refused, info.pods.here, now)
+    history = history.unproven(info.pods.here).with_backoffs(resource, after)
+    return replace(info, history=history)
 
 
 def with_pod_admitted(
-    facts: NodeFacts, pod: PodRecord, now: float, *, first_seen: bool = False
-) -> NodeFacts:
+    info: NodeInfo, pod: PodRecord, now: float, *, first_seen: bool = False
+) -> NodeInfo:
     """The kubelet has admitted a pod: back-offs begin anew after it."""
-    request, history = pod.request, facts.history
+    request, history = pod.request, info.history
     if not isinstance(request, GpuRequest):
-        return facts
+        return info
     resource, kind = request.resource, kind_of(request)
     backoffs = left = history.backoffs.get(resource)
     if backoffs is not None and not first_seen:
@@ -138,29 +138,29 @@ def with_pod_admitted(
     if not first_seen:
         history = history.with_proven(pod.uid, kind)
     history = history.with_backoffs(resource, left).with_admitted(resource, kind, pod.started)
-    return facts if history is facts.history else replace(facts, history=history)
+    return info if history is info.history else replace(info, history=history)
 
 
-def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
+def with_resumed(info: NodeInfo, resumed: float, now: float) -> NodeInfo:
     """An operator has forgiven all refusals up to ``resumed``, in seconds since 1970.
 
     If we have seen the node before, the operator has just done so: then all refusals are forgiven,
     whatever the clocks say. So any other time than the last one counts, even an earlier one: the
     operator's clock may have been ahead the last time.
     """
-    history = facts.history
+    history = info.history
     if not resumed or resumed == history.resumed:
-        return facts
+        return info
     for resource, backoffs in history.backoffs.items():
-        left = None if facts.node_object.exists else without(backoffs, None, now, resumed)
+        left = None if info.node_object.exists else without(backoffs, None, now, resumed)
         history = history.with_backoffs(resource, left)
-    return replace(facts, history=replace(history, resumed=resumed))
+    return replace(info, history=replace(history, resumed=resumed))
 
 
-def with_pauses_ended(facts: NodeFacts, now: float) -> NodeFacts:
+def with_pauses_ended(info: NodeInfo, now: float) -> NodeInfo:
     """The facts at a later time: pauses may have ended."""
-    known = facts.history.backoffs
+    known = info.history.backoffs
     backoffs = {resource: each.at(now) for resource, each in known.items()}
     if all(backoffs[resource] is known[resource] for resource in backoffs):
-        return facts
-    return replace(facts, history=replace(facts.history, backoffs=backoffs))
+        return info
+    return replace(info, history=replace(info.history, backoffs=backoffs))

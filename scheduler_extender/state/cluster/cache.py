@@ -17,29 +17,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
-from scheduler_extender.membership import NVLINK_DOMAIN
+from scheduler_extender.groupreference import NVLINK_DOMAIN
 from scheduler_extender.state.answers import refusing
 from scheduler_extender.state.answers.answercache import AnswerCache
 from scheduler_extender.state.answers.classes import EquivalenceClasses
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.answers.tallies import Faults, Tallies
-from scheduler_extender.state.cluster.freshness import UNREADY_AFTER, Due, Watch, blind
-from scheduler_extender.state.cluster.lately import LatelySent
+from scheduler_extender.state.cluster.freshness import UNREADY_AFTER, Due, Watch, stale_watches
 from scheduler_extender.state.cluster.nodes import Nodes
 from scheduler_extender.state.cluster.pods import Pods
-from scheduler_extender.state.cluster.snapshot import LastGroupPlaces, Snapshot
+from scheduler_extender.state.cluster.recentsends import RecentSends
+from scheduler_extender.state.cluster.snapshot import LastGroupReservations, Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.gangdomains import GangDomains
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node import transitions
-from scheduler_extender.state.node.facts import Foresees, NodeFacts, nobody_foresees
+from scheduler_extender.state.node.nodeinfo import Foresees, NodeInfo, nobody_foresees
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.node.verification import Surprise, verify
+from scheduler_extender.state.node.verification import Misprediction, verify
+from scheduler_extender.state.pods.attributes import Others, nobody_knows
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
 from scheduler_extender.state.pods.reservation import Reservation
-from scheduler_extender.state.pods.standing import Others, nobody_knows
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
@@ -74,9 +74,9 @@ class Cache:
         self._reservations_end = Due[PodUid]()  # pods by the time of day at which their places end
         self.classes = EquivalenceClasses(self.lock)
         self.answers = AnswerCache(self.lock, self.classes)
-        self._group_places = LastGroupPlaces(self.lock, self.classes)
+        self._group_reservations = LastGroupReservations(self.lock, self.classes)
         self._gangs = GangDomains()
-        self.lately = LatelySent()
+        self.recent_sends = RecentSends()
         self._node_objects = False  # Node objects are watched
         self._racks_wanted = False  # a pod has asked for its group to share an NVLink domain
         # Grows whenever what people are shown may have changed: a node, or a pod. Read it without
@@ -87,7 +87,7 @@ class Cache:
         self.on_change: list[Callable[[NodeName], None]] = []
         # Called by the thread that tells us a report that shows what was not foreseen, or a pod
         # that a kubelet has refused and we had seen before. They should not be kept waiting.
-        self.on_surprise: list[Callable[[Surprise], None]] = []
+        self.on_misprediction: list[Callable[[Misprediction], None]] = []
         self.on_refusal: list[Callable[[NodeRefusal], None]] = []
 
     def snapshot(self) -> Snapshot:
@@ -101,21 +101,21 @@ class Cache:
                 self.faults,
                 self.classes,
                 self.answers,
-                self._group_places,
+                self._group_reservations,
                 self._gangs,
-                self.lately,
-                nodes.facts.copied(),
+                self.recent_sends,
+                nodes.infos.copied(),
                 pods.waiting.copied(),
-                pods.in_flight.copied(),
+                pods.assumed.copied(),
                 pods.nominated.copied(),
-                nodes.places.copied(),
+                nodes.reservations.copied(),
                 self.groups.seen(),
                 nodes.kinds,
                 nodes.label_keys,
-                self.classes.moment,
+                self.classes.generation,
                 nodes.moves,
                 self.answers.mix.current,
-                self.blind(),
+                self.is_stale(),
                 self._racks_wanted,
                 self.today(),
                 self.budgets,
@@ -125,7 +125,7 @@ class Cache:
 
     # What is known now, piece by piece.
 
-    def facts(self, name: NodeName) -> NodeFacts:
+    def node_info(self, name: NodeName) -> NodeInfo:
         """What is known of a node now; empty where nobody told us of it."""
         with self.lock:
             self.expire()
@@ -139,28 +139,28 @@ class Cache:
     def has_node(self, name: NodeName) -> bool:
         """Whether the node exists, as far as we know: where Node objects are watched, one does."""
         with self.lock:
-            facts = self.nodes.facts.get(name)
-            return facts is not None and (facts.node_object.exists or not self._node_objects)
+            info = self.nodes.infos.get(name)
+            return info is not None and (info.node_object.exists or not self._node_objects)
 
-    def blind(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether a watch has told us nothing for so long that our picture may be wrong."""
-        return bool(blind(self.watches(), self.clock()))
+        return bool(stale_watches(self.watches(), self.clock()))
 
     def unready(self) -> tuple[str, ...]:
-        """The watches that have been blind for too long to go on answering."""
-        return blind(self.watches(), self.clock(), UNREADY_AFTER)
+        """The watches that have been stale for too long to go on answering."""
+        return stale_watches(self.watches(), self.clock(), UNREADY_AFTER)
 
     def forget_answers(self) -> None:
         """Forget every remembered answer; the next ones are worked out anew."""
         with self.lock:
             self.answers.clear()
-            self._group_places.clear()
+            self._group_reservations.clear()
 
     def tell_of_all_nodes(self) -> None:
         """Tell the listeners of every node: any of them may be news, as after a time in which a
-        watch was blind."""
+        watch was stale."""
         with self.lock:
-            self.tell_of(self.nodes.facts)
+            self.tell_of(self.nodes.infos)
 
     def tell_of(self, names: Iterable[NodeName]) -> None:
         """Tell the listeners that what these nodes can offer may have changed."""
@@ -175,14 +175,14 @@ class Cache:
         now = self.clock()
         with self.lock:
             for name in self.nodes.stale.take(now):
-                if (facts := self.nodes.get(name)).report is not None:
-                    self._put(transitions.with_stale_report(facts))
+                if (info := self.nodes.get(name)).report is not None:
+                    self._put(transitions.with_stale_report(info))
             for name in self.nodes.pausing.take(now):
                 before = self.nodes.get(name)
-                facts = refusing.with_pauses_ended(before, now)
-                if facts is not before:
-                    self._put(facts)
-                self.nodes.note_pauses(facts)
+                info = refusing.with_pauses_ended(before, now)
+                if info is not before:
+                    self._put(info)
+                self.nodes.note_pauses(info)
             for uid in self._reservations_end.take(self.today()):
                 pod = self.pods.get(uid)
                 if pod is not None and pod.reservation is not None:
@@ -228,8 +228,8 @@ class Cache:
             moved = (
                 after.history.backoffs is not before.history.backoffs
                 or after.history.admitted is not before.history.admitted
-                or after.pods.leaving.keys() != before.pods.leaving.keys()
-                or after.pods.departed.keys() != before.pods.departed.keys()
+                or after.pods.unconfirmed.keys() != before.pods.unconfirmed.keys()
+                or after.pods.terminated.keys() != before.pods.terminated.keys()
             )
             changed = (news and not heartbeat) or moved
             self._put(after, changed=changed)
@@ -240,20 +240,20 @@ class Cache:
 
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
-        facts = self.facts(name)
-        if facts.topology is None:
+        info = self.node_info(name)
+        if info.topology is None:
             return False
-        self.put_record(facts.topology, report, uid=facts.record.uid)
+        self.put_record(info.topology, report, uid=info.record.uid)
         return True
 
-    def _with_shown(self, before: NodeFacts, after: NodeFacts) -> NodeFacts:
+    def _with_shown(self, before: NodeInfo, after: NodeInfo) -> NodeInfo:
         """Pods that a report shows for the first time have been admitted.
 
         The first report that we see of a node tells nothing of when, nor does one of a pod that has
         ended meanwhile.
         """
         if after.history.backoffs and before.report is not None:
-            for uid in after.pods.reported - before.pods.reported:
+            for uid in after.pods.acknowledged - before.pods.acknowledged:
                 pod = after.pods.bound.get(uid)
                 if pod is not None and not pod.ended:
                     after = refusing.with_pod_admitted(after, pod, self.clock())
@@ -262,24 +262,24 @@ class Cache:
     def put_problem(self, name: NodeName, problem: str) -> None:
         """Note that a node's record cannot be used, and why."""
         with self.lock:
-            facts = self.nodes.get(name)
-            if facts.record.problem != problem:
+            info = self.nodes.get(name)
+            if info.record.problem != problem:
                 self.nodes.stale.drop(name)
-                self._put(transitions.without_record(facts, problem))
+                self._put(transitions.without_record(info, problem))
 
     def drop_record(self, name: NodeName) -> None:
         """Forget a node's record; its pods stay."""
         with self.lock:
-            facts = self.nodes.facts.get(name)
-            if facts is not None:
+            info = self.nodes.infos.get(name)
+            if info is not None:
                 self.nodes.stale.drop(name)
-                self._put(transitions.without_record(facts))
+                self._put(transitions.without_record(info))
 
     def keep_records(self, names: set[NodeName]) -> None:
         """Forget the record of every node that a complete list did not name."""
         with self.lock:
-            for name, facts in list(self.nodes.facts.items()):
-                if name not in names and (facts.topology or facts.record.problem):
+            for name, info in list(self.nodes.infos.items()):
+                if name not in names and (info.topology or info.record.problem):
                     self.drop_record(name)
 
     def put_node(self, name: NodeName, node_object: NodeObject, resumed: float = 0.0) -> None:
@@ -290,17 +290,17 @@ class Cache:
         with self.lock:
             self._node_objects = True
             before = self.nodes.get(name)
-            facts = refusing.with_resumed(before, resumed, self.clock())
+            info = refusing.with_resumed(before, resumed, self.clock())
             known = before.node_object
-            changed = known.dra_only != node_object.dra_only or facts.history is not before.history
+            changed = known.dra_only != node_object.dra_only or info.history is not before.history
             changed |= known.maintained != node_object.maintained
             labels = known.labels if known.labels == node_object.labels else node_object.labels
-            facts = replace(facts, node_object=replace(node_object, exists=True, labels=labels))
+            info = replace(info, node_object=replace(node_object, exists=True, labels=labels))
             other_amounts = node_object.allocatable != known.allocatable
-            if other_amounts and _gives_out_others(before, facts):
-                facts, changed = facts.unproven(), True
-            self._put(facts, changed=changed)
-            self.nodes.note_pauses(facts)
+            if other_amounts and _gives_out_others(before, info):
+                info, changed = info.unproven(), True
+            self._put(info, changed=changed)
+            self.nodes.note_pauses(info)
 
     def put_labels(self, name: NodeName, node_object: NodeObject) -> None:
         """Take what is told of a known node where Node objects are not watched.
@@ -309,7 +309,7 @@ class Cache:
         sent there.
         """
         with self.lock:
-            before = self.nodes.facts.get(name)
+            before = self.nodes.infos.get(name)
             if before is not None:
                 known = before.node_object
                 exists = node_object.exists or known.exists
@@ -320,16 +320,16 @@ class Cache:
     def drop_node(self, name: NodeName) -> None:
         """Note that a Node object is gone; its record and pods go by themselves."""
         with self.lock:
-            facts = self.nodes.facts.get(name)
-            if facts is not None:
-                self._put(transitions.without_node_object(facts))
+            info = self.nodes.infos.get(name)
+            if info is not None:
+                self._put(transitions.without_node_object(info))
 
     def keep_nodes(self, names: set[NodeName]) -> None:
         """Note as gone every Node object that a complete list did not name."""
         with self.lock:
             self._node_objects = True
-            for name, facts in list(self.nodes.facts.items()):
-                if facts.node_object.exists and name not in names:
+            for name, info in list(self.nodes.infos.items()):
+                if info.node_object.exists and name not in names:
                     self.drop_node(name)
 
     # Pods.
@@ -347,7 +347,7 @@ class Cache:
         with self.lock:
             earlier = self.pods.get(pod.uid)
             if pod.node is not None:
-                if pod.uid in self.nodes.get(pod.node).pods.leaving:
+                if pod.uid in self.nodes.get(pod.node).pods.unconfirmed:
                     return  # a UID is given once: the settler has read what the watch shows late
                 pod = with_promise_of(pod, earlier, self.assumed(pod.uid))
             self._take_pod(pod, earlier, listed=listed)
@@ -375,7 +375,7 @@ class Cache:
             self.nodes.note_pauses(after)
         return refused
 
-    def _tell_refusal(self, before: NodeFacts, after: NodeFacts, pod: PodRecord) -> None:
+    def _tell_refusal(self, before: NodeInfo, after: NodeInfo, pod: PodRecord) -> None:
         """Tell of a refusal; a fault of ours here costs nobody the pod."""
         try:
             if pod.refusal is not None:
@@ -399,13 +399,13 @@ class Cache:
             self._reservations_end.put(pod.uid, pod.reservation.until)
         for name in concerned:
             self._reserve(name)
-        if pod.membership is not None:
-            self._racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
+        if pod.group_ref is not None:
+            self._racks_wanted |= pod.group_ref.domain == NVLINK_DOMAIN
         request = pod.request
         if earlier is None and isinstance(request, GpuRequest) and request.effective_count:
             self.answers.mix.observe(request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
-            self._put(transitions.note_departure(self.nodes.get(pod.node), pod), changed=False)
+            self._put(transitions.note_terminated(self.nodes.get(pod.node), pod), changed=False)
         if earlier is not None and earlier.node is not None and earlier.node != pod.node:
             self._put(transitions.without_pod(self.nodes.get(earlier.node), pod.uid))
         if pod.node is not None:
@@ -422,7 +422,7 @@ class Cache:
             self._drop_known_pod(uid, self.pods.get(uid), version)
             self.confirm(uid)
 
-    def drop_in_flight(self, uid: PodUid, version: int) -> None:
+    def drop_assumed(self, uid: PodUid, version: int) -> None:
         """End a bind in flight whose pod is gone, as of this resourceVersion.
 
         Nobody saw whether it was bound before. Its kubelet may hold its devices, as in
@@ -454,35 +454,35 @@ class Cache:
         if pod is None or pod.node is None:
             if pod is not None and pod.gang is not None:
                 # It may have held up its siblings, who are asked about all nodes whichever changes.
-                self.tell_of(list(self.nodes.facts)[:1])
+                self.tell_of(list(self.nodes.infos)[:1])
             return
-        facts = self.nodes.get(pod.node)
-        report = facts.report
+        info = self.nodes.get(pod.node)
+        report = info.report
         shown = report is not None and any(a.pod_uid == uid for a in report.allocations)
         if pod.ended and not shown:
-            facts = transitions.without_pod(facts, uid)
-        elif version is None or not facts.record.boot_id:
+            info = transitions.without_pod(info, uid)
+        elif version is None or not info.record.boot_id:
             # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.
-            facts = transitions.note_departure(transitions.without_pod(facts, uid), pod)
+            info = transitions.note_terminated(transitions.without_pod(info, uid), pod)
         else:
-            facts = transitions.with_leaving(facts, pod, version)
-        self._put(facts)
+            info = transitions.with_unconfirmed(info, pod, version)
+        self._put(info)
 
-    def _verify(self, before: NodeFacts, after: NodeFacts) -> None:
+    def _verify(self, before: NodeInfo, after: NodeInfo) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
         try:
             verified = verify(before, after)
             self.tallies.keep(verified.kept)
-            for surprise in verified.surprises:
-                for listener in self.on_surprise:
-                    listener(surprise)
+            for misprediction in verified.mispredictions:
+                for listener in self.on_misprediction:
+                    listener(misprediction)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.faults.note(before.name, error)
 
     # Assumed pods: their bind is being written, or may have been.
 
     def assume(
-        self, name: NodeName, pod: PodRecord, *, seen: NodeFacts | None = None
+        self, name: NodeName, pod: PodRecord, *, seen: NodeInfo | None = None
     ) -> PodRecord | None:
         """Count a pod as bound to a node before the API server knows: its bind is in flight.
 
@@ -492,13 +492,13 @@ class Cache:
         """
         with self.lock:
             self.expire()
-            facts = self.nodes.get(name)
-            if seen is not None and facts is not seen:
+            info = self.nodes.get(name)
+            if seen is not None and info is not seen:
                 resource = resource_of(pod)
-                if facts.key(resource) != seen.key(resource):
+                if info.key(resource) != seen.key(resource):
                     return None
-                gone = frozenset({pod.uid} & facts.pods.in_flight.keys())
-                if gone and facts.without(gone).key(resource) != seen.without(gone).key(resource):
+                gone = frozenset({pod.uid} & info.pods.assumed.keys())
+                if gone and info.without(gone).key(resource) != seen.without(gone).key(resource):
                     return None
             ours = replace(pod, node=name)
             self._assume(ours)
@@ -521,30 +521,30 @@ class Cache:
     def confirm(self, uid: PodUid) -> None:
         """A pod is assumed no more: its source has it bound, or its bind was not written."""
         with self.lock:
-            pod = self.pods.in_flight.drop(uid)
+            pod = self.pods.assumed.drop(uid)
             if pod is not None and pod.node is not None:
                 self._reserve(pod.node)
 
     def assumed(self, uid: PodUid) -> PodRecord | None:
         """An assumed pod, as our bind will have it."""
         with self.lock:
-            return self.pods.in_flight.get(uid)
+            return self.pods.assumed.get(uid)
 
     def _assume(self, pod: PodRecord) -> None:
         assert pod.node is not None  # noqa: S101 (each is assumed for a node)
-        self.pods.in_flight.put(pod.uid, pod)
+        self.pods.assumed.put(pod.uid, pod)
         self._reserve(pod.node)
 
     # One node's facts, and what follows from them.
 
-    def _put(self, facts: NodeFacts, *, changed: bool = True) -> None:
+    def _put(self, info: NodeInfo, *, changed: bool = True) -> None:
         """A node's facts are these now; ``changed`` says that its answers may be others."""
-        name = facts.name
-        before, counts_otherwise = self.nodes.put(facts)
+        name = info.name
+        before, counts_otherwise = self.nodes.put(info)
         if changed or counts_otherwise:
 
             def domains(kind: str) -> Iterable[str | None]:
-                return (domain_of(each, kind) for each in (before, facts) if each is not None)
+                return (domain_of(each, kind) for each in (before, info) if each is not None)
 
             self.classes.changed(name, answers=changed, counts_otherwise=counts_otherwise)
             self.answers.changed(domains)
@@ -552,10 +552,10 @@ class Cache:
         self.version += changed
         # Nobody is nominated to a node of which nothing was known: else a place was reserved there.
         changes = set[NodeName]()
-        if before is None or not facts.has_objects_of(before):
-            if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
+        if before is None or not info.has_objects_of(before):
+            if before and _what_decides_nominees(before) != _what_decides_nominees(info):
                 changes.add(name)
-            claimed = _claimed(facts)
+            claimed = _claimed(info)
             for uid in claimed ^ (_claimed(before) if before else frozenset()):
                 changes.update(self.pods.claim(uid, name, ends=uid not in claimed))
         for each in changes:
@@ -568,24 +568,24 @@ class Cache:
         chosen them, and before the pod's claim says which. So all that it has nominated are on
         their way, as if their binds were in flight, and none is kept a place.
         """
-        facts = self.nodes.get(name)
-        nominees, coming = self._nominees(facts), dict[PodUid, PodRecord]()
-        if facts.allocates_before_bind:
+        info = self.nodes.get(name)
+        nominees, coming = self._nominees(info), dict[PodUid, PodRecord]()
+        if info.allocates_before_bind:
             coming, nominees = {pod.uid: replace(pod, node=name) for pod in nominees}, []
-        flying = {uid: pod for uid, pod in self.pods.in_flight.items() if pod.node == name}
-        before, now = facts.pods.in_flight, {**coming, **flying}
+        flying = {uid: pod for uid, pod in self.pods.assumed.items() if pod.node == name}
+        before, now = info.pods.assumed, {**coming, **flying}
         if before != now:
-            facts = replace(facts, pods=replace(facts.pods, in_flight=now)).without_old_departed()
-            self._put(facts)
+            info = replace(info, pods=replace(info.pods, assumed=now)).without_old_terminated()
+            self._put(info)
             for uid in before.keys() | now.keys():
                 if before.get(uid) != now.get(uid):
                     self._count_member(uid)
         pod = self._annotated(name)
         if pod is None and nominees:
-            first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
+            first = min(nominees, key=lambda pod: (-pod.attributes.priority, pod.uid))
             pod = replace(first, reservation=Reservation(name, inf))
-        if _place_of(pod) != _place_of(facts.reserved_for):
-            self._put(replace(facts, reserved_for=pod))
+        if _reservation_of(pod) != _reservation_of(info.reserved_for):
+            self._put(replace(info, reserved_for=pod))
 
     def _count_member(self, uid: PodUid) -> None:
         """A pod counts in its group where it is bound, its bind is in flight, or devices have been
@@ -593,9 +593,9 @@ class Cache:
         pod = self.pods.get(uid)
         if pod is None or pod.node is None:
             nominated = self.pods.nominated.get(uid)
-            to = nominated and nominated.standing.nominated
-            coming = to and self.nodes.get(to).pods.in_flight.get(uid)
-            pod = self.pods.in_flight.get(uid) or coming or pod
+            to = nominated and nominated.attributes.nominated
+            coming = to and self.nodes.get(to).pods.assumed.get(uid)
+            pod = self.pods.assumed.get(uid) or coming or pod
         if pod is not None and pod.node is not None:
             self.groups.put(pod)
             return
@@ -618,17 +618,17 @@ class Cache:
             default=None,
         )
 
-    def _nominees(self, facts: NodeFacts) -> list[PodRecord]:
+    def _nominees(self, info: NodeInfo) -> list[PodRecord]:
         """The pods that kube-scheduler has nominated to a node. Elsewhere than under DRA it keeps a
         number of GPUs, and not which ones, for the one of highest priority."""
         return [
             pod
-            for pod in self.pods.nominated_to.on(facts.name)
-            if not _is_not_scheduled(pod) and facts.is_open_to(pod)
+            for pod in self.pods.nominated_to.on(info.name)
+            if not _is_not_scheduled(pod) and info.is_open_to(pod)
         ]
 
 
-def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
+def _gives_out_others(before: NodeInfo, after: NodeInfo) -> bool:
     """Whether kube-scheduler gives out another number of some devices of ours than before, or of
     some resource that the record does not name."""
     if after.topology is None:
@@ -644,22 +644,22 @@ def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
 
 def _is_not_scheduled(pod: PodRecord) -> bool:
     """Whether kube-scheduler does not look at a pod: no pod is kept off a node for it."""
-    return pod.ended or pod.deleting or pod.gated
+    return pod.ended or pod.terminating or pod.gated
 
 
-def _what_decides_nominees(facts: NodeFacts) -> object:
+def _what_decides_nominees(info: NodeInfo) -> object:
     """All of a node that says which nominated pods may come to it, and what is kept for them."""
-    node = facts.node_object
+    node = info.node_object
     open_to = (node.exists, node.cordoned, node.labels, node.taints)
-    return (facts.serves_claims, facts.allocates_before_bind, *open_to)
+    return (info.serves_claims, info.allocates_before_bind, *open_to)
 
 
-def _claimed(facts: NodeFacts) -> frozenset[PodUid]:
+def _claimed(info: NodeInfo) -> frozenset[PodUid]:
     """The pods that have devices of a node by claims."""
-    shown = () if facts.report is None else facts.report.allocations
+    shown = () if info.report is None else info.report.allocations
     return frozenset(each.pod_uid for each in shown if each.claim)
 
 
-def _place_of(pod: PodRecord | None) -> object:
+def _reservation_of(pod: PodRecord | None) -> object:
     """All that a node's answers depend on of the pod for which a place is reserved there."""
     return pod and (pod.uid, pod.request, pod.reservation)

@@ -15,13 +15,13 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=str)
 
 SILENT_AFTER = 100.0
-"""Seconds without a word on an open watch until it counts as blind. A reflector gives a silent
+"""Seconds without a word on an open watch until it counts as stale. A reflector gives a silent
 watch up after 90 s and lists, so this is reached only where the list fails, too."""
 FAILING_AFTER = 15.0
-"""Seconds for which a watch cannot be opened again until it counts as blind: long enough for an API
+"""Seconds for which a watch cannot be opened again until it counts as stale: long enough for an API
 server to restart."""
 UNREADY_AFTER = 60.0
-"""For so many seconds more a blind extender goes on answering; then it says that it is not ready.
+"""For so many seconds more a stale extender goes on answering; then it says that it is not ready.
 """
 
 
@@ -47,8 +47,8 @@ class Watch:
         """Seconds since the last word; infinite before the first."""
         return float("inf") if self.heard_at is None else now - self.heard_at
 
-    def blind_for(self, now: float) -> float:
-        """For how many seconds the watch has been blind; below 0 it is not.
+    def stale_for(self, now: float) -> float:
+        """For how many seconds the watch has been stale; below 0 it is not.
 
         A watch that has been silent for long is no worse in the moment in which it breaks: it is
         opened again, or lists, at once.
@@ -59,9 +59,9 @@ class Watch:
         return max(silent, now - self.failing_since - FAILING_AFTER)
 
 
-def blind(watches: Iterable[Watch], now: float, seconds: float = 0.0) -> tuple[str, ...]:
-    """The names of the watches that have been blind for so many seconds."""
-    return tuple(watch.name for watch in watches if watch.blind_for(now) >= seconds)
+def stale_watches(watches: Iterable[Watch], now: float, seconds: float = 0.0) -> tuple[str, ...]:
+    """The names of the watches that have been stale for so many seconds."""
+    return tuple(watch.name for watch in watches if watch.stale_for(now) >= seconds)
 
 
 class Due(Generic[K]):

@@ -8,7 +8,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.freshness import Due
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
@@ -19,8 +19,10 @@ class Nodes:
 
     def __init__(self, settings: Settings) -> None:
         self._nobody = Occupants(complete=settings.all_pods_known)
-        self.facts = CopyOnWrite[NodeName, NodeFacts]()
-        self.places = CopyOnWrite[NodeName, PodRecord]()  # for whom a place is reserved on a node
+        self.infos = CopyOnWrite[NodeName, NodeInfo]()
+        self.reservations = CopyOnWrite[
+            NodeName, PodRecord
+        ]()  # for whom a place is reserved on a node
         self.kinds: dict[str, Domains] = {}
         """The kinds of domains that a pod has named, replaced by each move. A kind of which no node
         has a domain is none: pods can name any label, and only those that nodes have are listed."""
@@ -31,36 +33,36 @@ class Nodes:
         self.stale = Due[NodeName]()  # nodes by when they have not reported for too long
         self.pausing = Due[NodeName]()  # nodes by when their first pause ends
 
-    def get(self, name: NodeName) -> NodeFacts:
+    def get(self, name: NodeName) -> NodeInfo:
         """What is known of a node; empty where nobody told us of it."""
-        return self.facts.get(name) or NodeFacts(name, pods=self._nobody)
+        return self.infos.get(name) or NodeInfo(name, pods=self._nobody)
 
-    def put(self, facts: NodeFacts) -> tuple[NodeFacts | None, bool]:
+    def put(self, info: NodeInfo) -> tuple[NodeInfo | None, bool]:
         """A node's facts are these now. What they were, and whether the node counts otherwise in
         its domains: it is in others, or cordoned or not."""
-        name = facts.name
-        before = self.facts.get(name)
-        if facts.known:
-            self.facts.put(name, facts)
-        elif self.facts.drop(name) is not None:
+        name = info.name
+        before = self.infos.get(name)
+        if info.known:
+            self.infos.put(name, info)
+        elif self.infos.drop(name) is not None:
             self.stale.drop(name)
-        if facts.reserved_for is not None:
-            self.places.put(name, facts.reserved_for)
+        if info.reserved_for is not None:
+            self.reservations.put(name, info.reserved_for)
         else:
-            self.places.drop(name)
-        if before is not None and facts.known:
-            if facts.has_objects_of(before):
+            self.reservations.drop(name)
+        if before is not None and info.known:
+            if info.has_objects_of(before):
                 return before, False
-            if same_domains(before, facts):
-                return before, before.node_object.cordoned != facts.node_object.cordoned
-        if before is not None or facts.known:
-            self._moved(before, facts)
+            if same_domains(before, info):
+                return before, before.node_object.cordoned != info.node_object.cordoned
+        if before is not None or info.known:
+            self._moved(before, info)
         return before, True
 
-    def _moved(self, before: NodeFacts | None, facts: NodeFacts) -> None:
+    def _moved(self, before: NodeInfo | None, info: NodeInfo) -> None:
         """A node is in other domains, or has come, or is gone."""
         self.moves += 1
-        after = facts if facts.known else None
+        after = info if info.known else None
         if after is not None:
             self._labels.update(after.node_object.labels.keys())
         if before is not None:
@@ -71,7 +73,7 @@ class Nodes:
             former = None if before is None else domain_of(before, kind)
             now = None if after is None else domain_of(after, kind)
             if former != now:
-                domains = domains.with_move(facts.name, former, now)
+                domains = domains.with_move(info.name, former, now)
             if domains.nodes:
                 kinds[kind] = domains
         self.kinds = kinds
@@ -81,10 +83,10 @@ class Nodes:
         if self._stale_after is not None:
             self.stale.put(name, at + self._stale_after)
 
-    def note_pauses(self, facts: NodeFacts) -> None:
+    def note_pauses(self, info: NodeInfo) -> None:
         """Note when the first pause of a node ends (see :mod:`.node.history`)."""
-        ends = [end for backoffs in facts.history.backoffs.values() for end in backoffs.pauses]
+        ends = [end for backoffs in info.history.backoffs.values() for end in backoffs.pauses]
         if ends:
-            self.pausing.put(facts.name, min(ends))
+            self.pausing.put(info.name, min(ends))
         else:
-            self.pausing.drop(facts.name)
+            self.pausing.drop(info.name)

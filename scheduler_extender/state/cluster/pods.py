@@ -7,7 +7,7 @@ report which devices a pod holds::
                                 |   ^                   |   ^
                          assume |   | forget     assume |   | forget
                                 v   |                   v   |
-                               assumed (its bind is in flight)
+                               assumed (its bind is being written)
                                   |
                                   | the watch confirms it
                                   v           a report shows it
@@ -28,24 +28,21 @@ What a pod holds of its node's devices (:mod:`.node.ledger`):
 
 ============  ============================================================================
 pending       Nothing. Its annotation may reserve a place for it, as if it were nominated.
-nominated     A place, if it comes first of those nominated: the others count it as in
-              flight. Under DRA the first free devices, until its claim says which.
-assumed       So many devices, not known which: it is *unreported*. What it is promised
+nominated     A place, if it comes first of those nominated: the others count it as
+              assumed. Under DRA the first free devices, until its claim says which.
+assumed       So many devices, not known which: it is *unacknowledged*. What it is promised
               counts from here on.
 bound         The same.
 acknowledged  The devices that the report shows. What it does not show yet of its containers
-              is unreported. If it shows none any more: so many, not known which.
+              is unacknowledged. If it shows none any more: so many, not known which.
 terminating   What it held, and may let go of it at any moment.
 ended         What a report shows, as above; a succeeded pod nothing, as a rule.
 unconfirmed   Like one that is terminating.
 gone          Nothing.
 ============  ============================================================================
 
-In the code: assumed is ``in_flight``, acknowledged ``reported``, terminating ``deleting`` and
-``ending``, unconfirmed ``leaving``.
-
-Where a pod ends or goes that no report has shown, the other unreported pods may have been admitted
-beside it. The node remembers it as *departed* until they are reported.
+Where a pod ends or goes that no report has shown, the other unacknowledged pods may have been
+admitted beside it. The node remembers it as *terminated* until they are reported.
 
 What moves a pod, by a method of :class:`.Cache`. *There* is bound,
 acknowledged, terminating or ended: a source may show a pod for the first time in any of them.
@@ -66,7 +63,7 @@ assumed       forget          pending, nominated     The bind was surely not wri
 assumed       forget          gone                   The same, and no source shows the pod.
 assumed       put_pod         there                  The watch confirms the bind, or the settler.
 assumed       drop_pod        gone                   The watch shows its end, and showed no bind.
-assumed       drop_in_flight  unconfirmed, gone      The settler finds it gone; it may be bound.
+assumed       drop_assumed    unconfirmed, gone      The settler finds it gone; it may be bound.
 bound         put_report      acknowledged           The agent has seen its devices.
 bound         put_pod         terminating, ended     It is deleted, or has ended.
 bound         drop_pod        unconfirmed, gone      It is deleted by force.
@@ -90,7 +87,7 @@ there         assume          The bind verb succeeds without: the pod is bound. 
                               is refused.
 assumed       assume          A repeated bind takes the place of the one before, on the same node;
                               to another node it is refused.
-there         forget          The bind is confirmed, or another one is in flight: it stands.
+there         forget          The bind is confirmed, or another one is assumed: it stands.
 gone          forget          The same.
 unconfirmed   put_pod         The settler was faster than the watch. Only if it is shown on no
                               node it is pending besides, until the watch shows its end.
@@ -138,7 +135,7 @@ class Pods:
     def __init__(self) -> None:
         self.known: dict[PodUid, PodRecord] = {}
         self.waiting = CopyOnWrite[PodUid, PodRecord]()  # those that are on no node
-        self.in_flight = CopyOnWrite[PodUid, PodRecord]()  # as our bind will have them
+        self.assumed = CopyOnWrite[PodUid, PodRecord]()  # as our bind will have them
         # Those for which a node is in mind, or by whose claims it has been chosen.
         self.nominated = CopyOnWrite[PodUid, PodRecord]()
         self.nominated_to = ByNode()
@@ -183,9 +180,9 @@ class Pods:
 
     def _nominate(self, uid: PodUid, pod: PodRecord | None) -> list[NodeName]:
         """kube-scheduler has a node in mind for a pod that waits, or none."""
-        name = None if pod is None else self._claimed_on.get(uid) or pod.standing.nominated
+        name = None if pod is None else self._claimed_on.get(uid) or pod.attributes.nominated
         if pod is not None and name is not None:
-            pod = replace(pod, standing=replace(pod.standing, nominated=name))
+            pod = replace(pod, attributes=replace(pod.attributes, nominated=name))
             self.nominated.put(uid, pod)
         else:
             self.nominated.drop(uid)

@@ -1,4 +1,4 @@
-"""Groups of pods: their members, the domains that they may go to, and the places kept for them.
+"""Groups of pods: their members, their domains, and their reservations.
 
 May know nodes and answers. Knows no lock: whoever asks passes in what is known.
 """

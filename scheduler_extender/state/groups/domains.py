@@ -11,28 +11,28 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.groupreference import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.devices import NodeName
 
 
-def domain_of(facts: NodeFacts, kind: str) -> str | None:
+def domain_of(info: NodeInfo, kind: str) -> str | None:
     """The domain that a node is in; None where it is in none of this kind."""
     if kind == NODE:
-        return facts.name
+        return info.name
     if kind == NVLINK_DOMAIN:
-        if facts.fabric_fault:
+        if info.fabric_fault:
             return None
-        fabric = facts.topology.fabric if facts.topology is not None else None
+        fabric = info.topology.fabric if info.topology is not None else None
         if fabric is not None:
             return f"{fabric.cluster_uuid}.{fabric.clique_id}"
-        return facts.node_object.labels.get(CLIQUE_LABEL) or None
-    return facts.node_object.labels.get(kind) or None
+        return info.node_object.labels.get(CLIQUE_LABEL) or None
+    return info.node_object.labels.get(kind) or None
 
 
-def same_domains(before: NodeFacts, after: NodeFacts) -> bool:
+def same_domains(before: NodeInfo, after: NodeInfo) -> bool:
     """Whether a node is in the same domains of every kind."""
-    fabrics = [facts.topology.fabric if facts.topology else None for facts in (before, after)]
+    fabrics = [info.topology.fabric if info.topology else None for info in (before, after)]
     labels, others = before.node_object.labels, after.node_object.labels
     same_labels = labels is others or labels == others
     on_fabric = bool(before.fabric_fault) == bool(after.fabric_fault)
@@ -78,7 +78,7 @@ class Domains:
 NO_DOMAINS = Domains({})
 
 
-def domains_of(kind: str, nodes: Mapping[NodeName, NodeFacts]) -> Domains:
+def domains_of(kind: str, nodes: Mapping[NodeName, NodeInfo]) -> Domains:
     """The domains of a kind. O(nodes)."""
     inside: dict[str, list[NodeName]] = {}
     for name in sorted(nodes):

@@ -20,7 +20,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from scheduler_extender.membership import Membership
+from scheduler_extender.groupreference import GroupReference
 
 SECONDS = 60.0
 """For how long a domain is remembered after somebody was sent there."""
@@ -51,7 +51,7 @@ class Direction:
         return 1 + self.in_vain.index(domain) if domain in self.in_vain else 0
 
 
-ANYWHERE = Direction()
+ANY_DOMAIN = Direction()
 
 
 @dataclass(slots=True)
@@ -71,23 +71,23 @@ class GangDomains:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sent: OrderedDict[Membership, _Sent] = OrderedDict()
+        self._sent: OrderedDict[GroupReference, _Sent] = OrderedDict()
 
     def __len__(self) -> int:
         """How many gangs are remembered."""
         return len(self._sent)
 
-    def of(self, gang: Membership, now: float) -> Direction:
+    def of(self, gang: GroupReference, now: float) -> Direction:
         """Where a member has to go. O(1)."""
         known = self._sent.get(gang)
         if known is None or known.at + SECONDS <= now:
-            return ANYWHERE
+            return ANY_DOMAIN
         if not known.failed or now < known.at + QUIET:
             return Direction(known.domain, known.in_vain)
         others = (domain for domain in known.in_vain if domain != known.domain)
         return Direction(None, (*others, known.domain)[-MOST_IN_VAIN:])
 
-    def answered(self, gang: Membership, domain: str | None, now: float) -> None:
+    def answered(self, gang: GroupReference, domain: str | None, now: float) -> None:
         """A member was sent to a domain, or nowhere. O(1)."""
         with self._lock:
             direction, known = self.of(gang, now), self._sent.get(gang)

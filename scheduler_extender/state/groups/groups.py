@@ -18,7 +18,7 @@ from math import inf
 from operator import attrgetter
 from typing import TypeVar
 
-from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
+from scheduler_extender.groupreference import NODE, NVLINK_DOMAIN, Group, GroupReference
 from scheduler_extender.quantities import cut
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.pods.record import PodRecord
@@ -47,7 +47,7 @@ NO_LONGER = Rejection(
     True,
     Reason.GROUP,
 )
-KEPT = Rejection("the place is kept for members of another group", True, Reason.GROUP)
+RESERVED_FOR_GROUP = Rejection("reserved for members of another group", True, Reason.GROUP)
 DISAGREE = Rejection(
     "members of the group differ in group-size or group-domain", False, Reason.GROUP
 )
@@ -77,7 +77,7 @@ NO_START: Start = (inf, 0, Group("", ""))
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStanding:
+class GroupStatus:
     """A group at one moment.
 
     ``living`` are its living members by node, ``succeeded`` how many have succeeded. ``says`` is
@@ -114,32 +114,32 @@ class GroupStanding:
         bound = domain is not None and request is not None and request.policy is Policy.REQUIRED
         return bound and self.to_come > 0
 
-    def agrees_with(self, member: Membership) -> bool:
+    def agrees_with(self, member: GroupReference) -> bool:
         """Whether a pod says the same of the group as those that have come."""
         return not self.differ and self.says in (None, (member.size, member.domain))
 
 
-def resource_asked(standing: GroupStanding) -> str:
+def resource_asked(status: GroupStatus) -> str:
     """The resource of the members; empty where nobody has told it."""
-    return standing.request.resource if standing.request is not None else ""
+    return status.request.resource if status.request is not None else ""
 
 
-def by_domain(standing: GroupStanding, domains: Mapping[str, str]) -> Mapping[str, int]:
+def by_domain(status: GroupStatus, domains: Mapping[str, str]) -> Mapping[str, int]:
     """How many members of a group live in each domain."""
     counts: Counter[str] = Counter()
-    for name, count in standing.living.items():
+    for name, count in status.living.items():
         if name in domains:
             counts[domains[name]] += count
     return counts
 
 
-def members_domain(standing: GroupStanding, domains: Mapping[str, str]) -> str | None:
+def members_domain(status: GroupStatus, domains: Mapping[str, str]) -> str | None:
     """The domain of a group that has started, the one where most of its members live.
 
     Others may have bound them in several; then the largest part decides, and among equals the
     first by name. None where nobody lives in a domain.
     """
-    counts = by_domain(standing, domains)
+    counts = by_domain(status, domains)
     return min(counts, key=lambda domain: (-counts[domain], domain), default=None)
 
 
@@ -162,11 +162,11 @@ class Members:
         self._succeeded = 0
         self._asked = Counter[GpuRequest]()  # what those ask that wait to be bound
         self._in_order: list[GpuRequest] = []  # the same, sorted
-        self._standing: GroupStanding | None = None
+        self._status: GroupStatus | None = None
         if of is not None:
             self.pods, self.start, self._living = dict(of.pods), of.start, dict(of._living)
             self._by_node, self._said = of._by_node.copy(), of._said.copy()
-            self._succeeded, self._standing = of._succeeded, of._standing
+            self._succeeded, self._status = of._succeeded, of._status
             self._asked, self._in_order = of._asked.copy(), list(of._in_order)
 
     @property
@@ -181,7 +181,7 @@ class Members:
 
     def put(self, pod: PodRecord) -> None:
         """A member has come, or has changed."""
-        self._standing = None
+        self._status = None
         before = self.pods.get(pod.uid)
         if before is not None:
             self._count(before, -1)
@@ -194,7 +194,7 @@ class Members:
 
     def drop(self, uid: PodUid) -> None:
         """A member is gone."""
-        self._standing = None
+        self._status = None
         pod = self.pods.pop(uid, None)
         if pod is not None:
             self._count(pod, -1)
@@ -204,9 +204,9 @@ class Members:
         if not lives(pod):
             self._succeeded += by * (pod.phase == "Succeeded")
             return
-        assert pod.node is not None and pod.membership is not None  # noqa: S101, PT018
+        assert pod.node is not None and pod.group_ref is not None  # noqa: S101, PT018
         _add(self._by_node, pod.node, by)
-        _add(self._said, (pod.membership.size, pod.membership.domain), by)
+        _add(self._said, (pod.group_ref.size, pod.group_ref.domain), by)
 
     def expect(self, request: GpuRequest) -> None:
         """One more pod with this request waits to be bound."""
@@ -230,18 +230,18 @@ class Members:
         counts = ((each, self._asked[each] - (each == but)) for each in self._in_order)
         return list(islice((e for e in counts if e[1] and e[0] != besides), most))
 
-    def standing(self, but: Collection[PodUid] = ()) -> GroupStanding:
+    def group_status(self, but: Collection[PodUid] = ()) -> GroupStatus:
         """The group without some of its pods. O(nodes with members), O(1) without ``but`` where
         nothing has changed."""
-        if not but and self._standing is not None:
-            return self._standing
+        if not but and self._status is not None:
+            return self._status
         counted = self
         if not self.pods.keys().isdisjoint(but):
             counted = Members(self.group, self)
             for uid in but:
                 counted.drop(uid)
         requests = (pod.request for pod in counted._living.values())
-        standing = GroupStanding(
+        status = GroupStatus(
             self.group,
             dict(counted._by_node),
             counted._succeeded,
@@ -251,8 +251,8 @@ class Members:
             self.start,
         )
         if counted is self:
-            self._standing = standing
-        return standing
+            self._status = status
+        return status
 
 
 _start_of = attrgetter("start")
@@ -269,30 +269,30 @@ class GroupsSeen:
     """All groups at one moment."""
 
     members: Mapping[Group, Members] = field(default_factory=dict)
-    waiting: tuple[GroupStanding, ...] = ()  # started and not complete, the first to start first
+    waiting: tuple[GroupStatus, ...] = ()  # started and not complete, the first to start first
     starts: int = 0  # how often a group had begun to live somewhere
     waits: int = 0  # how often those that wait had changed
 
-    def standing(self, group: Group, but: PodUid | None = None) -> GroupStanding:
+    def group_status(self, group: Group, but: PodUid | None = None) -> GroupStatus:
         """A group without one of its pods."""
         members = self.members.get(group)
         if members is None:
-            return GroupStanding(group)
-        return members.standing((but,) if but in members.pods else ())
+            return GroupStatus(group)
+        return members.group_status((but,) if but in members.pods else ())
 
-    def waiting_without(self, gone: Collection[PodRecord]) -> tuple[GroupStanding, ...]:
+    def waiting_without(self, gone: Collection[PodRecord]) -> tuple[GroupStatus, ...]:
         """The groups that would wait if some pods were gone, in the same order.
 
         The very same as those that wait now where nobody of them is in a group.
         """
-        touched = {pod.membership.group for pod in gone if pod.membership is not None}
+        touched = {pod.group_ref.group for pod in gone if pod.group_ref is not None}
         touched &= self.members.keys()
         if not touched:
             return self.waiting
         uids = frozenset(pod.uid for pod in gone)
-        standings = {standing.group: standing for standing in self.waiting}
-        standings |= {group: self.members[group].standing(uids) for group in touched}
-        return tuple(sorted((each for each in standings.values() if each.waits), key=_start_of))
+        statuses = {status.group: status for status in self.waiting}
+        statuses |= {group: self.members[group].group_status(uids) for group in touched}
+        return tuple(sorted((each for each in statuses.values() if each.waits), key=_start_of))
 
     def after_all_starts(self, today: float) -> float:
         """The time ``today``, or a microsecond after the last start where clocks of replicas
@@ -322,19 +322,19 @@ class Groups:
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
         self._latest = -inf
         self._since: dict[Group, Start] = {}  # of those that wait
-        self._waiting: list[GroupStanding] = []  # the same, the first to start first
+        self._waiting: list[GroupStatus] = []  # the same, the first to start first
         self._starts = self._waits = 0
 
     def put(self, pod: PodRecord) -> None:
         """A pod is bound, or its bind is in flight, or it has changed."""
-        membership, former = pod.membership, self._of.get(pod.uid)
-        if former is not None and (membership is None or former != membership.group):
+        group_ref, former = pod.group_ref, self._of.get(pod.uid)
+        if former is not None and (group_ref is None or former != group_ref.group):
             self.drop(pod.uid)
         else:
             self._expect_no_more(pod.uid)
-        if membership is not None and pod.node is not None:
-            self._of[pod.uid] = membership.group
-            members = self._own(membership.group)
+        if group_ref is not None and pod.node is not None:
+            self._of[pod.uid] = group_ref.group
+            members = self._own(group_ref.group)
             members.put(pod)
             self._settle(members, pod)
 
@@ -342,7 +342,7 @@ class Groups:
         """A pod waits to be bound; of gangs it counts what such pods ask."""
         self._expect_no_more(pod.uid)
         gang = pod.gang
-        if pod.ended or pod.deleting or gang is None or not isinstance(pod.request, GpuRequest):
+        if pod.ended or pod.terminating or gang is None or not isinstance(pod.request, GpuRequest):
             return
         self._expected[pod.uid] = (gang, pod.request)
         self._own(gang).expect(pod.request)
@@ -389,13 +389,13 @@ class Groups:
             self._note_start(members, pod)
         else:
             members.start = NO_START
-        standing, former = members.standing(), self._since.pop(members.group, None)
-        self._waits += standing.waits or former is not None
+        status, former = members.group_status(), self._since.pop(members.group, None)
+        self._waits += status.waits or former is not None
         if former is not None:
             del self._waiting[bisect_left(self._waiting, former, key=_start_of)]
-        if standing.waits:
-            self._since[members.group] = standing.start
-            insort(self._waiting, standing, key=_start_of)
+        if status.waits:
+            self._since[members.group] = status.start
+            insort(self._waiting, status, key=_start_of)
 
     def _note_start(self, members: Members, pod: PodRecord | None) -> None:
         placed = pod.placed if pod is not None and lives(pod) else None
@@ -410,4 +410,4 @@ class Groups:
 
 def lives(pod: PodRecord) -> bool:
     """Whether a member counts as one that has its place."""
-    return pod.node is not None and not pod.deleting and not pod.ended
+    return pod.node is not None and not pod.terminating and not pod.ended

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from operator import mul
 
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import PodUid
 from topology.core.placement import Rejection
@@ -35,49 +35,49 @@ class Arrivals:
         return 200 + self.request.shared_bytes
 
 
-def with_arrivals(facts: NodeFacts, arrivals: Iterable[Arrivals]) -> NodeFacts:
+def with_arrivals(info: NodeInfo, arrivals: Iterable[Arrivals]) -> NodeInfo:
     """The facts as if these pods were bound here, and not reported yet."""
-    in_flight = dict(facts.pods.in_flight)
+    assumed = dict(info.pods.assumed)
     for each in arrivals:
         for _ in range(each.count):
-            uid = PodUid(f"arrival {len(in_flight)}")
-            in_flight[uid] = PodRecord(
+            uid = PodUid(f"arrival {len(assumed)}")
+            assumed[uid] = PodRecord(
                 uid=uid,
                 namespace="",
                 name=uid,
-                node=facts.name,
+                node=info.name,
                 request=each.request,
                 promised=each.promised,
                 survives_endings=each.survives_endings,
             )
-    return replace(facts, pods=replace(facts.pods, in_flight=in_flight))
+    return replace(info, pods=replace(info.pods, assumed=assumed))
 
 
-def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:
+def with_peers(info: NodeInfo, request: GpuRequest) -> list[NodeInfo]:
     """The facts as if siblings had come first: one for each largest set of siblings that may.
 
     Empty if there is no room for any sibling. A set may come if the scheduler still counts enough
     devices for the pod after it. The scheduler takes the devices of a pod that is ending for free,
     maybe long before a report shows that, and others until the node's status tells it
-    (:meth:`.NodeFacts.overcounted`). If our own count leaves room for fewer siblings the pod does
+    (:meth:`.NodeInfo.overcounted`). If our own count leaves room for fewer siblings the pod does
     not fit, because the scheduler would send them all. A promise over these facts also holds with
-    fewer siblings: the kubelet may admit any part of the unreported pods before the pod. Siblings
-    are promised what they require, so that the pod is refused where it could break that. Siblings
-    that ask for another resource take nothing from the pod, and are left out. At most
+    fewer siblings: the kubelet may admit any part of the unacknowledged pods before the pod.
+    Siblings are promised what they require, so that the pod is refused where it could break that.
+    Siblings that ask for another resource take nothing from the pod, and are left out. At most
     :data:`MOST_WAYS` sets are returned.
     """
-    kinds = [(request.alone, request.siblings), *request.others]
+    kinds = [(request.alone, request.peers), *request.others]
     kinds = [
         (each, most)
         for each, most in kinds
         if most and each.effective_count and each.resource == request.resource
     ]
-    room = _room(facts, request) if kinds else 0
+    room = _room(info, request) if kinds else 0
     sizes = [each.effective_count for each, _ in kinds]
     ways = islice(_ways(sizes, [most for _, most in kinds], room), MOST_WAYS)
     return [
         with_arrivals(
-            facts,
+            info,
             [
                 Arrivals(each, n, each.constraints if each.required else NO_CONSTRAINTS)
                 for (each, _), n in zip(kinds, way, strict=True)
@@ -110,11 +110,11 @@ def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tupl
                 yield (n, *rest)
 
 
-def _room(facts: NodeFacts, request: GpuRequest) -> int:
+def _room(info: NodeInfo, request: GpuRequest) -> int:
     """The devices that the scheduler may give to siblings before it sends this pod as the last."""
     each = request.effective_count
-    offer = facts.last_offer(request.resource)
-    if facts.report is None or isinstance(offer, Rejection) or not each:
+    offer = info.last_offer(request.resource)
+    if info.report is None or isinstance(offer, Rejection) or not each:
         return 0
-    left = offer.availability.devices_left + offer.availability.devices_ending
-    return max(0, left + facts.overcounted(request.resource) - each)
+    left = offer.availability.devices_left + offer.availability.devices_terminating
+    return max(0, left + info.overcounted(request.resource) - each)

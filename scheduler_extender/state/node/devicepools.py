@@ -7,9 +7,9 @@ of their own: a device id is then a GPU's UUID, and a set of them is a mask.
 from collections.abc import Collection, Iterable
 
 from topology.core.devices import GpuResource, Mask, base_uuid
+from topology.core.devicesets import DeviceSet, count, pack, total, width_for
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, ServedDevices, served_devices
-from topology.core.pools import Pool, count, pack, total, width_for
 from topology.core.report import Report
 
 
@@ -32,7 +32,7 @@ class WholeGpus:
             mask |= bits.get(device, 0)
         return mask
 
-    def shown_and_returning(self, devices: Collection[str]) -> tuple[Pool, Pool]:
+    def shown_and_returning(self, devices: Collection[str]) -> tuple[DeviceSet, DeviceSet]:
         """Device ids as a mask, and those of them that the kubelet would hand out again.
 
         A device that the node does not have (any more) counts nothing.
@@ -40,7 +40,7 @@ class WholeGpus:
         shown = self._mask(devices)
         return shown, shown & self._allocatable
 
-    def free(self, taken: Collection[str]) -> Pool:
+    def free(self, taken: Collection[str]) -> DeviceSet:
         """The allocatable GPUs without those taken."""
         return self._allocatable & ~self._mask(taken)
 
@@ -48,7 +48,7 @@ class WholeGpus:
         """How many GPUs are neither taken nor allocatable."""
         return (self._all & ~(self._allocatable | self._mask(taken))).bit_count()
 
-    def withheld(self, taken: Collection[str]) -> Pool:
+    def withheld(self, taken: Collection[str]) -> DeviceSet:
         """The GPUs that are not allocatable."""
         return self._all & ~self._allocatable
 
@@ -62,7 +62,7 @@ class SeveralDevices:
         self._allocatable = report.allocatable
         self._counts = devices.counts
 
-    def _pool(self, devices: Iterable[str]) -> Pool:
+    def _pool(self, devices: Iterable[str]) -> DeviceSet:
         """Device ids as a pool; more than there are at a position count as all of them."""
         position_of, most = self._position_of, self._counts
         counts = [0] * len(most)
@@ -72,14 +72,14 @@ class SeveralDevices:
                 counts[position] = min(counts[position] + 1, most[position])
         return pack(counts, self.width)
 
-    def shown_and_returning(self, devices: Collection[str]) -> tuple[Pool, Pool]:
+    def shown_and_returning(self, devices: Collection[str]) -> tuple[DeviceSet, DeviceSet]:
         """Device ids as a pool, and those of them that are allocatable, by their ids."""
         return self._pool(devices), self._returning(devices)
 
-    def _returning(self, devices: Iterable[str]) -> Pool:
+    def _returning(self, devices: Iterable[str]) -> DeviceSet:
         return self._pool(filter(self._is_allocatable, devices))
 
-    def free(self, taken: Collection[str]) -> Pool:
+    def free(self, taken: Collection[str]) -> DeviceSet:
         """The allocatable devices without those taken."""
         if self._allocatable is None:
             return self._everything - self._pool(taken)
@@ -91,7 +91,7 @@ class SeveralDevices:
         left = there - total(self._pool(taken), width) - total(self.free(taken), width)
         return max(0, left)
 
-    def withheld(self, taken: Collection[str]) -> Pool:
+    def withheld(self, taken: Collection[str]) -> DeviceSet:
         """By GPU, the devices that are neither free nor taken and allocatable."""
         if self._allocatable is None:
             return 0
@@ -103,7 +103,7 @@ class SeveralDevices:
         return pack([max(0, devices) for devices in left], width)
 
     @property
-    def _everything(self) -> Pool:
+    def _everything(self) -> DeviceSet:
         return pack(self._counts, self.width)
 
     def _is_allocatable(self, device: str) -> bool:

@@ -3,10 +3,10 @@
 A kind of pods is *proven* if the kubelet has admitted one of them since the node last changed. It
 answers the next one alike, unless a policy of the Topology Manager or a static manager treats it
 differently. Then more of them may be bound before it answers
-(:mod:`scheduler_extender.verbs.turns`). Any change of the node ends the proof: of its hardware or
-policies, of the GPUs that it calls allocatable, sick or missing, of what kube-scheduler gives out
-there. So do a boot, a time in which the agent could not vouch for the node or was silent, and a
-refusal of any kind.
+(:mod:`scheduler_extender.verbs.bindlimiter`). Any change of the node ends the proof: of its
+hardware or policies, of the GPUs that it calls allocatable, sick or missing, of what kube-scheduler
+gives out there. So do a boot, a time in which the agent could not vouch for the node or was silent,
+and a refusal of any kind.
 
 **Back-offs.** A kubelet that refuses pod after pod is met by every pod that a controller makes
 anew: the node is free, so kube-scheduler chooses it again. So the node takes no pod of a kind for
@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from topology.core.devices import PodUid
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
 
 FIRST_PAUSE = 10.0  # seconds
@@ -177,17 +177,17 @@ def _backoffs(
     of_node = None
     if second is not None:
         until = _until(every[second:])
-        of_node = Backoff(_remembered(every), False, until, until > now)
+        of_node = Backoff(_latest(every), False, until, until > now)
     return Backoffs(of_kind, of_node, beside)
 
 
 def _of_kind(refusals: Iterable[Refused], now: float) -> Backoff:
-    in_order = _remembered(_ordered(refusals))
+    in_order = _latest(_ordered(refusals))
     until = _until(in_order)
     return Backoff(in_order, True, until, until > now)
 
 
-def _remembered(in_order: list[Refused]) -> tuple[Refused, ...]:
+def _latest(in_order: list[Refused]) -> tuple[Refused, ...]:
     """Of too many refusals those that have begun a pause, and the latest others."""
     if len(in_order) <= MOST_REFUSALS:
         return tuple(in_order)
@@ -249,7 +249,7 @@ class KubeletHistory:
         """The kinds over a resource of which one was admitted."""
         return self.admitted.get(resource, {})
 
-    def surely_admits(self, request: GpuRequest, allocator: AllocatorFacts) -> bool:
+    def surely_admits(self, request: GpuRequest, allocator: AllocatorConfig) -> bool:
         """Whether the kubelet admits a pod with this request like the last one of its kind, if it
         has devices enough and the model knows of no hazard."""
         kind = kind_of(request)
@@ -289,13 +289,13 @@ class KubeletHistory:
         return replace(self, admitted={**self.admitted, resource: kinds})
 
 
-def _one_like_the_other(kind: GpuRequest, facts: AllocatorFacts) -> bool:
+def _one_like_the_other(kind: GpuRequest, config: AllocatorConfig) -> bool:
     """Whether nothing but the number of free devices tells two pods of a kind apart.
 
     A policy of the Topology Manager and a static manager look at which devices, CPUs and memory are
     left, and other device plugins at what they have.
     """
-    cpus = kind.exclusive.cpus and facts.cpu_manager_policy != "none"
-    memory = kind.exclusive.memory and facts.memory_manager_policy != "None"
-    policy = facts.topology_manager_policy != "none"
+    cpus = kind.exclusive.cpus and config.cpu_manager_policy != "none"
+    memory = kind.exclusive.memory and config.memory_manager_policy != "None"
+    policy = config.topology_manager_policy != "none"
     return kind.only_gpu_plugin and not (policy or cpus or memory)

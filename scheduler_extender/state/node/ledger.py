@@ -4,7 +4,7 @@ There is no running balance that could drift. A node's availability is computed 
 about it now: its record, its pods, and the binds in flight. The rules:
 
 1. A device is used if the report says so, or if a pod is bound here, or being bound by us (its bind
-   is *in flight*), whose devices the report does not show yet. Such a pod is *unreported*: its
+   is *in flight*), whose devices the report does not show yet. Such a pod is *unacknowledged*: its
    entry says how many devices, not which. Pods that others bound have one from the moment their
    nodeName is seen. Only under DRA a pod that kube-scheduler has nominated to the node has devices
    before its claim says so: the first free ones.
@@ -15,11 +15,11 @@ about it now: its record, its pods, and the binds in flight. The rules:
 4. A pod that runs, or was reported before, and is missing from the report holds devices that we do
    not know: just after its restart a kubelet shows nothing.
 5. A deleted pod may still be with its kubelet, which hears of the deletion later than we do. Such
-   a pod is *leaving*. It counts as ending until a report no longer shows it, and that report's
+   a pod is *unconfirmed*. It counts as ending until a report no longer shows it, and that report's
    agent knew of the deletion when it looked.
-6. A pod that ended before any report showed it has *departed*. It may have held devices while
-   another pod was admitted that is still unreported. It is part of the belief until that other pod
-   is reported.
+6. A pod that ended before any report showed it has *terminated*. It may have held devices while
+   another pod was admitted that is still unacknowledged. It is part of the possible states until
+   that other pod is reported.
 
 The *room* of a node, CPUs and memory that its pods may get exclusively, goes by the same rules. The
 report names pods for it, not their UIDs, and also pods without GPUs, of which we know nothing else:
@@ -37,7 +37,7 @@ from itertools import islice
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.node.devicepools import DevicePools, device_pools
-from scheduler_extender.state.node.occupants import Departed, Occupants
+from scheduler_extender.state.node.occupants import Occupants, Terminated
 from scheduler_extender.state.pods.record import PodName, PodRecord
 from topology.core.allocators import ALLOCATORS
 from topology.core.availability import (
@@ -45,19 +45,19 @@ from topology.core.availability import (
     NOBODY,
     Availability,
     Holder,
-    Unreported,
+    Unacknowledged,
     coming,
     memory_of,
-    unreported_order,
+    unacknowledged_order,
 )
 from topology.core.devices import GpuResource, Mask, PodUid, base_uuid
+from topology.core.devicesets import DeviceSet
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, served_devices
 from topology.core.numa import Holding, MemoryBlock
-from topology.core.pools import Pool
+from topology.core.numaresources import FreeNumaResources, added_up
 from topology.core.report import Allocation, Report
 from topology.core.requests import Counts, Exclusive, GpuRequest, Role
-from topology.core.room import Room, added_up
 
 NOBODY_KNOWN = Occupants()
 
@@ -67,8 +67,8 @@ class Ledger:
     """What is available on a node of one resource, and the entries that add up to it."""
 
     availability: Availability
-    unreported: Mapping[PodUid, Unreported]  # what each pod still needs devices for
-    shown: Mapping[PodUid, Pool]  # what the report shows of each pod, or what is chosen for it
+    unacknowledged: Mapping[PodUid, Unacknowledged]  # what each pod still needs devices for
+    shown: Mapping[PodUid, DeviceSet]  # what the report shows of each pod, or what is chosen for it
 
 
 def ledger(
@@ -77,34 +77,34 @@ def ledger(
     pods: Iterable[PodRecord],
     resource: str,
     occupants: Occupants = NOBODY_KNOWN,
-    departing: Container[PodUid] = (),
+    victims: Container[PodUid] = (),
 ) -> Ledger:
     """The ledger of a node over ``resource``, given its report and the pods bound to it.
 
     ``pods`` are those with this node, binds in flight included. The ``occupants`` say which pods
-    departed, and of which pods an earlier report of this boot has shown the devices. Where they are
-    complete, a holder that is not among ``pods`` has ended, or we see it late: it may release its
-    devices any moment. Otherwise (a hand-written file names few pods) it counts as running.
-    ``departing`` pods are gone before the asking pod comes
+    terminated, and of which pods an earlier report of this boot has shown the devices. Where they
+    are complete, a holder that is not among ``pods`` has ended, or we see it late: it may release
+    its devices any moment. Otherwise (a hand-written file names few pods) it counts as running.
+    ``victims`` pods are gone before the asking pod comes
     (:class:`~topology.core.availability.Availability`).
     """
     served = topology.resource(resource) or GpuResource(resource)
     devices = device_pools(topology, report, served)
     entries = _Entries(
-        topology, report, served, tuple(pods), occupants.reported, departing, devices
+        topology, report, served, tuple(pods), occupants.acknowledged, victims, devices
     )
     held = entries.by_pod()
     shown = {uid: each.shown for uid, each in held.items()}
     for pod in entries.pods:
         entries.enter(pod, held.pop(pod.uid, None))
-    for gone in occupants.departed.values():
-        entries.enter_departed(gone)
+    for gone in occupants.terminated.values():
+        entries.enter_terminated(gone)
     # A claim lasts, whoever holds it: also a pod that asks for no resource of ours.
     late = occupants.complete and not ALLOCATORS[topology.allocator.policy].serves_claims
     unknown = entries.releasing if late else entries.running
     for uid, other in held.items():
-        (entries.departing if uid in departing else unknown).append(Holder(other.returning))
-    return Ledger(entries.availability(), entries.unreported, shown | entries.chosen)
+        (entries.victims if uid in victims else unknown).append(Holder(other.returning))
+    return Ledger(entries.availability(), entries.unacknowledged, shown | entries.chosen)
 
 
 @dataclass(slots=True)
@@ -113,8 +113,8 @@ class _Held:
 
     devices: list[str]
     by_container: dict[tuple[str, str], int]  # by resource and container
-    shown: Pool = 0  # its devices
-    returning: Pool = 0  # those that come free when it lets go
+    shown: DeviceSet = 0  # its devices
+    returning: DeviceSet = 0  # those that come free when it lets go
 
     def take(self, allocation: Allocation) -> None:
         """Add what the report shows of one more container."""
@@ -147,16 +147,16 @@ class _Entries:
     report: Report
     served: GpuResource
     pods: tuple[PodRecord, ...]
-    reported: Container[PodUid]
-    departs: Container[PodUid]
+    acknowledged: Container[PodUid]
+    terminates: Container[PodUid]
     devices: DevicePools
     running: list[Holder] = field(default_factory=list)
     releasing: list[Holder] = field(default_factory=list)
-    departing: list[Holder] = field(default_factory=list)
-    unreported: dict[PodUid, Unreported] = field(default_factory=dict)
+    victims: list[Holder] = field(default_factory=list)
+    unacknowledged: dict[PodUid, Unacknowledged] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     shown: Collection[PodUid] = ()
-    chosen: dict[PodUid, Pool] = field(default_factory=dict)  # for nominated pods
+    chosen: dict[PodUid, DeviceSet] = field(default_factory=dict)  # for nominated pods
 
     def by_pod(self) -> dict[PodUid, _Held]:
         """The report's allocations, pod by pod.
@@ -207,19 +207,19 @@ class _Entries:
             hidden = self._hidden(request, shown)
             self._hold(pod, self._holder(self._memory(request, pod), shown, hidden))
         else:
-            self.unreported[pod.uid] = self._started(pod, request, shown)
+            self.unacknowledged[pod.uid] = self._started(pod, request, shown)
 
     def _hold(self, pod: PodRecord, holder: Holder, *, going: bool = False) -> None:
-        if pod.uid in self.departs:
-            self.departing.append(holder)
+        if pod.uid in self.terminates:
+            self.victims.append(holder)
         else:
-            (self.releasing if going or pod.deleting else self.running).append(holder)
+            (self.releasing if going or pod.terminating else self.running).append(holder)
 
     def _enter_not_shown(self, pod: PodRecord, request: GpuRequest) -> None:
         """Enter a living pod of which the report shows nothing."""
         if request.resource != self.served.name or not request.effective_count:
             return
-        if pod.phase == "Running" or pod.uid in self.reported:
+        if pod.phase == "Running" or pod.uid in self.acknowledged:
             # Admitted for sure, with devices that we are not told: a kubelet shows nothing for a
             # moment after its restart.
             held = request.effective_count
@@ -227,14 +227,14 @@ class _Entries:
             return
         if (
             ALLOCATORS[self.topology.allocator.policy].allocates_before_bind
-            and pod.standing.nominated == self.topology.name
+            and pod.attributes.nominated == self.topology.name
         ):
             devices = self._first_free(request.effective_count)
             self.taken.update(devices)
             self.chosen[pod.uid], returning = self.devices.shown_and_returning(devices)
             self._hold(pod, Holder(returning))
             return
-        self.unreported[pod.uid] = self._coming(pod, request)
+        self.unacknowledged[pod.uid] = self._coming(pod, request)
 
     def _first_free(self, count: int) -> list[str]:
         """So many GPUs, the first free ones in the order in which they are published."""
@@ -243,31 +243,31 @@ class _Entries:
         published = (uuids[index] for index in self.topology.allocator.published)
         return list(islice((uuid for uuid in published if free & bits[uuid]), count))
 
-    def _coming(self, pod: PodRecord, request: GpuRequest) -> Unreported:
+    def _coming(self, pod: PodRecord, request: GpuRequest) -> Unacknowledged:
         """A pod that is not wholly reported, with what it was promised."""
         return replace(
             coming(request, self.served.replicas),
             promised=pod.promised,
             survives_endings=pod.survives_endings,
-            ending=pod.deleting,
-            departed=pod.uid in self.departs,
+            terminating=pod.terminating,
+            terminated=pod.uid in self.terminates,
         )
 
-    def enter_departed(self, gone: Departed) -> None:
-        """Enter a departed pod, while one that was unreported beside it still is."""
+    def enter_terminated(self, gone: Terminated) -> None:
+        """Enter a terminated pod, while one that was unacknowledged beside it still is."""
         request = gone.pod.request
         if (
             isinstance(request, GpuRequest)
             and request.resource == self.served.name
             and gone.pod.uid not in self.shown
-            and any(self._is_unreported(uid) for uid in gone.beside)
+            and any(self._is_unacknowledged(uid) for uid in gone.beside)
         ):
             newcomer = coming(request, self.served.replicas)
-            self.unreported[gone.pod.uid] = replace(newcomer, departed=True)
+            self.unacknowledged[gone.pod.uid] = replace(newcomer, terminated=True)
 
-    def _is_unreported(self, uid: PodUid) -> bool:
-        entry = self.unreported.get(uid)
-        return entry is not None and (not entry.departed or uid in self.departs)
+    def _is_unacknowledged(self, uid: PodUid) -> bool:
+        entry = self.unacknowledged.get(uid)
+        return entry is not None and (not entry.terminated or uid in self.terminates)
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""
@@ -290,7 +290,7 @@ class _Entries:
             return Holder(returning, hidden)
         return Holder(returning, hidden, memory, there - returning)
 
-    def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Unreported:
+    def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Unacknowledged:
         """A pod in the middle of its admission: containers get their devices one by one.
 
         1. Where the report shows whole containers and nothing else is in doubt, the pod still needs
@@ -308,8 +308,10 @@ class _Entries:
             c.name: shown.by_container.get((request.resource, c.name), 0)
             for c in request.containers
         }
-        facts = self.topology.allocator
-        one_hint = facts.topology_manager_scope == "pod" and facts.topology_manager_policy != "none"
+        config = self.topology.allocator
+        one_hint = (
+            config.topology_manager_scope == "pod" and config.topology_manager_policy != "none"
+        )
         opaque = one_hint or any(
             c.role is Role.INIT or 0 < got[c.name] < c.count for c in request.containers
         )
@@ -325,19 +327,19 @@ class _Entries:
     def availability(self) -> Availability:
         """What is free, and what may change it."""
         devices, taken = self.devices, self.taken
-        hiding = _hidden([*self.releasing, *self.running, *self.departing])
+        hiding = _hidden([*self.releasing, *self.running, *self.victims])
         return Availability(
             free=devices.free(taken),
             releasing=_in_order(self.releasing),
             running=_in_order(self.running),
-            unreported=unreported_order(self.unreported.values()),
+            unacknowledged=unacknowledged_order(self.unacknowledged.values()),
             sick=_sick(self),
             width=devices.width,
             gone=devices.gone(taken) if hiding else 0,
             withheld=devices.withheld(taken),
-            room=room(self.topology, self.report, self.pods, self.unreported),
+            numa_free=numa_free(self.topology, self.report, self.pods, self.unacknowledged),
             beside=_beside(self),
-            departing=_in_order(self.departing),
+            victims=_in_order(self.victims),
         )
 
 
@@ -376,16 +378,16 @@ def _in_order(holders: list[Holder]) -> tuple[Holder, ...]:
     return tuple(sorted([h for h in holders if h != NOBODY])) if holders else ()
 
 
-def room(
+def numa_free(
     topology: NodeTopology,
     report: Report,
     pods: Iterable[PodRecord],
-    unreported: Collection[str],
-) -> Room | None:
+    unacknowledged: Collection[str],
+) -> FreeNumaResources | None:
     """The room of a node; None if its record does not say what its managers have given.
 
-    ``pods`` are those with this node, ``unreported`` the UIDs of those that are counted as
-    unreported: they take their part later.
+    ``pods`` are those with this node, ``unacknowledged`` the UIDs of those that are counted as
+    unacknowledged: they take their part later.
     """
     numa, holdings = topology.allocator.numa, report.holdings
     if numa is None or holdings is None:
@@ -396,40 +398,42 @@ def room(
     gone = {(a.namespace, a.pod) for a in report.allocations} - named.keys()
     held = back = 0
     blocks: list[MemoryBlock] = []
-    ending: list[MemoryBlock] = []
+    terminating: list[MemoryBlock] = []
     shown: dict[PodName, Holding] = {}
     for holding in holdings:
         name = (holding.namespace, holding.pod)
         shown[name] = holding
-        if name in gone or any(pod.ended or pod.deleting for pod in named[name]):
+        if name in gone or any(pod.ended or pod.terminating for pod in named[name]):
             back |= holding.cpus
-            ending += holding.memory
+            terminating += holding.memory
         else:
             held |= holding.cpus
             blocks += holding.memory
     left = numa.allocatable & ~(held | back)
     returning = numa.allocatable & back & ~held
-    left_over = Room(
+    left_over = FreeNumaResources(
         tuple((node.cpus & left).bit_count() for node in numa.nodes),
         tuple((node.cpus & returning).bit_count() for node in numa.nodes),
         (numa.whole_cores & left).bit_count(),
         (numa.whole_cores & returning).bit_count(),
         blocks=added_up(numa, blocks),
-        ending=added_up(numa, ending),
+        terminating=added_up(numa, terminating),
     )
     for name, theirs in named.items():
         for pod in theirs:
-            if pod.uid not in unreported and not pod.ended:
+            if pod.uid not in unacknowledged and not pod.ended:
                 left_over = _without_the_rest(left_over, pod, shown.get(name))
     return left_over
 
 
-def _without_the_rest(room: Room, pod: PodRecord, holding: Holding | None) -> Room:
+def _without_the_rest(
+    numa_free: FreeNumaResources, pod: PodRecord, holding: Holding | None
+) -> FreeNumaResources:
     """The room without what a running pod has beside what the report shows."""
     request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
     exclusive = Exclusive.NOTHING if request is None else request.exclusive
     if holding is None or not exclusive.demands:
-        return room.beside(exclusive)
+        return numa_free.beside(exclusive)
     amounts: defaultdict[str, int] = defaultdict(int)
     for block in holding.memory:
         amounts[block.type] += block.amount
@@ -438,4 +442,4 @@ def _without_the_rest(room: Room, pod: PodRecord, holding: Holding | None) -> Ro
         for kind, amount in exclusive.most_memory
         if amount > amounts[kind]
     )
-    return room.without(max(0, exclusive.most_cpus - holding.cpus.bit_count()), memory)
+    return numa_free.without(max(0, exclusive.most_cpus - holding.cpus.bit_count()), memory)

@@ -6,7 +6,7 @@ A record may contradict itself: it names devices that nobody serves, or gives on
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from scheduler_extender.state.pods.standing import Amounts, pieces
+from scheduler_extender.state.pods.attributes import Amounts, pieces
 from scheduler_extender.wire import Taint
 from topology.core.devices import GpuResource, base_uuid
 from topology.core.graph import NodeTopology

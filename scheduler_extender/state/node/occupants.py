@@ -135,7 +135,7 @@ UNKNOWN_VERSION = -1  # in place of a resourceVersion that cannot be compared wi
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class Unconfirmed:
     """A pod that is gone from the API server before its kubelet was seen to let go of it."""
 
     pod: PodRecord
@@ -161,11 +161,11 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class Departed:
+class Terminated:
     """A pod that ended, or is gone, before any report showed it."""
 
     pod: PodRecord
-    beside: frozenset[PodUid]  # unreported then: it may have been there when they were admitted
+    beside: frozenset[PodUid]  # unacknowledged then: it may have been there when they were admitted
     many: bool = False  # it stands for more like it than anybody can follow
 
 
@@ -175,10 +175,10 @@ class Occupants:
 
     complete: bool = True  # the source names every pod
     bound: Roster = field(default_factory=Roster)
-    in_flight: Mapping[PodUid, PodRecord] = field(default_factory=dict)  # we are writing their bind
-    leaving: Mapping[PodUid, Leaving] = field(default_factory=dict)
-    departed: Mapping[PodUid, Departed] = field(default_factory=dict)
-    reported: frozenset[PodUid] = frozenset()  # a report of this boot has shown their devices
+    assumed: Mapping[PodUid, PodRecord] = field(default_factory=dict)  # we are writing their bind
+    unconfirmed: Mapping[PodUid, Unconfirmed] = field(default_factory=dict)
+    terminated: Mapping[PodUid, Terminated] = field(default_factory=dict)
+    acknowledged: frozenset[PodUid] = frozenset()  # a report of this boot has shown their devices
     unsettled: frozenset[PodUid] = frozenset()  # waited for it while the node's GPUs changed
     # Succeeded, and the next reports may still show their devices; the one we keep is without.
     released: frozenset[PodUid] = frozenset()
@@ -186,35 +186,35 @@ class Occupants:
     @property
     def living(self) -> tuple[PodRecord, ...]:
         """The pods that are bound here, or about to be, and have not ended."""
-        return (*self.bound.alive.values(), *self.in_flight.values())
+        return (*self.bound.alive.values(), *self.assumed.values())
 
     @property
     def every(self) -> tuple[PodRecord, ...]:
         """The pods that hold devices here or will: bound, with a bind in flight, or leaving."""
         bound, ended = self.bound.alive.values(), self.bound.ended.values()
-        return (*bound, *ended, *self.in_flight.values(), *self._leaving)
+        return (*bound, *ended, *self.assumed.values(), *self._unconfirmed)
 
     @property
     def here(self) -> frozenset[PodUid]:
         """The pods of :attr:`every` that are not known to have ended."""
-        return frozenset((*self.bound.alive, *self.in_flight, *self.leaving))
+        return frozenset((*self.bound.alive, *self.assumed, *self.unconfirmed))
 
     @property
-    def ending(self) -> frozenset[PodUid]:
+    def terminating(self) -> frozenset[PodUid]:
         """The pods that are on their way out: they let go of their devices by themselves."""
-        deleting = (pod.uid for pod in self.bound.alive.values() if pod.deleting)
-        return frozenset((*deleting, *self.leaving))
+        terminating = (pod.uid for pod in self.bound.alive.values() if pod.terminating)
+        return frozenset((*terminating, *self.unconfirmed))
 
     @property
-    def too_many_departed(self) -> bool:
-        """Whether more pods departed than anybody can follow."""
-        return bool(self.departed) and any(gone.many for gone in self.departed.values())
+    def too_many_terminated(self) -> bool:
+        """Whether more pods terminated than anybody can follow."""
+        return bool(self.terminated) and any(gone.many for gone in self.terminated.values())
 
     @property
     def promised(self) -> bool:
         """Whether somebody here was promised something, and may not have its devices yet: no report
         has shown them, and its kubelet has not said that it took the pod."""
-        pods = (*self.living, *self._leaving)
+        pods = (*self.living, *self._unconfirmed)
         return any(pod.promised != NO_CONSTRAINTS and self._awaits(pod) for pod in pods)
 
     def unanswered(self, resource: str) -> list[PodRecord]:
@@ -222,36 +222,36 @@ class Occupants:
         return [pod for pod in self.living if self._awaits(pod) and resource_of(pod) == resource]
 
     def _awaits(self, pod: PodRecord) -> bool:
-        return not (pod.ended or pod.admitted or pod.uid in self.reported)
+        return not (pod.ended or pod.admitted or pod.uid in self.acknowledged)
 
     def in_ledger(self, report: Report) -> Iterable[PodRecord]:
         """The pods that a ledger is made of: without ended ones that its report does not show."""
         ended = self.bound.ended_shown_by(report)
-        return (*self.bound.alive.values(), *ended, *self.in_flight.values(), *self._leaving)
+        return (*self.bound.alive.values(), *ended, *self.assumed.values(), *self._unconfirmed)
 
     @property
-    def _leaving(self) -> list[PodRecord]:
-        return [gone.pod for gone in self.leaving.values()]
+    def _unconfirmed(self) -> list[PodRecord]:
+        return [gone.pod for gone in self.unconfirmed.values()]
 
-    def with_in_flight(self, pod: PodRecord) -> Occupants:
+    def with_assumed(self, pod: PodRecord) -> Occupants:
         """The same with a pod whose bind is being written."""
-        return replace(self, in_flight={**self.in_flight, pod.uid: pod})
+        return replace(self, assumed={**self.assumed, pod.uid: pod})
 
     def without(self, gone: Collection[PodUid]) -> Occupants:
         """The same without some pods."""
         return replace(
             self,
             bound=self.bound.without(gone),
-            in_flight=without(self.in_flight, gone),
-            leaving=without(self.leaving, gone),
+            assumed=without(self.assumed, gone),
+            unconfirmed=without(self.unconfirmed, gone),
         )
 
-    def with_deleting(self, uids: Collection[PodUid]) -> Occupants:
+    def with_terminating(self, uids: Collection[PodUid]) -> Occupants:
         """The same with some pods on their way out: so their CPUs count as coming free."""
-        bound, in_flight = self.bound, dict(self.in_flight)
+        bound, assumed = self.bound, dict(self.assumed)
         for uid in uids:
             if uid in bound.alive:
-                bound = bound.with_pod(replace(bound.alive[uid], deleting=True))
-            if uid in in_flight:
-                in_flight[uid] = replace(in_flight[uid], deleting=True)
-        return replace(self, bound=bound, in_flight=in_flight)
+                bound = bound.with_pod(replace(bound.alive[uid], terminating=True))
+            if uid in assumed:
+                assumed[uid] = replace(assumed[uid], terminating=True)
+        return replace(self, bound=bound, assumed=assumed)

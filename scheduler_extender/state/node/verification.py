@@ -1,16 +1,16 @@
 """Did we foresee what a report shows? If not, there is a bug, or a pod that nobody told us of.
 
-A report may name the devices of a pod that was bound and unreported until then. We compare them
-with all that could come of the report before: every outcome in every free state of the belief, also
-if running pods end. A *surprise* is a pod with other devices, or with devices that break its
+A report may name the devices of a pod that was bound and unacknowledged until then. We compare them
+with all that could come of the report before: every outcome in every possible free state, also
+if running pods end. A *misprediction* is a pod with other devices, or with devices that break its
 promise.
 
 Under DRA kube-scheduler alone knows what it has given to pods whose claims are not written yet, so
 that others may get other devices than the next: there, too, only the promise is checked.
 
-If GPUs turned sick or healed while the pod was unreported, nobody knows from which of them its
+If GPUs turned sick or healed while the pod was unacknowledged, nobody knows from which of them its
 kubelet chose; then only its promise is checked. No report shows a GPU that turns sick and heals
-between two reports: a pod that was admitted meanwhile may wrongly be called a surprise.
+between two reports: a pod that was admitted meanwhile may wrongly be called a misprediction.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from scheduler_extender.state.node.transitions import offers_the_same
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from topology import codec
 from topology.core.admission import Kubelet, kubelet_of, opaque
 from topology.core.devices import PodUid
+from topology.core.devicesets import DeviceSet, gpus, total
 from topology.core.graph import NodeTopology
 from topology.core.placement import predicted, satisfies
-from topology.core.pools import Pool, gpus, total
 from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
@@ -38,8 +38,8 @@ BROKEN = "promise-broken"  # the pod has GPUs that do not meet what it was promi
 
 
 @dataclass(frozen=True, slots=True)
-class Surprise:
-    """One pod whose GPUs were not foreseen."""
+class Misprediction:
+    """One pod whose GPUs the extender mispredicted."""
 
     kind: str  # OUTSIDE or BROKEN
     pod: PodRecord
@@ -55,7 +55,7 @@ class Surprise:
             OUTSIDE: "GPUs that the node's allocator was not expected to hand out",
             BROKEN: "GPUs that do not meet what the pod requires",
         }
-        why = "; others bound pods there, unreported until now" if self.foreign else ""
+        why = "; others bound pods there, unacknowledged until now" if self.foreign else ""
         return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
 
 
@@ -63,14 +63,14 @@ class Surprise:
 class Verified:
     """What a report comes to."""
 
-    surprises: tuple[Surprise, ...] = ()
+    mispredictions: tuple[Misprediction, ...] = ()
     kept: int = 0  # promises: the report first names all devices of the pod, and they meet them
 
     def __add__(self, other: Verified) -> Verified:
-        return Verified(self.surprises + other.surprises, self.kept + other.kept)
+        return Verified(self.mispredictions + other.mispredictions, self.kept + other.kept)
 
 
-def verify(before: NodeFacts, after: NodeFacts) -> Verified:
+def verify(before: NodeInfo, after: NodeInfo) -> Verified:
     """Compare a report with what was foreseen, by the node's facts ``before`` and ``after`` it.
 
     Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
@@ -89,15 +89,15 @@ def verify(before: NodeFacts, after: NodeFacts) -> Verified:
     return verified
 
 
-def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Report) -> Verified:
+def _verify(info: NodeInfo, then: Offer, before: Report, now: Offer, after: Report) -> Verified:
     kubelet, resource = kubelet_of(then.topology, then.resource), then.resource.name
     if before.missing or after.missing:
         kubelet = opaque(kubelet)  # a GPU that does not answer may have, at some time in between
     same_boot, calm = before.boot_id == after.boot_id, offers_the_same(after, before)
     known = set(before.allocations) if same_boot else set()
     new = {a.pod_uid for a in set(after.allocations) - known}
-    pods = facts.pods.every
-    surprises, kept = list[Surprise](), 0
+    pods = info.pods.every
+    mispredictions, kept = list[Misprediction](), 0
     for pod in pods:
         got = now.ledger.shown.get(pod.uid) if pod.uid in new else None
         if got is None or not isinstance(pod.request, GpuRequest):
@@ -105,15 +105,15 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
         if pod.request.resource != resource:
             continue
         held = total(got, kubelet.width)
-        if pod.uid in now.ledger.unreported or held < pod.request.count:
+        if pod.uid in now.ledger.unacknowledged or held < pod.request.count:
             continue  # part of it is shown; whether it has ended meanwhile or not
         if same_boot and then.ledger.shown.get(pod.uid) == got:
             continue
-        if same_boot and pod.ended and pod.uid in facts.pods.reported:
+        if same_boot and pod.ended and pod.uid in info.pods.acknowledged:
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
-        at_bind = facts.allocates_before_bind  # nothing was left to foresee
-        settled = same_boot and calm and pod.uid not in facts.pods.unsettled and not at_bind
+        at_bind = info.allocates_before_bind  # nothing was left to foresee
+        settled = same_boot and calm and pod.uid not in info.pods.unsettled and not at_bind
         if settled and not _foreseen(kubelet, then.ledger, pod.uid, got):
             kinds.append(OUTSIDE)
         mask, replicas = gpus(got, kubelet.width), kubelet.replicas
@@ -121,28 +121,28 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
             kinds.append(BROKEN)
         elif pod.promised != NO_CONSTRAINTS and not at_bind:  # else bind has counted it
             kept += 1
-        surprises += [
-            Surprise(
+        mispredictions += [
+            Misprediction(
                 kind,
                 pod,
-                facts.name,
+                info.name,
                 then.devices.indices(mask),
                 _foreign(before, after, pods),
                 replayable(then.topology, before, pods),
             )
             for kind in kinds
         ]
-    return Verified(tuple(surprises), kept)
+    return Verified(tuple(mispredictions), kept)
 
 
-def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: Pool) -> bool:
-    """Whether a pod could get these devices, if it was unreported then."""
-    pod = then.unreported.get(uid)
+def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: DeviceSet) -> bool:
+    """Whether a pod could get these devices, if it was unacknowledged then."""
+    pod = then.unacknowledged.get(uid)
     if pod is None:
         return True
-    others = list(then.availability.unreported)
+    others = list(then.availability.unacknowledged)
     others.remove(pod)
-    now = replace(then.availability, unreported=tuple(others))
+    now = replace(then.availability, unacknowledged=tuple(others))
     sets, _ = predicted(kubelet, now, pod)
     # What it had already, and the kubelet would not hand out again, is no outcome to foresee.
     kept = then.shown.get(uid, 0) - pod.shown

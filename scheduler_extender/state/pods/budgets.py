@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.excess import MOST_VALUES
+from scheduler_extender.podlimits import MOST_VALUES
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import LabelSelector, Selector, label_selector
 from scheduler_extender.wire import ObjectMeta
@@ -30,7 +30,7 @@ class Budget:
         """Whether the pod is one of its pods."""
         if self.selector is None or pod.namespace != self.namespace:
             return False
-        labels = dict(pod.standing.labels)
+        labels = dict(pod.attributes.labels)
         return all(wanted.matches(labels) for wanted in self.selector)
 
 
@@ -51,7 +51,7 @@ class Violations:
                 i
                 for i, budget in enumerate(budgets)
                 if budget.selector
-                and pod.standing.labels
+                and pod.attributes.labels
                 and pod.name not in budget.disrupted
                 and budget.selects(pod)
             ]

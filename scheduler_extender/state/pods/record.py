@@ -13,24 +13,29 @@ from scheduler_extender.annotations import (
     MALFORMED,
     PLACEMENT,
     RESERVED,
-    Asks,
     Malformed,
     OfClaims,
+    PodRequest,
     Template,
     asks_for_any,
-    asks_in,
     claims_of,
     containers_of,
     is_unasked,
     of_claims,
     parse,
     render,
+    request_in,
     template_of,
 )
-from scheduler_extender.membership import Group, Membership, render_membership
+from scheduler_extender.groupreference import Group, GroupReference, render_group_ref
+from scheduler_extender.state.pods.attributes import (
+    BARE,
+    SchedulingAttributes,
+    attributes_of,
+    requests_of,
+)
 from scheduler_extender.state.pods.refusal import Refusal, refusal_of
 from scheduler_extender.state.pods.reservation import Reservation, reservation_of, value_of
-from scheduler_extender.state.pods.standing import BARE, Standing, asks_of, standing_of
 from scheduler_extender.wire import Condition, Pod, PodSpec, PodStatus
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
@@ -56,7 +61,7 @@ class PodRecord:
     node: NodeName | None
     request: GpuRequest | Malformed
     phase: str = "Pending"
-    deleting: bool = False
+    terminating: bool = False
     called_unschedulable: bool = False  # by kube-scheduler: it fits nowhere
     said: str = ""  # what kube-scheduler says of that, on one line
     promised: Constraints = NO_CONSTRAINTS  # by our bind; nothing to a plain pod
@@ -64,8 +69,8 @@ class PodRecord:
     refusal: Refusal | None = None  # why its kubelet has turned it away
     admitted: bool = False  # its kubelet has taken it, as far as its status tells
     started: float | None = None  # when either happened, by the kubelet's clock, since 1970
-    membership: Membership | None = None  # None if it is in no group, or that cannot be read
-    standing: Standing = BARE  # what evictions go by
+    group_ref: GroupReference | None = None  # None if it is in no group, or that cannot be read
+    attributes: SchedulingAttributes = BARE  # what evictions go by
     reservation: Reservation | None = None  # the place that is reserved for it while it waits
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
     gated: bool = False  # by scheduling gates: kube-scheduler does not look at it
@@ -101,7 +106,7 @@ class PodRecord:
     @property
     def gang(self) -> Group | None:
         """The gang that it is a member of."""
-        return None if self.membership is None else self.membership.as_gang
+        return None if self.group_ref is None else self.group_ref.as_gang
 
     def counts_on_others(self, resource: str) -> bool:
         """Whether the pod minds what others do on GPUs that it may share: it says what memory
@@ -115,7 +120,10 @@ class PodRecord:
     def unschedulable(self) -> bool:
         """Whether kube-scheduler has said that it fits nowhere."""
         return (
-            self.node is None and self.called_unschedulable and not self.deleting and not self.ended
+            self.node is None
+            and self.called_unschedulable
+            and not self.terminating
+            and not self.ended
         )
 
 
@@ -136,7 +144,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     annotation: then it need not prove whose it is.
     """
     template = template_of(pod)
-    asks = _as_snapshot_says(pod, managed) if trusted else asks_in(template, managed)
+    asks = _as_snapshot_says(pod, managed) if trusted else request_in(template, managed)
     return None if asks is None else _record(pod, template, managed, asks, trusted=trusted)
 
 
@@ -149,11 +157,11 @@ def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
     if isinstance(wanted, Malformed):
         wanted = Malformed(wanted.reason, gpu_request(0))
         return _record(pod, template_of(pod), managed, wanted)
-    asks = Asks(gpu_request(0, NO_CONSTRAINTS if wanted is None else wanted.constraints))
+    asks = PodRequest(gpu_request(0, NO_CONSTRAINTS if wanted is None else wanted.constraints))
     return _record(pod, template_of(pod), managed, asks)
 
 
-def asking_record(
+def requesting_record(
     pod: Pod, managed: tuple[str, ...], waiting: Mapping[PodUid, PodRecord] = MappingProxyType({})
 ) -> PodRecord | None:
     """The record of a pod that asks for devices, or that requires something of the devices which
@@ -168,7 +176,7 @@ def asking_record(
         record is None
         or not record.version
         or record.version != pod.metadata.resource_version
-        or record.standing.nominated != (pod.status.nominated_node_name or None)
+        or record.attributes.nominated != (pod.status.nominated_node_name or None)
     ):
         record = pod_record(pod, managed) or claiming_record(pod, managed)
     requires = record is not None and (
@@ -181,22 +189,22 @@ def counting_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
     """The record of a pod that counts in a cluster: one that asks, or that has devices on its node
     by claims of its own, whatever it requires of them; None for any other pod."""
     there = pod.spec.node_name and pod.spec.resource_claims
-    return asking_record(pod, managed) or (claiming_record(pod, managed) if there else None)
+    return requesting_record(pod, managed) or (claiming_record(pod, managed) if there else None)
 
 
 def _record(
     pod: Pod,
     template: Template,
     managed: tuple[str, ...],
-    asks: Asks | Malformed,
+    asks: PodRequest | Malformed,
     *,
     trusted: bool = False,
 ) -> PodRecord:
-    standing, nominated = standing_of(template, managed), pod.status.nominated_node_name
+    attributes, nominated = attributes_of(template, managed), pod.status.nominated_node_name
     made = pod.status.extended_resource_claim_status
     if nominated:
-        standing = replace(standing, nominated=NodeName(nominated))
-    request = asks.request if isinstance(asks, Asks) else asks
+        attributes = replace(attributes, nominated=NodeName(nominated))
+    request = asks.request if isinstance(asks, PodRequest) else asks
     placement = _placement_of(pod, trusted=trusted)
     promise = None if placement is None else _PROMISES.get(placement.verdict)
     refusal, admitted, started = _taken(pod.status)
@@ -211,7 +219,7 @@ def _record(
         node=NodeName(pod.spec.node_name) if pod.spec.node_name else None,
         request=request,
         phase=pod.status.phase,
-        deleting=pod.metadata.deletion_timestamp is not None,
+        terminating=pod.metadata.deletion_timestamp is not None,
         called_unschedulable=unscheduled is not None,
         said=_said(unscheduled) if unscheduled is not None and not pod.spec.node_name else "",
         promised=promised,
@@ -219,8 +227,8 @@ def _record(
         refusal=refusal,
         admitted=admitted,
         started=started,
-        membership=asks.membership if isinstance(asks, Asks) else None,
-        standing=standing,
+        group_ref=asks.group_ref if isinstance(asks, PodRequest) else None,
+        attributes=attributes,
         reservation=reservation_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),
@@ -266,7 +274,7 @@ def _by_claim(pod: Pod, request: GpuRequest | Malformed) -> bool:
     return any(each.resource_name in names for each in mapped or ())
 
 
-def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> Asks | Malformed | None:
+def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> PodRequest | Malformed | None:
     """What a pod asks in a cluster file. If a snapshot says that this could not be read, it cannot
     be read now either, for the same reason."""
     annotations = dict(pod.metadata.annotations or {})
@@ -275,7 +283,7 @@ def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> Asks | Malformed | 
         return parse(pod, managed)
     metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
     holds = parse(msgspec.structs.replace(pod, metadata=metadata), managed)
-    return Malformed(reason, holds.request if isinstance(holds, Asks) else None)
+    return Malformed(reason, holds.request if isinstance(holds, PodRequest) else None)
 
 
 def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
@@ -361,9 +369,9 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         kept = pod.reservation
         annotations[RESERVED] = value_of(pod.uid, kept.node, kept.until, kept.victims)
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
-    metadata |= _write_standing(pod, request, spec)
-    if pod.membership is not None:
-        more, labels, grouped = render_membership(pod.membership)
+    metadata |= _write_attributes(pod, request, spec)
+    if pod.group_ref is not None:
+        more, labels, grouped = render_group_ref(pod.group_ref)
         metadata["labels"] = metadata.get("labels", {}) | labels
         annotations |= more
         spec |= grouped
@@ -371,7 +379,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         metadata["annotations"] = annotations
     if pod.created is not None:
         metadata["creationTimestamp"] = time_text(pod.created)
-    if pod.deleting:
+    if pod.terminating:
         metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
     return {
         "apiVersion": "v1",
@@ -411,39 +419,41 @@ def _written_status(pod: PodRecord) -> dict[str, Any]:
         status |= {"reason": pod.refusal.reason, "message": pod.refusal.message}
     elif pod.admitted and pod.phase == "Failed":
         status["containerStatuses"] = [{}]
-    if pod.standing.nominated is not None:
-        status["nominatedNodeName"] = pod.standing.nominated
+    if pod.attributes.nominated is not None:
+        status["nominatedNodeName"] = pod.attributes.nominated
     return status
 
 
 def _written_placement(pod: PodRecord) -> dict[str, Any]:
     """The placement annotation, as far as we read it."""
     promised = Verdict.GUARANTEED if pod.survives_endings else Verdict.EXPECTED
-    verdict = promised if pod.promised != NO_CONSTRAINTS else Verdict.POSSIBLE
+    verdict = promised if pod.promised != NO_CONSTRAINTS else Verdict.NOT_GUARANTEED
     when = {} if pod.placed is None else {"time": time_text(pod.placed)}
     return {"verdict": verdict.value, "node": pod.node, "uid": pod.uid, **when}
 
 
-def _write_standing(
+def _write_attributes(
     pod: PodRecord, request: GpuRequest | None, spec: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write into a pod's ``spec`` what :func:`.standing.standing_of` reads of it; what it reads of
-    the metadata is returned.
+    """Write into a pod's ``spec`` what :func:`.attributes.attributes_of` reads of it; what it reads
+    of the metadata is returned.
 
     What the containers do not ask for already is written as overhead, which counts alike.
     """
-    standing = pod.standing
-    if standing.priority:
-        spec["priority"] = standing.priority
+    attributes = pod.attributes
+    if attributes.priority:
+        spec["priority"] = attributes.priority
     managed = () if request is None else (request.resource,)
-    there = dict(asks_of(Pod(spec=msgspec.convert(spec, PodSpec)), managed))
-    more = {name: n - there.get(name, 0) for name, n in standing.asks if n > there.get(name, 0)}
+    there = dict(requests_of(Pod(spec=msgspec.convert(spec, PodSpec)), managed))
+    more = {
+        name: n - there.get(name, 0) for name, n in attributes.requests if n > there.get(name, 0)
+    }
     if more:
         spec["overhead"] = {name: f"{amount}m" for name, amount in more.items()}
-    spec |= standing.destinations.written()
+    spec |= attributes.eligible_nodes.written()
     metadata: dict[str, Any] = {}
-    if standing.labels:
-        metadata["labels"] = dict(standing.labels)
-    if standing.controller:
-        metadata["ownerReferences"] = [{"kind": standing.controller, "controller": True}]
+    if attributes.labels:
+        metadata["labels"] = dict(attributes.labels)
+    if attributes.controller:
+        metadata["ownerReferences"] = [{"kind": attributes.controller, "controller": True}]
     return metadata

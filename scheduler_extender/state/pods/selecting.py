@@ -60,7 +60,7 @@ Selector = tuple[Requirement, ...]  # requirements that hold together
 
 
 @dataclass(frozen=True, slots=True)
-class Destinations:
+class EligibleNodes:
     """The nodes that a pod may be sent to."""
 
     selector: Selector = ()  # the node meets all of it
@@ -116,7 +116,7 @@ class Destinations:
         )
 
     def written(self) -> dict[str, Any]:
-        """The fields of a pod's spec that :func:`destinations_of` reads as these."""
+        """The fields of a pod's spec that :func:`eligible_nodes_of` reads as these."""
         fields: dict[str, Any] = {}
         if self.selector:
             fields["nodeSelector"] = {line.key: line.values[0] for line in self.selector}
@@ -129,8 +129,8 @@ class Destinations:
         return fields
 
 
-ANYWHERE = Destinations()
-NOWHERE = Destinations(terms=(None,))
+ANY_NODE = EligibleNodes()
+NO_NODE = EligibleNodes(terms=(None,))
 
 
 def _tolerates_value(given: Toleration, value: str) -> bool:
@@ -188,10 +188,10 @@ def label_selector(selector: Selector) -> dict[str, Any]:
     return {"matchExpressions": [_written(line) for line in selector]}
 
 
-def destinations_of(spec: PodSpec) -> Destinations:
+def eligible_nodes_of(spec: PodSpec) -> EligibleNodes:
     """The nodes that a pod may be sent to. What cannot be read means no node."""
     selector = sorted((spec.node_selector or {}).items())
-    return Destinations(
+    return EligibleNodes(
         tuple(Requirement(key, "In", (value,)) for key, value in selector),
         _terms_of((spec.affinity or {}).get("nodeAffinity")),
         tuple(spec.tolerations or ()),

@@ -69,26 +69,26 @@ def test_a_model_that_is_not_allowed_is_no_place() -> None:
     assert feasible(state, picky, np.array([True, False])).tolist() == [False, True]
 
 
-def worth(pods: Sequence[PodKind], *free: int, cpu: int = 16_000) -> float:
+def guaranteed_capacity(pods: Sequence[PodKind], *free: int, cpu: int = 16_000) -> float:
     state = nodes(free, cpu=cpu)
-    return float(Typical(pods, ["T4"]).worth(state.cpu, state.gpu, state.model)[0])
+    return float(Typical(pods, ["T4"]).guaranteed_capacity(state.cpu, state.gpu, state.model)[0])
 
 
-def test_worth_is_what_still_fits() -> None:
-    assert worth([ONE], 1000, 300) == 1000
-    assert worth([HALF], 1000, 600) == 3 * 500
-    assert worth([TWO], 1000, 1000) == 2000
-    assert worth([TWO], 1000, 600) == 0
-    assert worth([HALF], 1000, 1000, cpu=3_500) == 3 * 500
-    assert worth([CPU], 1000, 1000) == 0
+def test_guaranteed_capacity_is_what_still_fits() -> None:
+    assert guaranteed_capacity([ONE], 1000, 300) == 1000
+    assert guaranteed_capacity([HALF], 1000, 600) == 3 * 500
+    assert guaranteed_capacity([TWO], 1000, 1000) == 2000
+    assert guaranteed_capacity([TWO], 1000, 600) == 0
+    assert guaranteed_capacity([HALF], 1000, 1000, cpu=3_500) == 3 * 500
+    assert guaranteed_capacity([CPU], 1000, 1000) == 0
 
 
-def test_worth_sees_cpu_run_short_before_it_has() -> None:
+def test_guaranteed_capacity_falls_before_cpu_runs_out() -> None:
     """Either node will do now; on the second every GPU left will want the CPU."""
     hungry = PodKind(4_000, 0, 1, WHOLE)
     state = Nodes.empty([NodeKind(32_000, 64_000, 2, "T4"), NodeKind(8_000, 64_000, 2, "T4")],
                         ["T4"])  # fmt: skip
-    assert best("Worth", state, PodKind(2_000, 0, 0, 0), [hungry]) == 0
+    assert best("Guaranteed capacity", state, PodKind(2_000, 0, 0, 0), [hungry]) == 0
     scores = POLICIES["FGD"](state, PodKind(2_000, 0, 0, 0), Typical([hungry], ["T4"])).scores
     assert scores[0] == scores[1]
 
@@ -168,7 +168,7 @@ def test_the_command_shows_both_policies(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*words, "--json", str(tmp_path / "c.json")])
     assert done.exit_code == 0, done.output
     fgd, ours = json.loads((tmp_path / "c.json").read_text())["rows"]
-    assert [row["policy"] for row in (fgd, ours)] == ["FGD", "Worth"]
+    assert [row["policy"] for row in (fgd, ours)] == ["FGD", "Guaranteed capacity"]
     assert fgd["ours"] < ours["ours"] < 100
     assert all(f"{row['ours']:.2f}" in done.output for row in (fgd, ours))
 

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.papers.model import WHOLE, NodeKind, Nodes, PodKind
-from benchmarks.papers.policies import POLICIES, STEP, WORTH_PART, Typical
+from benchmarks.papers.policies import CAPACITY_PART, POLICIES, STEP, Typical
 from tests.nodes import pcie
 from topology.core import scoring
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
-from topology.core.graph import AllocatorFacts
+from topology.core.devicesets import pack
+from topology.core.graph import AllocatorConfig
 from topology.core.placement import assess
-from topology.core.pools import pack
 from topology.core.requests import gpu_request
-from topology.core.scoring import Mix, RequestClass
+from topology.core.scoring import RequestClass, RequestMix
 
 sizes = st.sampled_from([1, 2, 4, 8])
 # Fewer than twenty, so that none is too rare to be typical.
@@ -30,10 +30,12 @@ usual = st.lists(sizes, min_size=1, max_size=19)
 free_gpus = st.lists(st.booleans(), min_size=1, max_size=8)
 
 
-def damage_of(kubelet: Kubelet, now: Availability, count: int, weights: Mix) -> float:
+def fragmentation_cost_of(
+    kubelet: Kubelet, now: Availability, count: int, weights: RequestMix
+) -> float:
     request = gpu_request(count)
     assessed = assess(kubelet, now, request)
-    return scoring.merit(kubelet, now, request, assessed, weights).damage
+    return scoring.placement_score(kubelet, now, request, assessed, weights).fragmentation_cost
 
 
 def papers(free: list[int]) -> Nodes:
@@ -43,46 +45,49 @@ def papers(free: list[int]) -> Nodes:
     return found
 
 
-def worth(typical: Typical, nodes: Nodes) -> float:
-    return float(typical.worth(nodes.cpu, nodes.gpu, nodes.model)[0])
+def guaranteed_capacity(typical: Typical, nodes: Nodes) -> float:
+    return float(typical.guaranteed_capacity(nodes.cpu, nodes.gpu, nodes.model)[0])
 
 
-def mix(counts: list[int]) -> Mix:
+def mix(counts: list[int]) -> RequestMix:
     return tuple((RequestClass(k), n / len(counts)) for k, n in Counter(counts).items())
 
 
 @given(free_gpus, usual, sizes)
 def test_whole_gpus(free: list[bool], counts: list[int], wanted: int) -> None:
-    kubelet = Kubelet(pcie(len(free)).shape, AllocatorFacts("best-effort"))
+    kubelet = Kubelet(pcie(len(free)).shape, AllocatorConfig("best-effort"))
     pool = pack(map(int, free), kubelet.width)
     typical = Typical([PodKind(1, 1, k, WHOLE) for k in counts], ["T4"])
     nodes = papers([WHOLE * f for f in free])
-    before = worth(typical, nodes)
-    assert before == pytest.approx(WHOLE * scoring.worth(kubelet, pool, mix(counts)))
+    before = guaranteed_capacity(typical, nodes)
+    assert before == pytest.approx(WHOLE * scoring.guaranteed_capacity(kubelet, pool, mix(counts)))
     if sum(free) < wanted:
         return
     pod = PodKind(1, 1, wanted, WHOLE)
-    score = POLICIES["Worth"](nodes, pod, typical).scores[0]
+    score = POLICIES["Guaranteed capacity"](nodes, pod, typical).scores[0]
     nodes.take(0, pod, np.flatnonzero(free)[:wanted].tolist())
-    damage = damage_of(kubelet, Availability(pool), wanted, mix(counts))
-    assert before - worth(typical, nodes) == pytest.approx(WHOLE * damage)
-    assert score == pytest.approx(-WORTH_PART * WHOLE * damage / STEP, abs=1 + 1e-6)
+    fragmentation_cost = fragmentation_cost_of(kubelet, Availability(pool), wanted, mix(counts))
+    assert before - guaranteed_capacity(typical, nodes) == pytest.approx(WHOLE * fragmentation_cost)
+    assert score == pytest.approx(-CAPACITY_PART * WHOLE * fragmentation_cost / STEP, abs=1 + 1e-6)
 
 
 @given(st.sampled_from([2, 4, 5, 8]), st.data())
 def test_shares_of_one_size_are_replicas(replicas: int, data: st.DataObject) -> None:
-    """A replica is a device there and a part of a GPU here, so worth differs by that part."""
+    """A replica is a device there and a part of a GPU here, so guaranteed capacity differs by that
+    part."""
     left = data.draw(st.lists(st.integers(0, replicas), min_size=1, max_size=8))
     part = WHOLE // replicas
-    kubelet = Kubelet(pcie(len(left)).shape, AllocatorFacts("packed"), replicas)
+    kubelet = Kubelet(pcie(len(left)).shape, AllocatorConfig("packed"), replicas)
     pool = pack(left, kubelet.width)
     share = PodKind(1, 1, 1, part)
     typical = Typical([share], ["T4"])
     nodes = papers([part * n for n in left])
-    before = worth(typical, nodes)
-    assert before == pytest.approx(part * scoring.worth(kubelet, pool, mix([1])))
+    before = guaranteed_capacity(typical, nodes)
+    assert before == pytest.approx(part * scoring.guaranteed_capacity(kubelet, pool, mix([1])))
     if any(left):
         nodes.take(0, share, [next(i for i, n in enumerate(left) if n)])
         now = Availability(pool, width=kubelet.width)
-        damage = damage_of(kubelet, now, 1, mix([1]))
-        assert before - worth(typical, nodes) == pytest.approx(part * damage)
+        fragmentation_cost = fragmentation_cost_of(kubelet, now, 1, mix([1]))
+        assert before - guaranteed_capacity(typical, nodes) == pytest.approx(
+            part * fragmentation_cost
+        )

@@ -78,8 +78,8 @@ def test_nothing_happens_that_was_not_foreseen(tallies: dict[Play, Tally]) -> No
     """Verification sees every pod's GPUs in the outcomes of the moment before its report."""
     for what, tally in tallies.items():
         if what.policy == "extender" and not what.foreign:
-            assert tally.surprises["outside-outcomes"] == 0
-            assert tally.surprises["promise-broken"] <= tally.broken.total()
+            assert tally.mispredictions["outside-outcomes"] == 0
+            assert tally.mispredictions["promise-broken"] <= tally.broken.total()
 
 
 def test_no_gpu_is_given_twice(tallies: dict[Play, Tally]) -> None:
@@ -116,15 +116,15 @@ def kept(first: Play, *, fitting: float = 0.6) -> Counter[str]:
         assert tally.overcommitted == 0, tally.broken_jobs
         if not first.foreign:
             assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
-            assert tally.surprises["outside-outcomes"] == 0
+            assert tally.mispredictions["outside-outcomes"] == 0
         assert tally.required_placed >= fitting * tally.required
         assert tally.placed + tally.foreign >= (fitting + 0.2) * first.pods
         happened += tally.happened
         happened += Counter(
             unexcused=tally.unexcused.total(),
             stale=tally.stale,
-            blind=tally.blind,
-            unreported=tally.unreported["guaranteed"],
+            stale_watch=tally.stale_watch,
+            unacknowledged=tally.unacknowledged["guaranteed"],
             plugin_refused=tally.kubelet_refusals["plugin refused"],
             affinity=tally.kubelet_refusals["TopologyAffinityError"],
             smt=tally.kubelet_refusals["SMTAlignmentError"],
@@ -140,7 +140,7 @@ def told(happened: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(
             f"\n{happened['kubelet_restarts']} restarts of kubelets, {happened['sickened']} GPUs"
-            f" fallen sick; unreported until then: {happened['unreported']} guaranteed broken"
+            f" fallen sick; unacknowledged then: {happened['unacknowledged']} guaranteed broken"
         )
 
 
@@ -169,20 +169,20 @@ def test_a_binding_that_is_written_late_breaks_nothing() -> None:
     assert kept(Play("extender", 1500, 121, foreign=0.0, faults=faults))["late_commits"] > 45
 
 
-def test_a_blind_extender_does_not_promise() -> None:
+def test_a_stale_extender_does_not_promise() -> None:
     """While a watch fails others may bind pods of which we hear late: no promises then."""
-    happened = kept(Play("extender", 900, 131, foreign=0.1, faults=Faults(blind_every=60.0)))
-    assert happened["blindings"] > 7
-    assert happened["blind"] == 0
+    happened = kept(Play("extender", 900, 131, foreign=0.1, faults=Faults(stale_every=60.0)))
+    assert happened["silent watches"] > 7
+    assert happened["stale_watch"] == 0
     assert happened["unexcused"] == 0
 
 
 def test_force_deletions_that_nobody_sees_break_nothing() -> None:
-    faults = Faults(forced=0.3, blind_every=30.0)
+    faults = Faults(forced=0.3, stale_every=30.0)
     happened = kept(Play("extender", 400, 174, foreign=0.0, runs=20.0, faults=faults))
     assert happened["forced"] > 50
-    assert happened["blindings"] > 5
-    assert happened["blind"] == 0
+    assert happened["silent watches"] > 5
+    assert happened["stale_watch"] == 0
 
 
 def test_a_dead_agents_record_is_stale_after_a_restart_too() -> None:
@@ -209,7 +209,7 @@ def test_a_kubelet_that_restarts_breaks_nothing_that_a_report_could_show(
     happened = kept(Play("extender", 1000, 181, foreign=0.0, restarts=5, faults=faults))
     told(happened, capsys)
     assert happened["kubelet_restarts"] > 100
-    assert happened["unreported"] < 0.05 * happened["kubelet_restarts"]
+    assert happened["unacknowledged"] < 0.05 * happened["kubelet_restarts"]
 
 
 def test_gpus_that_fall_sick_and_heal_break_nothing_that_a_report_could_show(
@@ -220,7 +220,7 @@ def test_gpus_that_fall_sick_and_heal_break_nothing_that_a_report_could_show(
     happened = kept(Play("extender", 1000, 191, foreign=0.0, runs=30.0, faults=faults))
     told(happened, capsys)
     assert happened["sickened"] > 400
-    assert happened["unreported"] < 0.02 * happened["sickened"]
+    assert happened["unacknowledged"] < 0.02 * happened["sickened"]
 
 
 def test_flapping_gpus_under_every_allocator(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def test_no_promise_is_broken_and_no_group_split(
         assert tally.split_groups == 0
         assert tally.kubelet_refusals.total() == 0
         assert tally.faults == []
-        assert tally.surprises.total() == 0
+        assert tally.mispredictions.total() == 0
 
 
 def test_few_binds_of_gangs_are_refused_since_something_has_changed(tallies: list[Tally]) -> None:

@@ -58,21 +58,21 @@ def judged(
 @pytest.mark.parametrize("held", [UNLINKED, None], ids=["other GPUs", "refused"])
 def test_what_a_report_could_show_is_broken(held: tuple[int, ...] | None) -> None:
     for found in (judged("guaranteed", held), judged("guaranteed", held, disturbed=9.0)):
-        assert (found.broken, found.unreported) == ({"guaranteed": 1}, {})
+        assert (found.broken, found.unacknowledged) == ({"guaranteed": 1}, {})
     assert judged("guaranteed", LINKED).broken == {}
 
 
 @pytest.mark.parametrize("held", [UNLINKED, None], ids=["other GPUs", "refused"])
 def test_what_no_report_could_show_is_counted_apart(held: tuple[int, ...] | None) -> None:
     found = judged("guaranteed", held, disturbed=10.5)
-    assert (found.broken, found.unreported) == ({}, {"guaranteed": 1})
+    assert (found.broken, found.unacknowledged) == ({}, {"guaranteed": 1})
     assert not found.kubelet_refusals
 
 
 def test_a_guarantee_holds_when_a_gpu_heals_and_an_expectation_need_not() -> None:
     assert judged("guaranteed", UNLINKED, healed=10.5).broken == {"guaranteed": 1}
     found = judged("expected", UNLINKED, healed=10.5)
-    assert (found.broken, found.unreported) == ({}, {"expected": 1})
+    assert (found.broken, found.unacknowledged) == ({}, {"expected": 1})
 
 
 def test_a_gpu_that_was_known_to_be_sick_breaks_a_promise() -> None:

@@ -16,13 +16,13 @@ from scheduler_extender.framework import evaluator
 from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.setrule import OfSet
-from scheduler_extender.framework.setrules.groups import Groups
+from scheduler_extender.framework.setrules.groups import GroupsRule
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.verbs import assume
 from topology.core.allocators.dra import FirstFit
 from topology.core.allocators.protocol import Call, Outcomes
 from topology.core.placement import verdict
-from topology.core.placement.outlook import Judgement, judged
+from topology.core.placement.podoutcomes import Judgement, judged
 
 DRA = Play("extender", 120, 1, foreign=0.0, restarts=2, dra=0.5)
 PLAYS = {
@@ -51,7 +51,7 @@ def test_every_promise_is_kept(what: Play) -> None:
     assert tally.split_groups == 0
     if not what.foreign:
         assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
-        assert tally.surprises["outside-outcomes"] == 0
+        assert tally.mispredictions["outside-outcomes"] == 0
     assert tally.required_placed >= 0.4 * tally.required
 
 
@@ -79,12 +79,12 @@ def test_no_gang_is_half_bound_where_nothing_changes_after_filter() -> None:
 
 def test_gangs_that_filter_lets_go_anywhere_are_half_bound(planted: pytest.MonkeyPatch) -> None:
     """A bug that is planted: filter takes no group into account; bind does."""
-    of_set = Groups.of_set
+    of_set = GroupsRule.of_set
 
-    def only_bind(rule: Groups, question: Question, member: Member | None) -> OfSet | None:
+    def only_bind(rule: GroupsRule, question: Question, member: Member | None) -> OfSet | None:
         return None if question.purpose is Purpose.FILTER else of_set(rule, question, member)
 
-    planted.setattr(Groups, "of_set", only_bind)
+    planted.setattr(GroupsRule, "of_set", only_bind)
     assert play(replace(GANGS, pods=100)).gang_refusals > 0
 
 

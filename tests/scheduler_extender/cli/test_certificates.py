@@ -16,7 +16,7 @@ import trustme
 import yaml
 from cryptography import x509
 
-from scheduler_extender.authority import Authority, Use
+from scheduler_extender.certificateauthority import Authority, Use
 from scheduler_extender.cli import main
 from scheduler_extender.http.certificates import Tls
 from scheduler_extender.http.servers import Addresses

@@ -84,7 +84,7 @@ def test_nothing_is_promised_to_a_group_that_does_not_fit_as_a_whole(
     found = as_json(path, cluster)
     for each in found["pods"] if here > 1 else [found]:
         (node,) = each["nodes"]
-        assert (node["verdict"], node["score"], node["outcomes"]) == ("impossible", None, [])
+        assert (node["verdict"], node["score"], node["outcomes"]) == ("not-now", None, [])
         assert node["reason"] == "there is room for 2 of the group's 4 members at once"
     assert (found["groups"][0] if here > 1 else found["group"])["fit"] == 2
     assert check(path, bridged(tmp_path, 2)).returncode == 0, "two such nodes have four pairs"
@@ -131,7 +131,7 @@ def test_a_narrow_terminal_gets_a_paragraph_for_each_node(
     lines = [line.rstrip() for line in narrow.splitlines()]
     assert lines.count("parts-00") == 1
     assert lines[lines.index("part-00") + 1] == "  guaranteed, score 10"
-    assert lines[lines.index("parts-00") + 1] == "  cannot promise, score –"
+    assert lines[lines.index("parts-00") + 1] == "  not-guaranteed, score –"
     assert set(narrow.replace(",", "").split()) <= set(wide.replace(",", "").split())
 
 

@@ -24,9 +24,9 @@ from scheduler_extender.cli.unblock import (
     pause_before_another_try,
     perhaps_done,
 )
+from scheduler_extender.explain.evictions import LATE, EvictionAdvice
 from scheduler_extender.kube.sinks import RECORDS_PATH
 from scheduler_extender.state.pods.reservation import value_of
-from scheduler_extender.told.unblocking import LATE, Unblocking
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.scheduler_extender.cli.kubecluster import Cluster
@@ -222,14 +222,14 @@ def test_a_write_without_an_answer_leaves_it_open_whether_a_place_is_kept(cluste
         done = cluster.asked("unblock", "team/waits", "--evict")
         cutting.result()
     assert done.returncode == 2
-    assert "no pod was evicted; whether a place is reserved is not known: " in done.stderr
+    assert "no pod was evicted; whether the reservation was written is not known: " in done.stderr
     assert evictions(cluster) == []
 
 
 def test_an_answer_that_came_late_does_not_say_that_no_place_is_kept(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    late = Unblocking("team/waits", "waits", None, undecided=LATE)
+    late = EvictionAdvice("team/waits", "waits", None, undecided=LATE)
     with closing(ApiServer.from_kubeconfig(cluster.kubeconfig)) as api, pytest.raises(typer.Exit):
         Evicting(api, late, lambda: late).carry_out()
     assert f"no other pod is evicted: {LATE}" in capsys.readouterr().err
@@ -270,7 +270,7 @@ def test_no_pod_is_evicted_where_the_place_cannot_be_written(cluster: Cluster) -
     cluster.fake.refuse(403, None, path=f"^{WAITS}$")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 2
-    assert "no pod was evicted: no place is reserved: 403" in done.stderr
+    assert "no pod was evicted: no reservation was written: 403" in done.stderr
     assert evictions(cluster) == []
 
 

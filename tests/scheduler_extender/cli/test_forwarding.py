@@ -18,8 +18,8 @@ from tests.installation import SYSTEM
 from tests.kubectl import STAYS, Kubectl
 from tests.nodes import pcie, pod, switched
 from tests.programs import free_port, started
+from tests.scheduler_extender.evictions.scenes import NVLINKED, Held, cluster_of, waiting
 from tests.scheduler_extender.serving import running
-from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from tests.waiting import PATIENCE, eventually
 from topology.core.requests import gpu_request
 from topology.machines import machine

@@ -54,12 +54,12 @@ def verdict(record: object, held: list[int], cluster: Path) -> tuple[str, list[l
     [
         # The rows of README's table, and the empty node.
         pytest.param((), [0], ("guaranteed", [[2, 3]], 0), id="three free"),
-        pytest.param((), [0, 3], ("impossible", [[1, 2]], 1), id="two free, not linked"),
+        pytest.param((), [0, 3], ("not-now", [[1, 2]], 1), id="two free, not linked"),
         pytest.param((), [], ("guaranteed", [[0, 1], [2, 3]], 0), id="all free"),
         pytest.param(
             ("--allocator", "any"),
             [0],
-            ("possible", [[1, 2], [1, 3], [2, 3]], 1),
+            ("not-guaranteed", [[1, 2], [1, 3], [2, 3]], 1),
             id="a plugin that is not modelled",
         ),
         pytest.param(

@@ -14,7 +14,7 @@ import yaml
 from scheduler_extender.cli import main
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.kube.sinks import NODES_PATH, PODS_PATH, RECORDS_PATH
-from scheduler_extender.web.glance import ALONE
+from scheduler_extender.web.overview import ALONE
 from tests.commands import asked, refused
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
@@ -54,13 +54,13 @@ def test_nodes_in_a_pipe(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
     assert (done.returncode, done.stderr) == (0, "")
     name = "gpu-node-with-a-long-name.eu-west-1.example.com"
     assert done.stdout == (
-        f"{'node':47}  GPUs  free  stranded  held  sick  pairs  quads  whole\n"
-        f"{name}     8     4         0     3     1      2      0      0\n"
-        f"{'serve-01':47}     4     4         0     0     0      0      0      1\n"
-        f"{'train-01':47}     8     4         0     4     0      2      1      0\n"
-        f"{'train-07':47}     4     0         1     2     1      0      0      0\n"
+        f"{'node':47}  GPUs  free  stranded  in use  sick  pairs  quads  whole\n"
+        f"{name}     8     4         0       3     1      2      0      0\n"
+        f"{'serve-01':47}     4     4         0       0     0      0      0      1\n"
+        f"{'train-01':47}     8     4         0       4     0      2      1      0\n"
+        f"{'train-07':47}     4     0         1       2     1      0      0      0\n"
         "\n"
-        "4 nodes, 24 GPUs: 12 free, 1 stranded, 9 held, 2 sick; can still promise 4 pairs, or 1 "
+        "4 nodes, 24 GPUs: 12 free, 1 stranded, 9 in use, 2 sick; can still promise 4 pairs, or 1 "
         "quad, or 1 whole node\n"
     )
 
@@ -71,27 +71,27 @@ def test_the_map_in_a_pipe(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) ->
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         "4 × NVIDIA A100 80GB PCIe, NVLink 12\n"
-        "1 node, 4 GPUs: 0 free, 1 stranded, 2 held, 1 sick; can still promise no pair,\n"
+        "1 node, 4 GPUs: 0 free, 1 stranded, 2 in use, 1 sick; can still promise no pair,\n"
         "quad or whole node\n"
-        "  train-07  [0P 1s] | [2P 3X]\n"
+        "  train-07  [0U 1s] | [2U 3X]\n"
         "\n"
         "4 × NVIDIA L40S, PCIe NODE/SYS\n"
         "1 node, 4 GPUs: 4 free; can still promise 1 whole node\n"
         "  serve-01  0f 1f | 2f 3f\n"
         "\n"
         "8 × NVIDIA A100-SXM4-40GB, NVLink 12\n"
-        "1 node, 8 GPUs: 4 free, 4 held; can still promise 2 pairs, or 1 quad\n"
-        "  train-01  [0P 1P | 2P 3P | 4f 5f | 6f 7f]\n"
+        "1 node, 8 GPUs: 4 free, 4 in use; can still promise 2 pairs, or 1 quad\n"
+        "  train-01  [0U 1U | 2U 3U | 4f 5f | 6f 7f]\n"
         "\n"
         "8 × Tesla V100-SXM2-16GB, NVLink 1-2\n"
-        "1 node, 8 GPUs: 4 free, 3 held, 1 sick; can still promise 2 pairs\n"
+        "1 node, 8 GPUs: 4 free, 3 in use, 1 sick; can still promise 2 pairs\n"
         "  gpu-node-with-a-long-name.eu-west-1.example.com\n"
-        "    [0P 1P 2f 3f | 4P 5X 6f 7f]\n"
+        "    [0U 1U 2f 3f | 4U 5X 6f 7f]\n"
         "\n"
-        " f   free: nobody holds it\n"
+        " f   free: no pod has it\n"
         " s   stranded: free, but no other free GPU has an NVLink to it\n"
-        " P   plain: held by a pod for which any GPU will do\n"
-        " X   sick: unhealthy, or it does not answer; whoever holds it\n"
+        " U   in use: its pod accepts any GPU\n"
+        " X   sick: unhealthy, or it does not answer; in use or not\n"
         "[ ]  joined by NVLinks, directly or over one another\n"
         " |   another NUMA node begins\n"
     )
@@ -117,7 +117,7 @@ def test_nothing_is_wider_than_the_terminal(
     assert max(map(len, lines)) <= columns
     text = "".join(line.strip() for line in lines)
     assert "train-07" in text
-    for cell in ("0P", "1s", "2P", "3X") if words != ("nodes",) and "wide" not in words[-1] else ():
+    for cell in ("0U", "1s", "2U", "3X") if words != ("nodes",) and "wide" not in words[-1] else ():
         assert cell in text
 
 
@@ -126,7 +126,7 @@ def test_as_data(cluster: Cluster) -> None:
     pairs = found["nodes"][3]
     assert (pairs["node"], found["notes"]) == ("train-07", [])
     assert pairs["gpus"] == {
-        "total": 4, "free": 0, "stranded": 1, "inFlight": 0, "reserved": 0, "held": 2, "sick": 1
+        "total": 4, "free": 0, "stranded": 1, "assumed": 0, "reserved": 0, "inUse": 2, "sick": 1
     }  # fmt: skip
     assert pairs["canPromise"] == {"pairs": 0, "quads": 0, "wholeNodes": 0}
     assert yaml.safe_load(cluster.asked("nodes", "-o", "yaml").stdout)["nodes"][3] == pairs
@@ -135,9 +135,9 @@ def test_as_data(cluster: Cluster) -> None:
     ]
     devices = json.loads(cluster.asked("map", "-o", "json").stdout)["nodes"][3]["devices"]
     assert [(gpu["gpu"], gpu["state"], gpu["pods"]) for gpu in devices] == [
-        (0, "plain", ["team-a/serve"]),
+        (0, "in-use", ["team-a/serve"]),
         (1, "stranded", []),
-        (2, "plain", ["team-b/notebook"]),
+        (2, "in-use", ["team-b/notebook"]),
         (3, "sick", []),
     ]
     assert devices[3]["trouble"] == "Xid 79"
@@ -162,11 +162,11 @@ def test_pods_on_their_way_and_a_reservation(cluster: Cluster) -> None:
     manifest = pod(2, {"link": "nvlink"}, name="coming", uid="coming", node="serve-01")
     cluster.pod(manifest)
     (_, serve, *_) = json.loads(cluster.asked("nodes", "-o", "json").stdout)["nodes"]
-    assert (serve["gpus"]["free"], serve["gpus"]["inFlight"], serve["onTheirWay"]) == (2, 2, 2)
+    assert (serve["gpus"]["free"], serve["gpus"]["assumed"], serve["onTheirWay"]) == (2, 2, 2)
     cluster.pod(pod(2, name="more", uid="more", node="serve-01"))
     done = cluster.asked("map")
     assert (
-        "serve-01  0W 1W | 2W 3W\n    4 GPUs in flight: pods on their way will have them\n"
+        "serve-01  0W 1W | 2W 3W\n    4 GPUs assumed: pods on their way will have them\n"
         in done.stdout
     )
 
@@ -189,7 +189,7 @@ def test_of_nodes_that_are_only_similar_a_line_has_the_counts(tmp_path: Path) ->
     lines = asked(main, "map", "--cluster", file).stdout.splitlines()
     under = [after for line, after in pairwise(lines) if " nodes similar: " in line]
     assert under
-    assert all(re.fullmatch(r"    each has (\d+ [a-z ]+(, )?)+", line) for line in under)
+    assert all(re.fullmatch(r"    each has (\d+ [a-z ()]+(, )?)+", line) for line in under)
 
 
 @pytest.mark.parametrize(

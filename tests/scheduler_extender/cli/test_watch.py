@@ -66,7 +66,7 @@ def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
             except json.JSONDecodeError:
                 continue
             text = text[end:].lstrip()
-            held.append(found["nodes"][0]["gpus"]["inFlight"])
+            held.append(found["nodes"][0]["gpus"]["assumed"])
             cluster.pod(pod(2, name="new", uid="new", node="serve-01"))
     assert held == [0, 2]
 
@@ -143,7 +143,7 @@ def test_a_terminal_is_drawn_anew(cluster: Cluster) -> None:
             seen += os.read(ours, 65536).decode()
         assert seen.startswith("\x1b[H\x1b[2J")
         cluster.pod(pod(4, name="new", uid="new", node="serve-01"))
-        while "in flight: pods on their way will have them" not in seen:
+        while "assumed: pods on their way will have them" not in seen:
             seen += os.read(ours, 65536).decode()
     os.close(ours)
     assert seen.count("\x1b[2J") == 2

@@ -7,11 +7,11 @@ from collections import defaultdict
 
 import yaml
 
+from scheduler_extender.explain.wording import TOLD
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.owners import KINDS
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.told.words import TOLD
 from tests.commands import ROOT
 from topology.core.placement import Reason
 

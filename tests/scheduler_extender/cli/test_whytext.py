@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from scheduler_extender.cli.why import show
-from scheduler_extender.told.explanation import explanation_of
-from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
+from scheduler_extender.explain.explanation import explanation_of
+from tests.scheduler_extender.evictions.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.requests import gpu_request
 from topology.machines import machine
 

@@ -60,7 +60,7 @@ def test_each_template_of_a_workflow_that_runs_containers_makes_a_pod(
     asked = read(yaml.safe_dump(workflow(kind, runs, podMetadata=LINK, nodeSelector={"a": "b"})))
     assert (asked.name, asked.request.text) == ("wf-train", "2 GPUs link=nvlink")
     assert asked.notes == ()
-    assert asked.standing.destinations.selector
+    assert asked.attributes.eligible_nodes.selector
 
 
 def test_a_template_overrides_what_the_workflow_says_of_all_pods() -> None:
@@ -70,7 +70,7 @@ def test_a_template_overrides_what_the_workflow_says_of_all_pods() -> None:
     )
     asked = read(yaml.safe_dump(made))
     assert asked.request.text == "2 GPUs link=phb"
-    assert [line.key for line in asked.standing.destinations.selector] == ["c"]
+    assert [line.key for line in asked.attributes.eligible_nodes.selector] == ["c"]
 
 
 def test_an_annotation_of_the_workflow_itself_counts_for_nothing() -> None:
@@ -217,8 +217,8 @@ def test_a_controller_makes_its_pods_a_group() -> None:
     spec = {"replicas": 3, "leaderWorkerTemplate": {"size": 4, "workerTemplate": template}}
     made = {"kind": "LeaderWorkerSet", "metadata": {"name": "a"}, "spec": spec}
     (asked,) = read_each(yaml.safe_dump(made)).wanted
-    assert asked.membership is not None
-    assert (asked.membership.group.name, asked.membership.size) == ("leaderworkerset/a", 4)
+    assert asked.group_ref is not None
+    assert (asked.group_ref.group.name, asked.group_ref.size) == ("leaderworkerset/a", 4)
     said = "LeaderWorkerSet a: it makes 3 groups, and only one is judged"
     assert (asked.copies, asked.notes) == (4, (said,))
     spec["replicas"] = 1
@@ -228,5 +228,5 @@ def test_a_controller_makes_its_pods_a_group() -> None:
     jobs[0]["template"]["spec"]["template"] = {"metadata": sized, **EACH["template"]}  # type: ignore[index]
     made = {"kind": "JobSet", "metadata": {"name": "a"}, "spec": {"replicatedJobs": jobs}}
     (asked,) = read_each(yaml.safe_dump(made)).wanted
-    assert asked.membership is not None
-    assert (asked.membership.group.name, asked.copies) == ("jobset/a", 6)
+    assert asked.group_ref is not None
+    assert (asked.group_ref.group.name, asked.copies) == ("jobset/a", 6)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from scheduler_extender.annotations import MANAGED, Malformed
+from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.files.clusterfile import ClusterFileError, feed, parse
 from scheduler_extender.files.machinegroups import Allocatable
 from scheduler_extender.files.snapshot import cluster_file
@@ -18,11 +19,10 @@ from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.pods.attributes import amounts_of
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.selecting import Requirement
-from scheduler_extender.state.pods.standing import amounts_of
-from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Pod, Taint
 from tests.dranodes import NODE, claim, device_class, raw, two_pairs
 from tests.nodes import pod, record_of
@@ -55,7 +55,7 @@ def record(name: str, count: int, **more: object) -> PodRecord:
 
 
 def lived_in(seed: int) -> Cache:
-    """A cluster after a while: held, sick, unreported, in flight, leaving, waiting."""
+    """A cluster after a while: held, sick, unacknowledged, in flight, leaving, waiting."""
     rng = random.Random(seed)
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     names = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8", "l40s-8")
@@ -74,7 +74,7 @@ def lived_in(seed: int) -> Cache:
             if fate == "in flight":
                 cluster.assume(topology.name, replace(known, node=None))
             elif fate != "unknown":
-                cluster.put_pod(replace(known, deleting=fate == "leaving"))
+                cluster.put_pod(replace(known, terminating=fate == "leaving"))
         report = kubelet.report()
         if rng.random() < 0.3:
             report = replace(report, health=(Health(topology.gpus[1].uuid, False, "Xid79"),))
@@ -95,7 +95,7 @@ def answers(cluster: Cache) -> dict[str, list[object]]:
         name: [
             (d.verdict, d.rejection, d.assessment.sets if d.assessment else None)
             for d in (
-                answer(cluster.snapshot(), cluster.facts(name), request) for request in REQUESTS
+                answer(cluster.snapshot(), cluster.node_info(name), request) for request in REQUESTS
             )
         ]
         for name in sorted(cluster.snapshot().by_name)
@@ -179,7 +179,7 @@ def test_a_cordon_is_replayed() -> None:
         cluster.put_record(machine("l40s-4").topology(name), Report())
         cluster.put_node(NodeName(name), NodeObject(cordoned=name == "cordoned"))
     again = replayed(cluster)
-    assert {facts.name: facts.node_object.cordoned for facts in again.snapshot().nodes} == {
+    assert {info.name: info.node_object.cordoned for info in again.snapshot().nodes} == {
         "cordoned": True,
         "open": False,
     }
@@ -330,7 +330,7 @@ def test_a_file_closes_nodes_to_the_same_pods(
     for each in (cluster, again):
         assert {f.name for f in each.snapshot().nodes if f.is_open_to(asked)} == open_to_it
         each.put_pod(replace(asked, called_unschedulable=True))
-    told = [unblocking_of(each, "default", "wants") for each in (cluster, again)]
+    told = [eviction_advice(each, "default", "wants") for each in (cluster, again)]
     assert told[0] == told[1]
     assert b"".join(cluster_file(again)).decode().startswith(text[: text.index("\n")])
 
@@ -345,7 +345,7 @@ def test_a_node_that_says_nothing_of_a_snapshot_may_have_more_labels() -> None:
     tainted = replace(content.nodes[NodeName("tainted")], taints=(), exists=False)
     feed(again, replace(content, nodes=content.nodes | {NodeName("tainted"): tainted}))
     asked = selecting(nodeSelector={"example.com/another": "z"})
-    assert all(facts.is_open_to(asked) for facts in again.snapshot().nodes)
+    assert all(info.is_open_to(asked) for info in again.snapshot().nodes)
 
 
 def test_a_snapshot_of_a_later_version_is_read() -> None:
@@ -373,7 +373,7 @@ metadata: {name: n01, labels: {block: b}}
     again = Cache(lambda: 0.0, Settings(stale_after=None))
     feed(again, content)
     asked = selecting(nodeSelector={"pool": "b"})
-    assert {facts.name for facts in again.snapshot().nodes if facts.is_open_to(asked)} == {"n01"}
+    assert {info.name for info in again.snapshot().nodes if info.is_open_to(asked)} == {"n01"}
 
 
 UNREADABLE = {
@@ -431,14 +431,16 @@ def crowded(budgets: tuple[Budget, ...] | None) -> Cache:
     for i in range(4):
         known = record(f"p{i}", 1, node="n")
         labels = (("app", "ab"[i % 2]),)
-        standing = replace(known.standing, labels=labels, controller="Job")
-        known = replace(known, standing=standing, phase="Running")
+        attributes = replace(known.attributes, labels=labels, controller="Job")
+        known = replace(known, attributes=attributes, phase="Running")
         assert isinstance(known.request, GpuRequest)
         kubelet.admit(known.uid, known.namespace, known.name, known.request)
         cluster.put_pod(known)
     cluster.put_record(topology, kubelet.report())
     waits = record("waits", 3)
-    waits = replace(waits, standing=replace(waits.standing, priority=10), called_unschedulable=True)
+    waits = replace(
+        waits, attributes=replace(waits.attributes, priority=10), called_unschedulable=True
+    )
     waits = replace(waits, request=gpu_request(3))
     cluster.put_pod(waits)
     cluster.budgets = budgets
@@ -450,7 +452,7 @@ def test_a_file_has_the_budgets_and_the_same_plan(budgets: tuple[Budget, ...]) -
     cluster = crowded(budgets)
     again = replayed(cluster)
     assert again.budgets == budgets
-    plans = [unblocking_of(each, "default", "waits") for each in (cluster, again)]
+    plans = [eviction_advice(each, "default", "waits") for each in (cluster, again)]
     assert plans[0] == plans[1]
     assert plans[0] is not None
     assert bool(plans[0].plan) == (BUDGETS[0] not in budgets)
@@ -499,8 +501,8 @@ def test_what_kube_scheduler_gives_out_is_replayed() -> None:
     content = parse(b"".join(cluster_file(cluster)).decode())
     feed(again, content)
     for each in cluster.snapshot().nodes:
-        assert again.facts(each.name).node_object.allocatable == each.node_object.allocatable
-        assert again.facts(each.name).key("nvidia.com/gpu") == each.key("nvidia.com/gpu")
+        assert again.node_info(each.name).node_object.allocatable == each.node_object.allocatable
+        assert again.node_info(each.name).key("nvidia.com/gpu") == each.key("nvidia.com/gpu")
     assert content.allocatable == {
         NodeName(name): Allocatable(1500, 10**18, 10**6) for name in ("most", "all")
     }

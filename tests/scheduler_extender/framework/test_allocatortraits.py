@@ -16,7 +16,7 @@ from topology.core.allocators import ALLOCATORS
 from topology.core.allocators.dra import Dra
 from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.dra import Claimed, Published, served
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.placement import NOT_SERVED_BY_DRA
 from topology.core.report import Report
 
@@ -54,10 +54,10 @@ def cluster_of(policy: str) -> Cache:
         claimed = [Claimed("pool", "gpu-0", PodUid("other"), "default", "other", claim="its")]
         bare = replace(topology, resources=())
         topology, report = served(bare, report, "nvidia.com/gpu", published, claimed)
-        facts = replace(topology.allocator, policy=policy)
+        config = replace(topology.allocator, policy=policy)
     else:
-        facts = AllocatorFacts(policy)
-    topology = topology.served(GpuResource("nvidia.com/gpu"), facts)
+        config = AllocatorConfig(policy)
+    topology = topology.served(GpuResource("nvidia.com/gpu"), config)
     cluster.put_node(NODE, NodeObject(exists=True))
     cluster.put_record(topology, report)
     return cluster
@@ -74,10 +74,10 @@ def test_nominee(policy: str) -> None:
     cluster, manifest = cluster_of(policy), pod(1, {}, name=UID, uid=UID)
     manifest["status"]["nominatedNodeName"] = NODE
     cluster.put_pod(record_of(manifest))
-    facts = cluster.facts(NODE)
-    assert (UID in facts.pods.in_flight) == facts.allocates_before_bind
-    assert facts.is_reserved_for(UID) == (not facts.allocates_before_bind)
-    assert facts.allocates_before_bind == ALLOCATORS[policy].allocates_before_bind
+    info = cluster.node_info(NODE)
+    assert (UID in info.pods.assumed) == info.allocates_before_bind
+    assert info.is_reserved_for(UID) == (not info.allocates_before_bind)
+    assert info.allocates_before_bind == ALLOCATORS[policy].allocates_before_bind
 
 
 @pytest.mark.parametrize("policy", ["dra", WithClaims.name, "any", WithPlugin.name])
@@ -104,8 +104,8 @@ def test_pod_whose_status_names_a_claim(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["dra", WithClaims.name])
 def test_who_holds_a_device(policy: str) -> None:
     """A claim lasts: what it has is not about to become free, though its pod is not known."""
-    offer = cluster_of(policy).facts(NODE).last_offer("nvidia.com/gpu")
-    expected = cluster_of("dra").facts(NODE).last_offer("nvidia.com/gpu")
+    offer = cluster_of(policy).node_info(NODE).last_offer("nvidia.com/gpu")
+    expected = cluster_of("dra").node_info(NODE).last_offer("nvidia.com/gpu")
     assert not hasattr(offer, "reason")
     assert not hasattr(expected, "reason")
     assert offer.availability == expected.availability

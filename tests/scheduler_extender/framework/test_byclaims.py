@@ -12,11 +12,11 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.deadline import Deadline
+from scheduler_extender.explain.placedpod import placed_on
 from scheduler_extender.framework.awaited import GONE
-from scheduler_extender.framework.setrules.inflight import IN_FLIGHT
+from scheduler_extender.framework.setrules.assumed import ASSUMED
 from scheduler_extender.kube.draobjects import Claim
-from scheduler_extender.state.pods.record import PodRecord, asking_record
-from scheduler_extender.told.placed import placed_on
+from scheduler_extender.state.pods.record import PodRecord, requesting_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.verbs.assume import assume
 from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -233,7 +233,7 @@ def test_a_device_that_was_tainted_since_is_still_the_claims(world: DraWorld) ->
 
 
 def bind(world: DraWorld, wanted: Pod) -> None:
-    record = asking_record(wanted, MANAGED)
+    record = requesting_record(wanted, MANAGED)
     assert record is not None
     world.cluster.put_pod(record)
     verbs.bind(world.cluster, Bindings({}), BindingArgs("a", "ns", "a", NODE), lambda: "")
@@ -255,7 +255,7 @@ def test_what_containers_see_by_admin_access_is_judged(
     world.claims.apply(claim("monitor", *pair, pod="a", adminAccess=True))
     assert refusal(world, wanted) == ""
     bind(world, wanted)
-    held = world.cluster.facts(NODE).claimed(PodUid("a"))
+    held = world.cluster.node_info(NODE).claimed(PodUid("a"))
     assert held == tuple(DeviceId(f"GPU-{gpu}") for gpu in own)
 
 
@@ -264,13 +264,13 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
     world.slices.apply(slice_of(OTHER, *map(device, (3, 1, 0, 2)), name="o", pool=OTHER))
     world.claims.apply(claim("c", 2, 3, pod="a"))
     wanted = of_claim(NVLINK, "c")
-    record = asking_record(wanted, MANAGED)
+    record = requesting_record(wanted, MANAGED)
     assert record is not None
     world.cluster.put_pod(record)
     decided = assume(world.cluster, record, NODE, lambda: "")
     assert decided is not None
     answered = verbs.filter_nodes(world.cluster, wanted, [NODE, OTHER])
-    assert (answered.node_names, answered.unresolvable) == ([NODE], {OTHER: IN_FLIGHT.reason})
+    assert (answered.node_names, answered.unresolvable) == ([NODE], {OTHER: ASSUMED.reason})
     with pytest.raises(BindError, match="still in flight"):
         assume(world.cluster, record, OTHER, lambda: "")
 
@@ -278,7 +278,7 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
 def test_a_bind_that_waits_hears_of_the_names_of_claims(world: DraWorld) -> None:
     world.claims.apply(claim("c", 2, 3, pod="a"))
     wanted = of_claim(NVLINK, "c")
-    record = asking_record(wanted, MANAGED)
+    record = requesting_record(wanted, MANAGED)
     assert record is not None
     late = replace(record, claims=("",))
     world.cluster.put_pod(late)
@@ -327,16 +327,16 @@ def test_a_gpu_that_is_published_no_more_is_still_the_claims(world: DraWorld) ->
 
 def test_a_running_pod_lacks_no_gpu_that_is_published_no_more(world: DraWorld) -> None:
     """It was waited for, and the next free GPU counted as its own."""
-    record = asking_record(by_number(NVLINK, "b", node=NODE, phase="Running"), MANAGED)
+    record = requesting_record(by_number(NVLINK, "b", node=NODE, phase="Running"), MANAGED)
     assert record is not None
     world.cluster.put_pod(record)
     world.claims.apply(claim("c", 3, 1, pod="b"))
     world.slices.apply(a_slice(*map(device, (3, 2, 0)), generation=2))
     assert world.offer.availability.devices_left == 2
     assert world.offer.availability.free == 0b0101
-    facts = world.cluster.facts(NODE)
-    assert not facts.unreported("nvidia.com/gpu")
-    placed = placed_on(facts, record, None)
+    info = world.cluster.node_info(NODE)
+    assert not info.unacknowledged("nvidia.com/gpu")
+    placed = placed_on(info, record, None)
     assert (placed.got, placed.keeps) == ([3], None), "what else it has nobody knows"
 
 

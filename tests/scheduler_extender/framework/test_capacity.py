@@ -36,7 +36,7 @@ def cluster_of(node: NodeTopology, report: Report) -> Cache:
 
 
 def capacity(node: NodeTopology, report: Report) -> Capacity:
-    return Capacities(SETTINGS).of(cluster_of(node, report).facts(node.name))
+    return Capacities(SETTINGS).of(cluster_of(node, report).node_info(node.name))
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_the_first_of_each_is_what_filter_would_promise(kind: str) -> None:
     node = machine(kind).topology("node")
     every = range(len(node.gpus))
     for holds in (every[:0], every[:1], every[:2], every[:-1]):
-        facts = cluster_of(node, held(node, holds)).facts(node.name)
-        found = Capacities(SETTINGS).of(facts)
+        info = cluster_of(node, held(node, holds)).node_info(node.name)
+        found = Capacities(SETTINGS).of(info)
         for count, many in ((2, found.pairs), (4, found.quads)):
-            decided = decide(facts, gpu_request(count, NVLINKED), SETTINGS)
+            decided = decide(info, gpu_request(count, NVLINKED), SETTINGS)
             assessed = decided.assessment
             promised = decided.rejection is None and assessed is not None and assessed.verdict.holds
             assert bool(many) == promised, (holds, count)

@@ -8,8 +8,8 @@ import pytest
 
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.equivalence import ask
-from scheduler_extender.framework.rule import AskedNode
-from scheduler_extender.framework.rules.devices import Devices
+from scheduler_extender.framework.rule import NodeEvaluation
+from scheduler_extender.framework.rules.devices import DevicesRule
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.reservation import value_of
@@ -86,10 +86,10 @@ def test_each_node_answers_as_it_would_by_itself(seed: int) -> None:
     snapshot = cluster.snapshot()
     shared = 0
     for request in REQUESTS:
-        answers = ask(snapshot, request, names, counts=False)
+        answers = ask(snapshot, request, names, cached=False)
         for name, decision in answers.each():
-            facts = snapshot.facts(NodeName(name))
-            assert decision == decide(facts, request, snapshot.settings), (name, request)
+            info = snapshot.node_info(NodeName(name))
+            assert decision == decide(info, request, snapshot.settings), (name, request)
         shared += len(answers.decisions) - len({id(each) for each in answers.decisions.values()})
     assert shared > 100
 
@@ -103,13 +103,13 @@ def test_such_nodes_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None
         published = [Published("pool", f"gpu-{i}", topology.gpus[i].uuid) for i in order]
         cluster.put_record(*served(topology, Report("boot", 1), GPU, published, []))
     checked: list[str] = []
-    check = Devices.check
+    check = DevicesRule.check
 
-    def noted(rule: Devices, node: AskedNode) -> Rejection | None:
-        checked.append(node.facts.name)
+    def noted(rule: DevicesRule, node: NodeEvaluation) -> Rejection | None:
+        checked.append(node.info.name)
         return check(rule, node)
 
-    monkeypatch.setattr(Devices, "check", noted)
+    monkeypatch.setattr(DevicesRule, "check", noted)
     answers = ask(cluster.snapshot(), gpu_request(2, Constraints(link=LinkKind.NVLINK)), ["a", "b"])
     assert len(answers.distinct) == 2
     assert len(checked) == 1

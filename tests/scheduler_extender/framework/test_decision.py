@@ -10,7 +10,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.framework.decision import decide, undecided
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.state.answers.decision import Refusals, Settings
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.transitions import (
     with_pod,
@@ -18,11 +18,11 @@ from scheduler_extender.state.node.transitions import (
     with_stale_report,
     without_record,
 )
+from scheduler_extender.state.pods.attributes import amounts_of
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.standing import amounts_of
 from tests.nodes import bridged, pcie, switched
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import (
     ALL_SPLIT,
@@ -53,28 +53,28 @@ NOT_SURE = "not guaranteed: the node may hand out GPUs without link=nvlink"
 NO_LINKS = "the hardware has no set of 2 GPUs with link=nvlink"
 
 
-def node(topology: NodeTopology, held: int = 0, **how: object) -> NodeFacts:
+def node(topology: NodeTopology, held: int = 0, **how: object) -> NodeInfo:
     ids = tuple(DeviceId(gpu.uuid) for gpu in topology.gpus[:held])
     found = Allocation(PodUid("other"), "d", "other", "main", "nvidia.com/gpu", ids)
     report = replace(Report("boot", 1, allocations=(found,) if held else ()), **how)  # type: ignore[arg-type]
     other = PodRecord(PodUid("other"), "d", "other", topology.name, gpu_request(max(held, 1)))
-    empty = NodeFacts(topology.name)
+    empty = NodeInfo(topology.name)
     known = with_pod(empty, replace(other, phase="Running")) if held else empty
     return with_record(known, topology, report, "")
 
 
-def promised(topology: NodeTopology) -> NodeFacts:
+def promised(topology: NodeTopology) -> NodeInfo:
     """A pair was promised its links here, and no report has shown it."""
     pair = PodRecord(PodUid("pair"), "d", "pair", topology.name, REQUESTS["required"])
     return with_pod(node(topology), replace(pair, promised=NVLINK))
 
 
-def losing(strategy: str = "none") -> NodeFacts:
+def losing(strategy: str = "none") -> NodeInfo:
     """One of the GPUs does not answer, and the kubelet hands out the others."""
     topology = switched()
     uuids = [gpu.uuid for gpu in topology.gpus]
     resource = GpuResource("nvidia.com/gpu", strategy, refuses_several=False)
-    allocator = AllocatorFacts("best-effort" if strategy == "none" else "distributed", "v0.19.3")
+    allocator = AllocatorConfig("best-effort" if strategy == "none" else "distributed", "v0.19.3")
     return node(
         replace(topology, resources=(resource,), allocator=allocator),
         allocatable=frozenset(map(DeviceId, uuids[:3])),
@@ -83,12 +83,12 @@ def losing(strategy: str = "none") -> NodeFacts:
     )
 
 
-def not_ready(facts: NodeFacts) -> NodeFacts:
+def not_ready(info: NodeInfo) -> NodeInfo:
     """The same, while the agent cannot vouch for its report."""
-    assert facts.topology is not None
-    assert facts.report is not None
+    assert info.topology is not None
+    assert info.report is not None
     hangs = Condition("Ready", False, "NvmlUnavailable", "NVML: a call hangs")
-    return with_record(facts, facts.topology, replace(facts.report, conditions=(hangs,)), "")
+    return with_record(info, info.topology, replace(info.report, conditions=(hangs,)), "")
 
 
 OUTAGE = (
@@ -103,7 +103,7 @@ ROWS = {
     "busy": (node(switched(), 3), BUSY.reason, BUSY.reason, BUSY.reason),
     "too small": (node(switched(1)), TOO_FEW.reason, TOO_FEW.reason, TOO_FEW.reason),
     "never": (node(pcie()), "", "", NO_LINKS),
-    "nothing known": (NodeFacts(NodeName("n")), "", "", NO_REPORT.reason),
+    "nothing known": (NodeInfo(NodeName("n")), "", "", NO_REPORT.reason),
     "no report": (without_record(GOOD), "", "", NO_REPORT.reason),
     "stale": (with_stale_report(GOOD), "", "", STALE.reason),
     "DRA only": (replace(GOOD, node_object=NodeObject(dra_only=True)), "", "", DRA_ONLY.reason),
@@ -196,24 +196,24 @@ ROWS = {
 @pytest.mark.parametrize("kind", REQUESTS)
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_of_the_table(row: str, kind: str) -> None:
-    facts, *reasons = ROWS[row]
-    found = decide(facts, REQUESTS[kind], Settings())
+    info, *reasons = ROWS[row]
+    found = decide(info, REQUESTS[kind], Settings())
     expected = reasons[list(REQUESTS).index(kind)]
     assert (found.rejection.reason if found.rejection else "") == expected
 
 
 def test_a_node_whose_plugin_refuses_everything_is_open_again_when_the_gpu_answers() -> None:
-    facts = losing()
-    refused = decide(facts, REQUESTS["plain"], Settings()).rejection
+    info = losing()
+    refused = decide(info, REQUESTS["plain"], Settings()).rejection
     assert refused is not None
     assert not refused.resolvable
     ignored = Settings(refusals=Refusals.IGNORE)
-    assert decide(facts, REQUESTS["plain"], ignored).rejection is None
-    assert decide(not_ready(facts), REQUESTS["plain"], ignored).rejection is None
-    assert facts.report is not None
-    assert facts.topology is not None
-    healed = with_record(facts, facts.topology, replace(facts.report, missing=()), "")
-    assert healed.key("nvidia.com/gpu") != facts.key("nvidia.com/gpu")
+    assert decide(info, REQUESTS["plain"], ignored).rejection is None
+    assert decide(not_ready(info), REQUESTS["plain"], ignored).rejection is None
+    assert info.report is not None
+    assert info.topology is not None
+    healed = with_record(info, info.topology, replace(info.report, missing=()), "")
+    assert healed.key("nvidia.com/gpu") != info.key("nvidia.com/gpu")
     for kind, request in REQUESTS.items():
         assert decide(healed, request, Settings()).rejection is None, kind
 
@@ -223,7 +223,7 @@ def test_every_pod_that_could_break_a_promise_waits_for_the_next_report(
     policy: Policy | None,
 ) -> None:
     """Of three GPUs two are bridged: a single that comes first may take one of them."""
-    topology = replace(bridged(3), allocator=AllocatorFacts("best-effort"))
+    topology = replace(bridged(3), allocator=AllocatorConfig("best-effort"))
     memory = Constraints(min_gpu_memory=Bytes(1))
     single = gpu_request(1) if policy is None else gpu_request(1, memory, policy)
     assert decide(node(topology), single, Settings()).rejection is None
@@ -233,14 +233,14 @@ def test_every_pod_that_could_break_a_promise_waits_for_the_next_report(
 def test_what_an_operator_requires() -> None:
     """Of a bridged pair beside a running single the promise holds unless the single ends."""
     topology = bridged(3)
-    facts = node(topology, 0)
+    info = node(topology, 0)
     one = PodRecord(PodUid("one"), "d", "one", topology.name, gpu_request(1), phase="Running")
     held = Allocation(PodUid("one"), "d", "one", "main", MANAGED[0], (DeviceId("GPU-2"),))
-    facts = with_record(with_pod(facts, one), topology, Report("boot", 2, None, (held,)), "")
+    info = with_record(with_pod(info, one), topology, Report("boot", 2, None, (held,)), "")
     pair = REQUESTS["required"]
-    assert decide(facts, pair, Settings()).verdict == "expected"
-    assert decide(facts, pair, Settings()).rejection is None
-    strict = decide(facts, pair, Settings(Verdict.GUARANTEED)).rejection
+    assert decide(info, pair, Settings()).verdict == "expected"
+    assert decide(info, pair, Settings()).rejection is None
+    strict = decide(info, pair, Settings(Verdict.GUARANTEED)).rejection
     assert strict is not None
     assert strict.reason == "not guaranteed if a running GPU pod ends: link=nvlink"
 
@@ -255,14 +255,14 @@ def test_four_pairs_that_come_at_one_time_are_all_promised() -> None:
     """Two run that no report shows yet, one is on its way: an ordinary moment of a busy node."""
     topology = machine("hgx-h100-8").topology("hgx")
     pair = REQUESTS["required"]
-    facts = node(topology)
+    info = node(topology)
     for number in range(3):
         came = PodRecord(PodUid(f"p{number}"), "d", f"p{number}", topology.name, pair)
         came = replace(came, promised=NVLINK, survives_endings=True)
         if number < 2:
             came = replace(came, phase="Running", admitted=True)
-        facts = with_pod(facts, came)
-    assert decide(facts, pair, Settings()).rejection is None
+        info = with_pod(info, came)
+    assert decide(info, pair, Settings()).rejection is None
 
 
 @pytest.mark.parametrize(
@@ -281,21 +281,21 @@ def test_a_fabric_that_is_not_ready_is_named_where_it_decides(
     topology = switched()
     bare = tuple(replace(k, nvlinks=0) if {k.a, k.b} & {*off} else k for k in topology.links)
     health = tuple(Health(topology.gpus[p].uuid, True, "FabricNotReady") for p in off)
-    facts = node(replace(topology, links=bare), health=health)
-    found = decide(facts, gpu_request(count, constraints), Settings()).rejection
+    info = node(replace(topology, links=bare), health=health)
+    found = decide(info, gpu_request(count, constraints), Settings()).rejection
     if reason is None:
         assert found is None
         return
     said = reason.replace("{", "the NVLink fabric is not ready for ").replace("}", "")
     assert found is not None
     assert found.reason.endswith(said)
-    assert facts.key("nvidia.com/gpu") != node(replace(topology, links=bare)).key("nvidia.com/gpu")
+    assert info.key("nvidia.com/gpu") != node(replace(topology, links=bare)).key("nvidia.com/gpu")
 
 
 def test_a_pod_that_asks_for_no_devices_is_no_fault() -> None:
     """Neighbours bind pods without GPUs through us, too."""
-    facts = NodeFacts(NodeName("switched"))
-    facts = with_record(facts, switched(), Report("boot", 1), "")
-    assert decide(facts, gpu_request(0), Settings()).rejection is None
+    info = NodeInfo(NodeName("switched"))
+    info = with_record(info, switched(), Report("boot", 1), "")
+    assert decide(info, gpu_request(0), Settings()).rejection is None
     required = gpu_request(0, Constraints(link=LinkKind.NVLINK))
-    assert decide(facts, required, Settings()).rejection == UNDECIDED
+    assert decide(info, required, Settings()).rejection == UNDECIDED

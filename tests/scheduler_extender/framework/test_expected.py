@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from scheduler_extender.framework.members import OTHER_KINDS, Member, member_of
-from scheduler_extender.membership import Group, Membership
+from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.pods.record import PodRecord
@@ -18,11 +18,11 @@ from tests.nodes import GIB
 from topology.core.devices import Bytes, NodeName, PodUid
 from topology.core.requests import Constraints, GpuRequest, gpu_request
 
-GANG = Membership(Group("team", "gang"), 4096, gang=True, siblings_counted=True)
+GANG = GroupReference(Group("team", "gang"), 4096, gang=True, peers_counted=True)
 
 
 def waiting(name: str, request: GpuRequest) -> PodRecord:
-    return PodRecord(PodUid(name), "team", name, None, request, membership=GANG)
+    return PodRecord(PodUid(name), "team", name, None, request, group_ref=GANG)
 
 
 def kind(gib: int, count: int = 1) -> GpuRequest:

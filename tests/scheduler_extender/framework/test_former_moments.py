@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.framework.capacitycounter import CapacityCounter
 from scheduler_extender.framework.groupquestion import ask_group
 from scheduler_extender.framework.members import member_of, rack_rooms
-from scheduler_extender.framework.placecounter import PlaceCounter
-from scheduler_extender.state.answers.answercache import PlaceCount
+from scheduler_extender.state.answers.answercache import CapacityQuery
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -25,7 +25,7 @@ from topology.core.report import Report
 from topology.core.requests import gpu_request
 from topology.machines import machine
 
-SINGLE = PlaceCount(gpu_request(1), 100)
+SINGLE = CapacityQuery(gpu_request(1), 100)
 
 
 def racks(**of: str) -> Cache:
@@ -45,7 +45,7 @@ def move(cluster: Cache, name: str, rack: str, *, cordoned: bool = False) -> Non
 
 def total(seen: Snapshot) -> int:
     """The places for single GPUs in rack r."""
-    return PlaceCounter(seen, NO_DEADLINE).totals(SINGLE, "rack", ["r"])["r"]
+    return CapacityCounter(seen, NO_DEADLINE).totals(SINGLE, "rack", ["r"])["r"]
 
 
 def test_a_sum_of_a_domain_is_not_remembered_once_a_node_has_come_into_it() -> None:
@@ -103,14 +103,14 @@ def test_what_if_a_pod_were_gone_is_not_remembered_of_its_rack() -> None:
     there = record_of(pod(4, name="x", uid="x", node="a"))
     cluster.put_pod(there)
     seen = cluster.snapshot()
-    if_gone = seen.with_facts([seen.facts(NodeName("a")).without(frozenset({there.uid}))])
+    if_gone = seen.with_node_infos([seen.node_info(NodeName("a")).without(frozenset({there.uid}))])
     assert rack_rooms(if_gone, gpu_request(1), ["a"]) == [5]
     assert rack_rooms(cluster.snapshot(), gpu_request(1), ["a"]) == [5]
 
 
-def kept_on(seen: Snapshot) -> set[NodeName]:
+def reserved_on(seen: Snapshot) -> set[NodeName]:
     """The nodes on which places are kept for groups."""
-    return set(PlaceCounter(seen, NO_DEADLINE).kept().kept)
+    return set(CapacityCounter(seen, NO_DEADLINE).reservations().reserved)
 
 
 def test_whoever_asks_on_a_former_snapshot_gets_the_reservations_of_its_moment() -> None:
@@ -122,9 +122,9 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_reservations_of_its_moment()
     cluster.put_pod(record_of(first))
     former = cluster.snapshot()
     cluster.put_pod(record_of(pod(4, name="x", uid="x", node="a")))
-    assert kept_on(cluster.snapshot()) == {NodeName("b")}
-    assert kept_on(former) == {NodeName("a")}
-    assert kept_on(cluster.snapshot()) == {NodeName("b")}
+    assert reserved_on(cluster.snapshot()) == {NodeName("b")}
+    assert reserved_on(former) == {NodeName("a")}
+    assert reserved_on(cluster.snapshot()) == {NodeName("b")}
 
 
 def test_members_and_places_are_counted_at_one_moment() -> None:
@@ -137,7 +137,7 @@ def test_members_and_places_are_counted_at_one_moment() -> None:
     cluster.put_pod(replace(first, node=NodeName("a-0")))
     others = [record_of(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
     seen = cluster.snapshot()
-    asked = member_of(seen, others[0].uid, others[0].membership, gpu_request(1))
+    asked = member_of(seen, others[0].uid, others[0].group_ref, gpu_request(1))
     assert asked is not None
     for other in others[1:]:
         cluster.put_pod(replace(other, node=NodeName("a-0")))

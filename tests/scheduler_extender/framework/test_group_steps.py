@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.deadline import NO_DEADLINE
-from scheduler_extender.framework.placecounter import PlaceCounter
+from scheduler_extender.framework.capacitycounter import CapacityCounter
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
@@ -48,7 +48,7 @@ def test_a_change_of_a_group_costs_the_same_however_many_members_it_has(phase: s
         manifest = member("next", "crowd", 4096, 1, GROUP)
         manifest["spec"]["nodeName"] = "n0"
         cluster.put_pod(record_of(manifest))
-        PlaceCounter(cluster.snapshot(), NO_DEADLINE).kept()
+        CapacityCounter(cluster.snapshot(), NO_DEADLINE).reservations()
 
     few, many = Cache(lambda: 0.0), Cache(lambda: 0.0)
     come(few, 20, phase)

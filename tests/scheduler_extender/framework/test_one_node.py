@@ -90,7 +90,7 @@ def test_a_node_whose_offer_fails_costs_a_group_only_itself(
     def fails_on_b(topology: NodeTopology, *rest: Any) -> Any:
         return 1 // 0 if topology.name == "b" else kubelet_of(topology, *rest)
 
-    monkeypatch.setattr("scheduler_extender.state.node.facts.kubelet_of", fails_on_b)
+    monkeypatch.setattr("scheduler_extender.state.node.nodeinfo.kubelet_of", fails_on_b)
     cluster = Cache(Clock())
     for i, name in enumerate(NAMES):
         cluster.put_record(switched(4 + i, name), Report("boot", 1))
@@ -129,20 +129,20 @@ def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
     args = BindingArgs("train", "default", "uid-1", "b")
     with pytest.raises(verbs.BindError, match="could not be evaluated"):
         verbs.bind(cluster, None, args, lambda: "now")  # type: ignore[arg-type]
-    assert [p.uid for p in list(cluster.snapshot().in_flight.values())] == ["uid-1"]
+    assert [p.uid for p in list(cluster.snapshot().assumed.values())] == ["uid-1"]
 
 
 def test_a_score_that_cannot_be_worked_out_is_neutral(
     cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = scoring.prospect
+    real = scoring.placement_cost
 
-    def prospect(kubelet: Any, *rest: Any) -> Any:
+    def placement_cost(kubelet: Any, *rest: Any) -> Any:
         if kubelet.shape.size == 5:
             raise RecursionError
         return real(kubelet, *rest)
 
-    monkeypatch.setattr(scoring, "prospect", prospect)
+    monkeypatch.setattr(scoring, "placement_cost", placement_cost)
     asked = msgspec.convert(pod(2, {}, uid="next"), Pod)
     scores = {row.host: row.score for row in verbs.prioritize(cluster, asked, NAMES)}
     assert scores["b"] == 5
@@ -157,7 +157,7 @@ def test_a_report_that_cannot_be_verified_is_taken_in(
     monkeypatch.setattr(cache, "verify", lambda *_: 1 // 0)
     cluster.put_report(NodeName("a"), Report("boot", 2))
     assert told == ["a"]
-    assert last_report(cluster.facts(NodeName("a"))).sequence == 2
+    assert last_report(cluster.node_info(NodeName("a"))).sequence == 2
 
 
 def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
@@ -174,7 +174,7 @@ def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
     records = [codec.encode(switched(6, name), Report("boot", 2)) for name in NAMES]
     kube.RecordSink(cluster).replace([raw(record) for record in records], "9")
     assert sorted(cluster.snapshot().by_name) == NAMES
-    found = {name: cluster.facts(NodeName(name)) for name in NAMES}
+    found = {name: cluster.node_info(NodeName(name)) for name in NAMES}
     assert found["b"].record.problem == "internal error: OverflowError"
     assert found["c"].topology is not None
     assert len(found["c"].topology.gpus) == 6
@@ -192,11 +192,11 @@ def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
         lambda p, _: 1 // 0 if p.metadata.uid == "uid-1" else record_of(other),
     )
     sink.replace([raw(held), raw(other)], "2")
-    assert {p.uid for p in cluster.facts(NodeName("a")).pods.every} == {"uid-1", "uid-2"}
+    assert {p.uid for p in cluster.node_info(NodeName("a")).pods.every} == {"uid-1", "uid-2"}
 
 
 def test_verification_holds_no_lock(cluster: Cache) -> None:
-    """Whoever listens to surprises may take as long as it likes."""
+    """Whoever listens to mispredictions may take as long as it likes."""
     free: list[bool] = []
 
     def listener(_: object) -> None:
@@ -208,7 +208,7 @@ def test_verification_holds_no_lock(cluster: Cache) -> None:
         thread.start()
         thread.join(PATIENCE)
 
-    cluster.on_surprise.append(listener)
+    cluster.on_misprediction.append(listener)
     train = record_of(pod(2, NVLINK, node="a"))
     bad = replace(train, promised=replace(train.request.constraints, min_nvlinks=18))  # type: ignore[union-attr]
     cluster.put_pod(bad)
@@ -241,24 +241,24 @@ def test_a_state_that_no_node_is_in_is_forgotten() -> None:
         cluster.put_record(node, sick(node, sequence))
         ask(cluster, 2, NVLINK)
         verbs.prioritize(cluster, msgspec.convert(pod(2, NVLINK), Pod), NAMES)
-    assert cluster.answers.size() == Size(states=2, requests=1, answers=2)
+    assert cluster.answers.size() == Size(classes=2, requests=1, answers=2)
     for name in NAMES:
         cluster.drop_record(NodeName(name))
-    assert cluster.answers.size() == Size(states=0, requests=1, answers=0)
+    assert cluster.answers.size() == Size(classes=0, requests=1, answers=0)
 
 
 def test_the_answers_remembered_are_bounded_in_number(
     cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answercache, "REMEMBERED_ANSWERS", 7)
+    monkeypatch.setattr(answercache, "CACHED_ANSWERS", 7)
     for count in (1, 2, 3, 4):
         ask(cluster, count, {})
-    assert cluster.answers.size() == Size(states=3, requests=2, answers=6)
+    assert cluster.answers.size() == Size(classes=3, requests=2, answers=6)
 
 
 def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cache) -> None:
     """Anyone may name nodes that do not exist, with constraints that nobody had before."""
-    for speed in range(1, 2 * answercache.REMEMBERED_REQUESTS):
+    for speed in range(1, 2 * answercache.CACHED_REQUESTS):
         asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)
         verbs.filter_nodes(cluster, asked, ["nowhere"], within(cluster.clock, 1.0))
-    assert cluster.answers.size().requests == answercache.REMEMBERED_REQUESTS
+    assert cluster.answers.size().requests == answercache.CACHED_REQUESTS

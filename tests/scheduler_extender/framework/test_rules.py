@@ -19,12 +19,18 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.evictions import eviction_advice
+from scheduler_extender.explain.explanation import Explanation, explanation_of
+from scheduler_extender.explain.groupfit import judge
+from scheduler_extender.explain.idle import idle_pods, what_ends_would_do
+from scheduler_extender.explain.waitingreasons import refusals_of
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Question
 from scheduler_extender.framework.results import Results
-from scheduler_extender.framework.rule import AskedNode, Rule
+from scheduler_extender.framework.rule import NodeEvaluation, Rule
 from scheduler_extender.framework.rules import RULES
 from scheduler_extender.framework.setrule import Alike, ByNode, OfSet, SetRule
 from scheduler_extender.framework.setrules import SET_RULES
@@ -32,12 +38,6 @@ from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.explanation import Explanation, explanation_of
-from scheduler_extender.told.idle import idle_pods, what_ends_would_do
-from scheduler_extender.told.together import judge
-from scheduler_extender.told.unblocking import unblocking_of
-from scheduler_extender.told.waiting import refusals_of
 from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod, record_of, switched
@@ -56,16 +56,16 @@ ASKS = pod(2, {"link": "nvlink"}, name="wants", uid="wants")
 class OddShape(Rule):
     """Refuses nodes of four GPUs: what equal nodes answer alike."""
 
-    def check(self, node: AskedNode) -> Rejection | None:
-        topology = node.facts.topology
+    def check(self, node: NodeEvaluation) -> Rejection | None:
+        topology = node.info.topology
         return ODD if topology is not None and len(topology.gpus) == 4 else None
 
 
 class OddName(SetRule):
     """Refuses nodes by their names."""
 
-    def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
-        return lambda facts: ODD if facts.name in (FREE, HELD) else None
+    def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+        return lambda info: ODD if info.name in (FREE, HELD) else None
 
 
 class OddTogether(SetRule):
@@ -104,7 +104,7 @@ def takes_free() -> dict[str, bool]:
     snapshot, record, api = cluster.snapshot(), record_of(ASKS), Api()
     waker = Waker(cluster, api)
     cluster.tell_of([FREE])
-    plan = unblocking_of(cluster, "default", "wants")
+    plan = eviction_advice(cluster, "default", "wants")
     waker.round(0.0)
     said = {
         "filter": verbs.filter_nodes(cluster, wire, [FREE]).node_names == [FREE],
@@ -134,7 +134,7 @@ def helped_by_an_end() -> dict[str, bool]:
     snapshot = cluster.snapshot()
     victims: dict[str, MetaVictims | None] = {HELD: MetaVictims([MetaPod(PodUid("low"))], 0)}
     args = PreemptionArgs(msgspec.convert(ASKS, Pod), meta_victims=victims)
-    plan = unblocking_of(cluster, "default", "wants")
+    plan = eviction_advice(cluster, "default", "wants")
     told = explanation_of(snapshot, record_of(ASKS))
     assert isinstance(told, Explanation)
     idle = what_ends_would_do(snapshot, idle_pods(snapshot, 1767272820.0), NO_DEADLINE)
@@ -174,20 +174,20 @@ def test_a_new_rule_is_seen_by_all_who_ask() -> None:
 # By file, the name that its line in the registry has.
 FEATURES: Mapping[str, str] = {
     "rules/memory.py": "Memory",
-    "rules/backoff.py": "Backoff",
+    "rules/backoff.py": "BackoffRule",
     "rules/gangs.py": "Gangs",
     "rules/reservations.py": "Reservations",
-    "setrules/groups.py": "Groups",
-    "setrules/claims.py": "Claims",
+    "setrules/groups.py": "GroupsRule",
+    "setrules/claims.py": "ClaimsRule",
 }
 SHOWN = """
 import random, sys
 import msgspec
 import pytest
 from scheduler_extender.deadline import NO_DEADLINE
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.waiting import refusals_of
-from scheduler_extender.told.unblocking import unblocking_of
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.waitingreasons import refusals_of
+from scheduler_extender.explain.evictions import unblocking_of
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.verbs.prioritizing import prioritize
 from scheduler_extender.wire import Pod

@@ -44,20 +44,20 @@ def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cache:
     for i in range(10):
         node = pcie(2 + i, f"n{i}") if i < 5 else switched(2 + i, f"n{i}")
         found.put_record(node, Report("boot", 1))
-    assess, prospect = placement.assess, scoring.prospect
+    assess, placement_cost = placement.assess, scoring.placement_cost
 
     def slow_assess(*args: Any) -> Any:
         answer = assess(*args)
         clock.now += 1
         return answer
 
-    def slow_prospect(*args: Any) -> Any:
-        answer = prospect(*args)
+    def slow_placement_cost(*args: Any) -> Any:
+        answer = placement_cost(*args)
         clock.now += 1
         return answer
 
     monkeypatch.setattr(devices, "assess", slow_assess)
-    monkeypatch.setattr(scoring, "prospect", slow_prospect)
+    monkeypatch.setattr(scoring, "placement_cost", slow_placement_cost)
     return found
 
 
@@ -150,7 +150,7 @@ def test_nothing_is_worked_out_under_the_lock(
 
         def asked(*args: Any) -> Any:
             report = threading.Thread(
-                target=lambda: free.append(cluster.facts(NodeName("n0")).known)
+                target=lambda: free.append(cluster.node_info(NodeName("n0")).known)
             )
             report.start()
             report.join(PATIENCE)
@@ -160,7 +160,7 @@ def test_nothing_is_worked_out_under_the_lock(
         monkeypatch.setattr(equivalence, what, asked)
 
     watched("decide")
-    watched("prospect")
+    watched("placement_cost")
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     equivalence.ask(cluster.snapshot(), request, NAMES, scores=scores)
     assert len(free) >= len(NAMES)
@@ -185,7 +185,7 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
         assert found.failed == dict.fromkeys(NAMES, UNDECIDED.reason)
         assert verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 60.0)) == found
     else:
-        monkeypatch.setattr(scoring, "prospect", broken)
+        monkeypatch.setattr(scoring, "placement_cost", broken)
         verbs.filter_nodes(cluster, pair, NAMES)
         verbs.prioritize(cluster, pair, NAMES[5:], within(cluster.clock, 60.0))
         verbs.prioritize(cluster, pair, NAMES[5:], within(cluster.clock, 60.0))
@@ -215,9 +215,9 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
     # Each sick mask is compiled once, too: a plain pod is not promised a sick GPU.
     assert times <= 1 + 4 * len(names), "each is found and decided about once"
     told = dict(answers.each())
-    for facts in seen.nodes:
-        assert told[facts.name] == decisions.decide(facts, request, cluster.settings)
-        assert cluster.facts(facts.name) is not facts
+    for info in seen.nodes:
+        assert told[info.name] == decisions.decide(info, request, cluster.settings)
+        assert cluster.node_info(info.name) is not info
 
 
 def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:

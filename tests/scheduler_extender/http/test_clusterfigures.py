@@ -10,16 +10,16 @@ import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender import verbs
-from scheduler_extender.http.clusterfigures import gpu_states, state_of
+from scheduler_extender.explain.gpustates import node_state
+from scheduler_extender.http.clustermetrics import gpu_states, state_of
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.serving import in_memory
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.told.nodes import node_state
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pcie, pod, switched
+from tests.scheduler_extender.evictions.scenes import NVLINKED, waiting
 from tests.scheduler_extender.serving import Clock
-from tests.scheduler_extender.unblocking.scenes import NVLINKED, waiting
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Condition, Health, Report
@@ -44,24 +44,24 @@ def cluster_of(*records: tuple[NodeTopology, Report]) -> Cache:
     ("node", "holds", "states"),
     [
         pytest.param(switched(4), [], {"free": 4}, id="free"),
-        pytest.param(switched(4), [0], {"free": 3, "held": 1}, id="one held"),
-        pytest.param(bridged(4), [0], {"free": 2, "stranded": 1, "held": 1}, id="a pair is free"),
-        pytest.param(bridged(4), [0, 2], {"stranded": 2, "held": 2}, id="no pair is left"),
-        pytest.param(pcie(4), [0], {"free": 3, "held": 1}, id="no NVLinks, nothing stranded"),
+        pytest.param(switched(4), [0], {"free": 3, "in-use": 1}, id="one in use"),
+        pytest.param(bridged(4), [0], {"free": 2, "stranded": 1, "in-use": 1}, id="a pair is free"),
+        pytest.param(bridged(4), [0, 2], {"stranded": 2, "in-use": 2}, id="no pair is left"),
+        pytest.param(pcie(4), [0], {"free": 3, "in-use": 1}, id="no NVLinks, nothing stranded"),
     ],
 )
 def test_gpus_by_state(node: NodeTopology, holds: list[int], states: dict[str, int]) -> None:
     cluster = cluster_of((node, held(node, holds)))
-    assert gpu_states(node_state(cluster.facts(node.name))) == states
+    assert gpu_states(node_state(cluster.node_info(node.name))) == states
 
 
 def test_sick_and_unknown_gpus_are_not_free() -> None:
     node = switched(4)
     sick = replace(held(node, []), health=(Health(node.gpus[0].uuid, False, "Xid"),))
-    facts = cluster_of((node, sick)).facts(node.name)
-    assert gpu_states(node_state(facts)) == {"free": 3, "sick": 1}
+    info = cluster_of((node, sick)).node_info(node.name)
+    assert gpu_states(node_state(info)) == {"free": 3, "sick": 1}
     silent = replace(held(node, []), conditions=(Condition("Ready", False, "KubeletSilent"),))
-    assert state_of(cluster_of((node, silent)).facts(node.name)) == "not-ready"
+    assert state_of(cluster_of((node, silent)).node_info(node.name)) == "not-ready"
 
 
 def shown(cluster: Cache) -> dict[str, float]:
@@ -91,7 +91,7 @@ def test_what_is_decided_is_counted() -> None:
     assert after['rejections_total{reason="links"}'] == 1
     assert after['placements_total{verdict="guaranteed"}'] == 1
     assert after['placements_total{verdict="none"}'] == 0
-    assert after['gpus{state="in-flight"}'] == 2
+    assert after['gpus{state="assumed"}'] == 2
     assert after['gpus{state="free"}'] == 6
 
 
@@ -123,4 +123,4 @@ def test_promises_kept_and_broken_stand_beside_each_other(
     cluster.put_record(node, replace(held(node, got), sequence=2))
     value = metrics.registry.get_sample_value
     assert value("gpu_topology_promises_kept_total") == kept
-    assert value("gpu_topology_surprises_total", {"kind": "promise-broken"}) == broken
+    assert value("gpu_topology_mispredictions_total", {"kind": "promise-broken"}) == broken

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_extender.clientlimits import MIB, Bodies
 from scheduler_extender.http.servers import PortError, listen
-from scheduler_extender.limits import MIB, Bodies
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import UNHURRIED, Running, running
 from tests.waiting import PATIENCE, eventually, everything

@@ -57,7 +57,7 @@ def _preempt(service: Running) -> object:
         (lambda service: service.filter(PAIR, *NAMES), "scheduling", "snapshot"),
         (lambda service: service.prioritize(PAIR, *NAMES), "scheduling", "snapshot"),
         (_preempt, "preempting", "snapshot"),
-        (lambda service: service.bind(PAIR, NAMES[0]) == "", None, "facts"),
+        (lambda service: service.bind(PAIR, NAMES[0]) == "", None, "node_info"),
     ],
     ids=["filter", "prioritize", "preempt", "bind"],
 )

@@ -46,7 +46,7 @@ def test_a_bind_with_a_name_that_is_none_is_refused(field: str, value: str) -> N
         error = answer.json()["Error"]
         assert error.startswith(f"{field}: allowed are ")
         assert len(error) < 200
-        assert list(service.cluster.snapshot().in_flight.values()) == []
+        assert list(service.cluster.snapshot().assumed.values()) == []
         assert service.http.post("/scheduler/bind", json=GOOD).json() == {"Error": ""}
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
+from scheduler_extender.clientlimits import BIND_STARTS_WITHIN
 from scheduler_extender.kube import binder
 from scheduler_extender.kube.binder import (
     READ_TIMEOUT,
@@ -16,7 +17,6 @@ from scheduler_extender.kube.binder import (
     WRITE_TIMEOUT,
     KubeBinder,
 )
-from scheduler_extender.limits import BIND_STARTS_WITHIN
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import BindError, Binding
 from tests.nodes import pod

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from scheduler_extender.annotations import MANAGED, RESERVED
 from scheduler_extender.kube.sinks import BudgetSink, NodeSink, PodSink, RecordSink
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import counting_record
 from scheduler_extender.wire import pod_decoder
 from tests.nodes import pod, switched
@@ -240,7 +240,7 @@ def test_a_node_that_is_rewritten_again_and_again_is_kept_once(field: str) -> No
         for n in range(TIMES):
             sink.apply(raw(merged(base, NODES[field](n, MANY))))
         assert bytes_kept() < 200 * KIB
-    assert_cautious(field, cluster.facts(NodeName("node")))
+    assert_cautious(field, cluster.node_info(NodeName("node")))
 
 
 def test_of_nodes_that_say_too_much_again_and_again_the_log_tells_a_few_times() -> None:
@@ -279,14 +279,14 @@ def test_an_object_that_cannot_be_read_is_logged_once_for_each_reason(sink: type
     assert 0 < len(logs) < 20, logs
 
 
-def assert_cautious(field: str, facts: NodeFacts) -> None:
+def assert_cautious(field: str, info: NodeInfo) -> None:
     """What is not read of a node never makes anything possible there."""
     if field == "labels":
-        assert facts.node_object.labels == {}
+        assert info.node_object.labels == {}
     if field == "taints":
-        assert facts.node_object.cordoned
+        assert info.node_object.cordoned
     if field == "allocatable":
-        assert facts.node_object.allocatable == (("nvidia.com/gpu", 4000),)
+        assert info.node_object.allocatable == (("nvidia.com/gpu", 4000),)
 
 
 @pytest.mark.parametrize("field", NODES)

@@ -17,7 +17,7 @@ from scheduler_extender.framework.decision import decide
 from scheduler_extender.kube import nodedevices
 from scheduler_extender.kube.draobjects import Slice, TaintRule
 from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES, Barred, NodeDevices
-from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.node.nodeinfo import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.dranodes import (
     DRIVER,
@@ -154,18 +154,18 @@ def test_the_class_of_nvidias_driver_serves_claims_under_no_name_for_pods(world:
     assert world.offer == DRA_ONLY
     world.classes.apply(nameless(DRIVER))
     assert order(world) == PUBLISHED
-    facts, settings = world.cluster.facts(NODE), world.cluster.settings
-    assert decide(facts, gpu_request(1), settings).rejection == BY_CLAIMS_ALONE
-    assert Capacities(settings).of(facts).nodes == 1, "for claims"
+    info, settings = world.cluster.node_info(NODE), world.cluster.settings
+    assert decide(info, gpu_request(1), settings).rejection == BY_CLAIMS_ALONE
+    assert Capacities(settings).of(info).nodes == 1, "for claims"
     world.claims.apply(asking("next", exactly(2)))
-    coming = world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE))
+    coming = world.cluster.foresees("ns", ("next",))(world.cluster.node_info(NODE))
     assert coming == ("GPU-3", "GPU-1")
-    claimed = facts.as_claimed(PodUid("p"), coming)
+    claimed = info.as_claimed(PodUid("p"), coming)
     assert decide(claimed, gpu_request(2), settings).rejection is None
     first = f"{IS_GPU} && device.attributes['{DRIVER}'].number < 2"
     world.classes.apply(device_class("mine", first, made=""))
     assert order(world) == (1, 0), "the one that pods ask for by name"
-    assert decide(world.cluster.facts(NODE), gpu_request(1), settings).rejection is None
+    assert decide(world.cluster.node_info(NODE), gpu_request(1), settings).rejection is None
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_rule_taints_devices_as_long_as_it_stands(
     assert isinstance(world.offer, Offer)
     assert world.offer.availability.free == left
     world.claims.apply(asking("next", exactly(1)))
-    found = world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE))
+    found = world.cluster.foresees("ns", ("next",))(world.cluster.node_info(NODE))
     first = next((gpu for gpu in (3, 1, 0, 2) if left >> gpu & 1), None)
     assert found == (NO_DEVICES if first is None else (f"GPU-{first}",))
     world.rules.apply(raw({"metadata": {"name": "sick"}, "spec": {"taint": {"effect": "None"}}}))
@@ -271,7 +271,7 @@ def test_a_fault_of_ours_costs_one_node(world: DraWorld, monkeypatch: pytest.Mon
     monkeypatch.setattr(world.nodes, "_served", faulty)
     told(world).slices.apply(slice_of(other, device(0), name="o", pool=other))
     assert order(world) == (3, 1, 0, 2)
-    problem = world.cluster.facts(other).record.problem
+    problem = world.cluster.node_info(other).record.problem
     assert problem == "internal error: ZeroDivisionError"
 
 
@@ -293,10 +293,10 @@ def test_a_fault_of_ours_in_a_nodes_devices_costs_that_node_alone(
     told(world).slices.replace(iter([a_slice(*map(device, PUBLISHED)), broken, nowhere]), "2")
     assert order(world) == PUBLISHED
     world.speak(2, first)
-    problem = world.cluster.facts(first).record.problem
+    problem = world.cluster.node_info(first).record.problem
     assert problem == "internal error: ZeroDivisionError"
     world.claims.apply(asking("c", exactly(1)))
-    coming = world.nodes.foresee("ns", ["c"])(world.cluster.facts(NODE))
+    coming = world.nodes.foresee("ns", ["c"])(world.cluster.node_info(NODE))
     assert isinstance(coming, Rejection)
     assert coming.kind is Reason.UNDECIDED
 
@@ -359,9 +359,9 @@ def test_an_old_record_does_not_move_a_node_back(world: DraWorld, to_dra: bool) 
     else:
         world.records.apply(by_plugin)
         world.speak(3)
-    assert world.cluster.facts(NODE).serves_claims == to_dra
+    assert world.cluster.node_info(NODE).serves_claims == to_dra
     world.slices.apply(a_slice(*map(device, (3, 1, 0))))
-    assert world.cluster.facts(NODE).serves_claims == to_dra
+    assert world.cluster.node_info(NODE).serves_claims == to_dra
     assert world.cluster.reports_out_of_order
 
 
@@ -369,12 +369,12 @@ def test_a_record_that_is_gone_takes_nothing_with_it(world: DraWorld) -> None:
     told(world).records.replace([], "9")
     assert not world.nodes.has_nodes
     world.claims.apply(claim("d", 1))
-    assert world.cluster.facts(NODE).topology is None
+    assert world.cluster.node_info(NODE).topology is None
     world.speak(1)
     assert world.offer.availability.free == 0b0101
 
 
-class Turns:
+class BindLimiter:
     """A lock that counts how often it is taken."""
 
     def __init__(self) -> None:
@@ -391,7 +391,7 @@ class Turns:
 
 def test_a_change_of_many_nodes_is_taken_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for the lock gets it between two pieces."""
-    world, turns, put = DraWorld(), Turns(), Counter[int]()
+    world, limiter, put = DraWorld(), BindLimiter(), Counter[int]()
     names = [NodeName(f"many-{n}") for n in range(24)]
     for name in names:
         world.speak(1, name)
@@ -399,34 +399,36 @@ def test_a_change_of_many_nodes_is_taken_in_piece_by_piece(monkeypatch: pytest.M
     served = world.nodes._served
 
     def noted(*given: Any) -> tuple[NodeTopology, Report]:
-        put[turns.taken] += 1
+        put[limiter.taken] += 1
         return served(*given)
 
-    monkeypatch.setattr(world.nodes, "_lock", turns)
+    monkeypatch.setattr(world.nodes, "_lock", limiter)
     monkeypatch.setattr(world.nodes, "_served", noted)
     world.classes.replace([device_class()], "")
     assert put.total() == len(names) + 1
     assert max(put.values()) == 1
-    assert {type(world.cluster.facts(name).offer("nvidia.com/gpu")) for name in names} == {Offer}
+    assert {type(world.cluster.node_info(name).offer("nvidia.com/gpu")) for name in names} == {
+        Offer
+    }
 
 
 def test_a_list_of_many_objects_is_taken_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, turns = two_pairs(), Turns()
-    monkeypatch.setattr(world.nodes, "_lock", turns)
+    world, limiter = two_pairs(), BindLimiter()
+    monkeypatch.setattr(world.nodes, "_lock", limiter)
     monkeypatch.setattr("scheduler_extender.kube.dra.HELD", 0.0)
     world.claims.replace(iter([asking(f"c{n}", exactly(1)) for n in range(30)]), "1")
-    assert turns.taken >= 30
+    assert limiter.taken >= 30
 
 
 def test_no_devices_are_read_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node may have thousands, and a selector takes its time for each."""
-    world, turns = two_pairs(), Turns()
-    monkeypatch.setattr(world.nodes, "_lock", turns)
+    world, limiter = two_pairs(), BindLimiter()
+    monkeypatch.setattr(world.nodes, "_lock", limiter)
     read: list[bool] = []
 
     def noted(what: Any) -> Any:
         def call(*given: Any) -> Any:
-            read.append(turns.held)
+            read.append(limiter.held)
             return what(*given)
 
         return call
@@ -446,7 +448,7 @@ def test_no_devices_are_read_while_the_lock_is_held(monkeypatch: pytest.MonkeyPa
         lambda: world.rules.apply(sick),
         lambda: world.rules.delete(sick),
         lambda: world.speak(2),
-        lambda: world.cluster.foresees("ns", ("c",))(world.cluster.facts(NODE)),
+        lambda: world.cluster.foresees("ns", ("c",))(world.cluster.node_info(NODE)),
     ):
         forget()
         step()
@@ -483,7 +485,7 @@ def test_a_rule_is_held_against_the_pools_that_it_selects_alone(
     ]
     world.rules.replace(iter(rules), "1")
     assert max(made.values()) < len(names), "once or twice a rule, however many nodes there are"
-    offers = [world.cluster.facts(name).offer("nvidia.com/gpu") for name in names]
+    offers = [world.cluster.node_info(name).offer("nvidia.com/gpu") for name in names]
     assert all(isinstance(o, Offer) and o.availability.free == 0b1101 for o in offers)
 
 
@@ -502,7 +504,7 @@ def test_the_slices_of_a_node_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
     assert "no room for its ResourceSlices: at most 2 MiB" in world.problem
     assert len(world.problem) < 200
     assert world.slices.outside == 1
-    assert isinstance(world.cluster.facts(other).offer("nvidia.com/gpu"), Offer)
+    assert isinstance(world.cluster.node_info(other).offer("nvidia.com/gpu"), Offer)
     world.slices.delete(a_slice(large(5, 5000), name="t", pool="another"))
     assert order(world) == PUBLISHED
 
@@ -515,14 +517,14 @@ def test_the_slices_of_all_nodes_have_a_bound_and_the_largest_node_pays(
     world.speak(1, other)
     evil = slice_of(other, large(0, 2500), name="o", pool=other)
     world.slices.apply(evil)
-    assert isinstance(world.cluster.facts(other).offer("nvidia.com/gpu"), Offer)
+    assert isinstance(world.cluster.node_info(other).offer("nvidia.com/gpu"), Offer)
     world.slices.apply(a_slice(large(4, 800, "nic"), name="t", pool="another"))
-    assert "no room" in (world.cluster.facts(other).record.problem or "")
+    assert "no room" in (world.cluster.node_info(other).record.problem or "")
     assert world.problem == ""
     world.slices.delete(a_slice(name="t", pool="another"))
     assert world.slices.again()
     world.slices.replace(iter([a_slice(*map(device, PUBLISHED)), evil]), "2")
-    assert isinstance(world.cluster.facts(other).offer("nvidia.com/gpu"), Offer)
+    assert isinstance(world.cluster.node_info(other).offer("nvidia.com/gpu"), Offer)
 
 
 def test_a_list_that_would_end_as_the_last_one_is_not_asked_for(

@@ -14,7 +14,7 @@ from scheduler_extender.http.metrics import LOG_BURST, Metrics
 from scheduler_extender.kube.events import BURST, MOST_WAITING, PAUSE, EventWriter
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Misprediction
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
 from tests.waiting import PATIENCE
@@ -23,9 +23,9 @@ from topology.core.requests import gpu_request
 from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
 
 
-def surprise(name: str, kind: str = BROKEN) -> Surprise:
+def misprediction(name: str, kind: str = BROKEN) -> Misprediction:
     pod = PodRecord(PodUid(f"uid-{name}"), "default", name, NodeName("node"), gpu_request(1))
-    return Surprise(kind, pod, "node", (0,), (), "state")
+    return Misprediction(kind, pod, "node", (0,), (), "state")
 
 
 class Api(ApiServer):
@@ -58,8 +58,8 @@ def test_what_happens_to_one_pod_again_is_one_event_with_a_count() -> None:
     writer, time = make(api)
     for second in range(int(PAUSE)):
         time.seconds = second
-        writer.note(surprise("a"))
-        writer.note(surprise("a", OUTSIDE))
+        writer.note(misprediction("a"))
+        writer.note(misprediction("a", OUTSIDE))
         writer.round()
     assert [event["count"] for event in api.written] == [1, 1]
     time.seconds = PAUSE
@@ -72,12 +72,12 @@ def test_what_happens_to_one_pod_again_is_one_event_with_a_count() -> None:
 def test_an_event_names_no_pod_but_its_own() -> None:
     api = Api()
     writer, _ = make(api)
-    writer.note(replace(surprise("a"), foreign=("team-b/secret",)))
+    writer.note(replace(misprediction("a"), foreign=("team-b/secret",)))
     writer.round()
     (event,) = api.written
     assert event["involvedObject"]["uid"] == "uid-a"
-    assert (event["type"], event["reason"]) == ("Warning", "GPUPlacementNotForeseen")
-    assert "unreported until now" in event["message"]
+    assert (event["type"], event["reason"]) == ("Warning", "GPUPlacementMispredicted")
+    assert "unacknowledged until now" in event["message"]
     assert "secret" not in json.dumps(event)
 
 
@@ -85,7 +85,7 @@ def test_events_are_bounded_in_all_and_drops_are_counted() -> None:
     api = Api()
     writer, time = make(api)
     for i in range(3 * MOST_WAITING):
-        writer.note(surprise(f"p{i}"))
+        writer.note(misprediction(f"p{i}"))
     assert writer.dropped == 2 * MOST_WAITING
     writer.round()
     assert len(api.written) == BURST
@@ -107,7 +107,7 @@ def test_what_cannot_be_written_is_counted() -> None:
 
     writer, _ = make(Down())
     for _ in range(3):
-        writer.note(surprise("a"))
+        writer.note(misprediction("a"))
     writer.round()
     assert writer.dropped == 3
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_written_is_counted() -> None:
 def test_a_pod_named_like_a_path_is_asked_nowhere() -> None:
     api = Api()
     writer, _ = make(api)
-    odd = surprise("a")
+    odd = misprediction("a")
     writer.note(replace(odd, pod=replace(odd.pod, namespace="../nodes")))
     writer.round()
     assert writer.dropped == 1
@@ -133,12 +133,12 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
 
     api = Slow()
     writer, _ = make(api)
-    writer.note(surprise("a"))
+    writer.note(misprediction("a"))
     writing = threading.Thread(target=writer.round)
     writing.start()
     try:
         assert entered.wait(PATIENCE)
-        writer.note(surprise("b"))  # while the first is being written
+        writer.note(misprediction("b"))  # while the first is being written
     finally:
         go.set()
         writing.join(PATIENCE)
@@ -146,16 +146,17 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
     assert len(api.written) == 2
 
 
-def test_every_surprise_is_counted_and_few_are_logged() -> None:
+def test_every_misprediction_is_counted_and_few_are_logged() -> None:
     metrics, cluster = Metrics(), Cache(lambda: 0.0)
     metrics.watch(cluster)
-    (note,) = cluster.on_surprise
+    (note,) = cluster.on_misprediction
     with capture_logs() as logs:
         for i in range(100):
-            note(surprise("same"))
-            note(surprise(f"other-{i}"))
+            note(misprediction("same"))
+            note(misprediction(f"other-{i}"))
     assert (
-        metrics.registry.get_sample_value("gpu_topology_surprises_total", {"kind": BROKEN}) == 200
+        metrics.registry.get_sample_value("gpu_topology_mispredictions_total", {"kind": BROKEN})
+        == 200
     )
     assert 1 < len(logs) <= LOG_BURST + 5
     assert sum(entry["pod"] == "default/same" for entry in logs) == 1

@@ -173,10 +173,10 @@ def picture(cluster: Cache) -> dict[str, object]:
     """All that answers depend on, node by node, and who waits."""
     nodes: dict[str, object] = {
         name: (
-            cluster.facts(NodeName(name)).key(RESOURCE),
+            cluster.node_info(NodeName(name)).key(RESOURCE),
             cluster.has_node(NodeName(name)),
-            cluster.facts(NodeName(name)).record.problem,
-            sorted(cluster.facts(NodeName(name)).pods.bound.values(), key=lambda p: p.uid),
+            cluster.node_info(NodeName(name)).record.problem,
+            sorted(cluster.node_info(NodeName(name)).pods.bound.values(), key=lambda p: p.uid),
         )
         for name in NAMES
     }
@@ -231,8 +231,8 @@ def test_a_time_of_day_that_jumps_makes_no_node_stale(rig: Rig, hours: int) -> N
     shown = rig.sequence
 
     def sequences() -> list[int]:
-        reports = [rig.cluster.facts(NodeName(name)).report for name in NAMES]
+        reports = [rig.cluster.node_info(NodeName(name)).report for name in NAMES]
         return [report.sequence for report in reports if report is not None]
 
     eventually(lambda: max(sequences()) == shown, "the reports have come")
-    assert not any(rig.cluster.facts(NodeName(name)).record.stale for name in NAMES)
+    assert not any(rig.cluster.node_info(NodeName(name)).record.stale for name in NAMES)

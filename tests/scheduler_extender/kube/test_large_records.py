@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_extender.clientlimits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
-from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.state.cluster.cache import Cache
 from tests.counting import calls
 from tests.crd import schema
 from tests.manifests.test_crd import fill
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock
-from tests.topology.agent.decides.exceeding import EXCEEDING
+from tests.topology.agent.model.exceeding import EXCEEDING
 from topology import codec
-from topology.agent.decides.limits import LARGEST_RECORD
+from topology.agent.model.recordlimits import LARGEST_RECORD
 from topology.codec import wire
 from topology.core.devices import NodeName
 from topology.core.report import Report
@@ -51,14 +51,14 @@ def cluster() -> Cache:
 def problem(cluster: Cache, record: Object) -> str | None:
     """What is wrong with the node once its record has come."""
     RecordSink(cluster, lambda: 0.0).apply(raw(record))
-    return cluster.facts(NodeName("node")).record.problem
+    return cluster.node_info(NodeName("node")).record.problem
 
 
 def test_a_record_up_to_the_limit_is_read_and_a_larger_one_is_a_problem(cluster: Cache) -> None:
-    room = MAX_RECORD - size(sized(0))
-    assert problem(cluster, sized(room)) is None
-    assert cluster.facts(NodeName("node")).topology is not None
-    assert problem(cluster, sized(room + 1)) == (
+    quota = MAX_RECORD - size(sized(0))
+    assert problem(cluster, sized(quota)) is None
+    assert cluster.node_info(NodeName("node")).topology is not None
+    assert problem(cluster, sized(quota + 1)) == (
         f"spec and status have {MAX_RECORD + 1} bytes; at most {MAX_RECORD} are read"
     )
     assert problem(cluster, small()) is None  # the next one is good again
@@ -80,8 +80,8 @@ def test_what_the_api_server_notes_beside_a_record_does_not_count(cluster: Cache
 def test_one_large_record_costs_no_other_node(cluster: Cache) -> None:
     sink = RecordSink(cluster, lambda: 0.0)
     sink.replace([raw(sized(MAX_RECORD)), raw(small("other"))], "1")
-    assert cluster.facts(NodeName("node")).record.problem
-    assert cluster.facts(NodeName("other")).topology is not None
+    assert cluster.node_info(NodeName("node")).record.problem
+    assert cluster.node_info(NodeName("other")).topology is not None
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_record_that_cannot_be_read_is_a_problem_and_no_fault_of_ours(
     cluster: Cache, written: bytes
 ) -> None:
     RecordSink(cluster, lambda: 0.0).apply(msgspec.Raw(written))
-    found = cluster.facts(NodeName("node")).record.problem
+    found = cluster.node_info(NodeName("node")).record.problem
     assert found is not None
     assert "internal error" not in found
     assert len(found) < 300
@@ -110,12 +110,12 @@ NESTED = msgspec.Raw(b'{"metadata":{"name":"nested"},"spec":' + b"[" * 5000 + b"
 
 def test_an_object_of_which_not_even_the_name_can_be_read_costs_no_other(cluster: Cache) -> None:
     RecordSink(cluster, lambda: 0.0).replace([NESTED, raw(small())], "1")
-    assert cluster.facts(NodeName("node")).topology is not None
+    assert cluster.node_info(NodeName("node")).topology is not None
     PodSink(cluster, lambda: 0.0).replace([NESTED, raw(pod(1, name="a"))], "1")
     assert cluster.snapshot().pod_named("default", "a") is not None
     node = {"metadata": {"name": "bare"}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
     NodeSink(cluster).replace([NESTED, raw(node)], "1")
-    assert "bare" in {facts.name for facts in cluster.snapshot().nodes}
+    assert "bare" in {info.name for info in cluster.snapshot().nodes}
 
 
 @pytest.mark.parametrize("name", EXCEEDING)
@@ -124,7 +124,7 @@ def test_every_record_that_an_agent_writes_is_read(cluster: Cache, name: str) ->
     record = EXCEEDING[name][1].record()
     fill(schema(), record)
     RecordSink(cluster, lambda: 0.0).apply(raw(record))
-    found = cluster.facts(NodeName("n")).record.problem
+    found = cluster.node_info(NodeName("n")).record.problem
     assert found is None or "are read" not in found
 
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.kube.events import PLACED, WAITS
 from scheduler_extender.kube.sinks import RECORDS_PATH
 from scheduler_extender.kube.source import KubeSource
 from scheduler_extender.kube.waiting import AGAIN, AT_ONCE, EVERY, RARELY, WaitingPods
-from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import BindError, Binding
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.conftest import Kube
+from tests.scheduler_extender.evictions.scenes import NVLINKED, Held, cluster_of, waiting
 from tests.scheduler_extender.kube.test_events import Api, make
-from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from tests.waiting import eventually
 from topology import codec
 from topology.core.devices import NodeName, PodUid
@@ -72,11 +72,11 @@ def test_another_reason_is_news_and_another_count_only_rarely() -> None:
     cluster.put_pod(waiting("wants", PAIR))
     told = Told(cluster)
     assert len(told.round(0.0)) == 1
-    cluster.put_record(pcie(2, "b"), cluster.facts(NodeName("a")).report)
+    cluster.put_record(pcie(2, "b"), cluster.node_info(NodeName("a")).report)
     assert told.round(AGAIN) == []
     ((_, text),) = told.round(RARELY + AGAIN)
     assert f"{LINKS} (2 nodes)" in text
-    cluster.put_record(switched(1, "c"), cluster.facts(NodeName("a")).report)
+    cluster.put_record(switched(1, "c"), cluster.node_info(NodeName("a")).report)
     ((_, text),) = told.round(RARELY + 3 * AGAIN)
     assert "node has fewer GPUs than asked for (1 node)" in text
 
@@ -84,8 +84,8 @@ def test_another_reason_is_news_and_another_count_only_rarely() -> None:
 def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
     cluster = cluster_of({switched(4, "a"): {}})
     cluster.put_pod(waiting("fits", PAIR))
-    rack = Membership(Group("team", "g"), 2, "rack")
-    cluster.put_pod(replace(waiting("member", PAIR), membership=rack))
+    rack = GroupReference(Group("team", "g"), 2, "rack")
+    cluster.put_pod(replace(waiting("member", PAIR), group_ref=rack))
     ((name, text),) = Told(cluster).round(0.0)
     assert name == "member"
     assert "no node has the label rack that group-domain names" in text

@@ -40,7 +40,7 @@ def world() -> DraWorld:
 
 
 def gpus(world: DraWorld, *names: str) -> list[int] | Reason:
-    foreseen = world.cluster.foresees("ns", names or ("c",))(world.cluster.facts(NODE))
+    foreseen = world.cluster.foresees("ns", names or ("c",))(world.cluster.node_info(NODE))
     if isinstance(foreseen, Rejection):
         return foreseen.kind
     return [int(each.removeprefix("GPU-")) for each in foreseen]
@@ -166,8 +166,8 @@ def test_devices_of_no_one_node_are_looked_at_once_for_all_nodes(
 
     monkeypatch.setattr(dra, "NodeDevices", counted)
     see = world.nodes.foresee("ns", ["c"])
-    facts = world.cluster.facts(NODE)
-    found = [see(facts) for _ in range(5)]
+    info = world.cluster.node_info(NODE)
+    found = [see(info) for _ in range(5)]
     assert all(isinstance(each, Rejection) for each in found)
     assert made == 1
 
@@ -330,7 +330,7 @@ def test_slices_that_change_are_read_anew(world: DraWorld) -> None:
     assert gpus(world) is Reason.CLAIMS
 
 
-def small_room(monkeypatch: pytest.MonkeyPatch, most: int) -> DraWorld:
+def small_quota(monkeypatch: pytest.MonkeyPatch, most: int) -> DraWorld:
     """A world with room for so many bytes of what claims ask for."""
     monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", most)
     return two_pairs()
@@ -343,7 +343,7 @@ def of_namespace(namespace: str, name: str, *requests: Json) -> msgspec.Raw:
 
 
 def test_what_waiting_claims_say_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = small_room(monkeypatch, 300)
+    world = small_quota(monkeypatch, 300)
     world.claims.apply(asking("c", exactly(1)))
     world.claims.apply(asking("d", exactly(1)))
     assert (gpus(world), gpus(world, "d")) == ([3], Reason.UNDECIDED)
@@ -356,7 +356,7 @@ def test_what_waiting_claims_say_is_kept_within_bounds(monkeypatch: pytest.Monke
 def test_claims_of_one_namespace_take_no_room_of_another(
     monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
-    world = small_room(monkeypatch, 2000)
+    world = small_quota(monkeypatch, 2000)
     flood = [of_namespace("flood", f"f{number}", exactly(1)) for number in range(50)]
     ours = [asking(name, exactly(1)) for name in "cd"]
     if listed:
@@ -366,14 +366,14 @@ def test_claims_of_one_namespace_take_no_room_of_another(
             world.claims.apply(each)
     assert (gpus(world), gpus(world, "d")) == ([3], [3])
     assert 30 < world.claims.outside < 50
-    foreseen = world.cluster.foresees("flood", ["f0"])(world.cluster.facts(NODE))
+    foreseen = world.cluster.foresees("flood", ["f0"])(world.cluster.node_info(NODE))
     assert foreseen == ("GPU-3",), "the first of those that are too many"
 
 
 def test_claims_that_found_no_room_are_read_again_once_there_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = small_room(monkeypatch, 300)
+    world = small_quota(monkeypatch, 300)
     late = [asking(name, exactly(1)) for name in "de"]
     world.claims.replace(iter([asking("c", exactly(1)), *late]), "1")
     assert world.claims.outside == 2
@@ -404,7 +404,7 @@ def test_a_claim_that_is_larger_than_is_followed_is_counted_and_never_read_again
 def test_a_list_of_claims_takes_no_more_than_the_bound_while_it_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = small_room(monkeypatch, 100_000)
+    world = small_quota(monkeypatch, 100_000)
     world.claims.replace(iter([asking("first", exactly(1))]), "1")
     long = exactly(1, "true || " * 5_000 + "true")
     names = ("first", *(f"c{number}" for number in range(200)))

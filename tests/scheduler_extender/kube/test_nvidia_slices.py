@@ -13,7 +13,7 @@ from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests import recorded
 from tests.dranodes import device_class, raw
@@ -67,7 +67,7 @@ def machine_of(
     return NodeTopology(NODE, tuple(gpus), links)
 
 
-def read(name: str, topology: NodeTopology) -> NodeFacts:
+def read(name: str, topology: NodeTopology) -> NodeInfo:
     """What the extender's reflectors make of a node with this record, and of the slices."""
     cluster = Cache(lambda: 0.0, Settings())
     cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
@@ -77,7 +77,7 @@ def read(name: str, topology: NodeTopology) -> NodeFacts:
     classes, its_slices, *_ = (sink for _, sink in dra_sinks(cluster, nodes))
     classes.apply(device_class())
     its_slices.replace([raw(each) for each in slices(name)], "1")
-    return cluster.facts(NODE)
+    return cluster.node_info(NODE)
 
 
 WHOLE = ["a100", "h100", "gb300", "dgx1v", "bridged4", "bridged4_claims",
@@ -87,24 +87,24 @@ WHOLE = ["a100", "h100", "gb300", "dgx1v", "bridged4", "bridged4_claims",
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_the_driver_publishes_is_handed_out_in_its_order(name: str) -> None:
     devices = published(name)
-    facts = read(name, machine_of(devices, PAIRS))
-    offer = facts.offer("nvidia.com/gpu")
-    assert isinstance(offer, Offer), (offer, facts.record.problem)
+    info = read(name, machine_of(devices, PAIRS))
+    offer = info.offer("nvidia.com/gpu")
+    assert isinstance(offer, Offer), (offer, info.record.problem)
     order = [int(device["name"].removeprefix("gpu-")) for device in devices]
     assert list(offer.topology.allocator.published) == order
     assert offer.availability.free.bit_count() == len(devices)
     # A pair of the first two that the driver published is promised, and no other.
-    found = decide(facts, gpu_request(2, NVLINK), Settings())
+    found = decide(info, gpu_request(2, NVLINK), Settings())
     assert (found.rejection is None) == (tuple(sorted(order[:2])) in PAIRS)
 
 
 def test_a_driver_that_shares_gpus_is_not_followed() -> None:
     devices = published("bridged4_ConsumableShares")
-    facts = read("bridged4_ConsumableShares", machine_of(devices, PAIRS))
-    assert isinstance(facts.offer("nvidia.com/gpu"), Rejection)
-    assert facts.record.problem
+    info = read("bridged4_ConsumableShares", machine_of(devices, PAIRS))
+    assert isinstance(info.offer("nvidia.com/gpu"), Rejection)
+    assert info.record.problem
 
 
 def test_a_driver_that_publishes_nothing_serves_nothing() -> None:
-    facts = read("mig-all-enabled", machine_of(published("h100"), PAIRS))
-    assert isinstance(facts.offer("nvidia.com/gpu"), Rejection)
+    info = read("mig-all-enabled", machine_of(published("h100"), PAIRS))
+    assert isinstance(info.offer("nvidia.com/gpu"), Rejection)

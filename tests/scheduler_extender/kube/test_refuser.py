@@ -182,6 +182,6 @@ def test_an_operator_lets_pods_in_again(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "next"
     folder.mkdir()
     with world.extender(folder):
-        assert not world.kube.cluster.facts(
+        assert not world.kube.cluster.node_info(
             sorted(world.kube.cluster.snapshot().by_name)[0]
         ).history.backoffs

@@ -17,22 +17,22 @@ from structlog.testing import capture_logs
 from scheduler_extender.annotations import WAKE
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.answercache import AnswerCache
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.pods.attributes import BARE
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import Reservation
-from scheduler_extender.state.pods.standing import BARE
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod, Taint
 from tests.dranodes import NODE, claim, two_pairs
 from tests.nodes import last_report, pod, record_of, switched
+from tests.scheduler_extender.evictions.scenes import Held, cluster_of, waiting
 from tests.scheduler_extender.state import test_shared_memory as shared_memory
-from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.report import Health, Report
@@ -60,9 +60,9 @@ class _Counted(AnswerCache):
         super().__init__(threading.RLock(), cluster.classes)
         self._cluster = cluster
 
-    def remember(self, request: GpuRequest, decisions: Mapping[int, Decision], *more: Any) -> None:
+    def put(self, request: GpuRequest, decisions: Mapping[int, Decision], *more: Any) -> None:
         self._cluster.asked[request] += len(decisions)
-        super().remember(request, decisions, *more)
+        super().put(request, decisions, *more)
 
     def known(self, request: GpuRequest, *args: Any, **how: Any) -> Any:
         if request in self._cluster.broken:
@@ -308,7 +308,7 @@ def test_a_round_ends_when_its_time_is_over() -> None:
     assert waker.looks <= 1
 
 
-def test_nobody_is_woken_who_would_be_refused_for_a_blind_watch() -> None:
+def test_nobody_is_woken_who_would_be_refused_for_a_stale_watch() -> None:
     cluster, api, waker = make()
     watches = [Watch("pods", None)]
     cluster.watches = lambda: watches
@@ -338,7 +338,7 @@ def test_two_replicas_that_started_together_write_different_values() -> None:
 def let_go_of_a(cluster: Cache, node: NodeName) -> None:
     """Pod a is gone, and a report shows b alone."""
     cluster.drop_pod(PodUid("a"))
-    report = last_report(cluster.facts(node))
+    report = last_report(cluster.node_info(node))
     left = tuple(held for held in report.allocations if held.pod_uid == "b")
     cluster.put_report(node, replace(report, sequence=2, allocations=left))
 
@@ -363,7 +363,7 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     waker.round(13.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants"]
     # When the place is given back the other one has its turn.
-    cluster.put_pod(replace(wants, reservation=None, deleting=True))
+    cluster.put_pod(replace(wants, reservation=None, terminating=True))
     waker.round(20.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants", "other"]
 
@@ -375,9 +375,9 @@ def test_a_pod_is_woken_to_which_a_reservation_yields(priority: int, woken: list
     cluster, api = cluster_of({node: {"a": Held((0,)), "b": Held((2, 3))}}), Api()
     waker = Waker(cluster, api, clock=lambda: 0.0)
     nominee, wants = waiting("nominee", PAIR), waiting("wants", PAIR)
-    coming = replace(nominee.standing, nominated=node.name)
-    cluster.put_pod(replace(nominee, standing=coming, called_unschedulable=False))
-    cluster.put_pod(replace(wants, standing=replace(wants.standing, priority=priority)))
+    coming = replace(nominee.attributes, nominated=node.name)
+    cluster.put_pod(replace(nominee, attributes=coming, called_unschedulable=False))
+    cluster.put_pod(replace(wants, attributes=replace(wants.attributes, priority=priority)))
     waker.round(0.0)
     assert api.woken == []
     let_go_of_a(cluster, node.name)
@@ -408,7 +408,7 @@ def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_i
     for held in 3, 0:
         world.claims.apply(claim(f"c{held}", held, pod=f"c{held}"))
     wants = unschedulable("wants", PAIR)
-    world.cluster.put_pod(replace(wants, standing=replace(BARE, nominated=NODE)))
+    world.cluster.put_pod(replace(wants, attributes=replace(BARE, nominated=NODE)))
     waker.round(0.0)
     assert api.woken == []
     world.claims.delete(claim("c0"))
@@ -422,7 +422,7 @@ def test_no_pod_is_woken_for_closed_nodes_where_the_time_is_up(calls: int) -> No
     cluster, api = Counting(), Api()
     seconds = itertools.chain([0.0] * calls, itertools.repeat(100.0))
     waker = Waker(cluster, api, clock=seconds.__next__)
-    wants = replace(unschedulable("wants", PAIR), membership=Membership(Group("team", "g")))
+    wants = replace(unschedulable("wants", PAIR), group_ref=GroupReference(Group("team", "g")))
     cluster.put_pod(wants)
     change(cluster, 3)
     for name in cluster.snapshot().by_name:
@@ -433,7 +433,7 @@ def test_no_pod_is_woken_for_closed_nodes_where_the_time_is_up(calls: int) -> No
 
 
 def in_group(name: str, pod: PodRecord) -> PodRecord:
-    return replace(pod, membership=Membership(Group("team", name), 2, "zone"))
+    return replace(pod, group_ref=GroupReference(Group("team", name), 2, "zone"))
 
 
 @pytest.mark.parametrize("how", ["moves", "taken", "ended"])
@@ -450,7 +450,7 @@ def test_a_pod_is_woken_where_the_place_of_another_group_moves_away(how: str) ->
     )
     for node in (free, full, other):
         cluster.put_node(node.name, NodeObject(exists=True, labels={"zone": "z"}))
-    begun = cluster.facts(full.name).pods.bound[PodUid("a-0")]
+    begun = cluster.node_info(full.name).pods.bound[PodUid("a-0")]
     cluster.put_pod(in_group("a", begun))
     two = in_group("a", waiting("a-1", gpu_request(2)))
     cluster.put_pod(replace(two, called_unschedulable=False))

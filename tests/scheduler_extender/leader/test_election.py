@@ -155,7 +155,7 @@ def renewed(found: Election, now: float) -> Lease:
     return lease
 
 
-def test_a_leader_that_is_blind_for_long_offers_its_lease_and_leads_on(leader: Election) -> None:
+def test_a_leader_that_is_stale_for_long_offers_its_lease_and_leads_on(leader: Election) -> None:
     leader.looked(sees=False)
     assert not any(renewed(leader, now).offered for now in range(2, int(OFFERED_AFTER) + 1, 2))
     assert renewed(leader, OFFERED_AFTER + 2).offered
@@ -166,8 +166,8 @@ def test_a_leader_that_is_blind_for_long_offers_its_lease_and_leads_on(leader: E
     assert not renewed(leader, OFFERED_AFTER + 6).offered, "it counts from the beginning"
 
 
-def test_blindness_does_not_count_while_nobody_reaches_the_api_server(leader: Election) -> None:
-    """Every replica is blind after an outage, and the Lease is not to go round."""
+def test_staleness_does_not_count_while_nobody_reaches_the_api_server(leader: Election) -> None:
+    """Every replica is stale after an outage, and the Lease is not to go round."""
     leader.looked(sees=False)
     assert not renewed(leader, 300).offered
     assert not renewed(leader, 300 + OFFERED_AFTER - 1).offered

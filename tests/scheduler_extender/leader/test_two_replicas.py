@@ -140,7 +140,7 @@ def test_a_pod_that_asks_for_something_else_by_now_is_not_bound_as_it_was_decide
         "link=nvlink; kube-scheduler tries again"
     ]
     assert found.node_of(train) is None
-    assert list(first.cluster.snapshot().in_flight.values()) == []
+    assert list(first.cluster.snapshot().assumed.values()) == []
     assert first.bind(train) == "", "it is decided about anew"
 
 
@@ -212,7 +212,7 @@ def test_a_bind_that_was_settled_as_unbound_cannot_be_written_later(
     settler = Settler(first.cluster, binder, patience=0.0)
     for now in range(2):
         settler.round(now)
-    assert not list(first.cluster.snapshot().in_flight.values())
+    assert not list(first.cluster.snapshot().assumed.values())
     assert first.bind(rival) == ""
     with pytest.raises(ConflictError):
         first.api.create(*sent[-1], timeout=PATIENCE)
@@ -351,7 +351,7 @@ def test_a_lease_that_somebody_deletes_costs_no_promise(found: World) -> None:
     eventually(lambda: first.leads() != second.leads(), "one of them leads")
 
 
-def test_a_blind_leader_leaves_the_lease_to_a_replica_that_sees(
+def test_a_stale_leader_leaves_the_lease_to_a_replica_that_sees(
     found: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler_extender.leader.election.OFFERED_AFTER", 0.5)

@@ -14,22 +14,22 @@ from scheduler_extender.state.answers.classes import MOST_RESOURCES
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.ledger import Ledger, ledger
 from scheduler_extender.state.node.objects import contradiction
-from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Misprediction
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import Pod
 from tests.nodes import pod, record_of
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import DeviceId, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.devicesets import pack
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.placement import NOT_SERVED
-from topology.core.pools import pack
 from topology.core.report import Allocation, Health, Report
 from topology.core.requests import GpuRequest
 from topology.machines import machine
 from topology.machines.mig import cut
 
 GPU, SMALL, LARGE = "nvidia.com/gpu", "nvidia.com/mig-1g.6gb", "nvidia.com/mig-2g.12gb"
-STOCK = AllocatorFacts("distributed", "v0.19.3")
+STOCK = AllocatorConfig("distributed", "v0.19.3")
 
 
 def node(
@@ -135,13 +135,13 @@ def bound(uid: str, wishes: dict[str, str], count: int = 2) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def surprises(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
+def mispredictions(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
     """What is said when the next report shows a pod with these devices."""
-    cluster, found = cluster_of(NODE), list[Surprise]()
-    cluster.on_surprise.append(found.append)
+    cluster, found = cluster_of(NODE), list[Misprediction]()
+    cluster.on_misprediction.append(found.append)
     cluster.put_pod(record_of(bound("u", wishes)))
     cluster.put_record(NODE, Report("boot", 2, allocations=(shows("u", SMALL, *devices),)))
-    return [surprise.kind for surprise in found]
+    return [misprediction.kind for misprediction in found]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def surprises(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
 def test_instances_are_held_against_the_promise(
     wishes: dict[str, str], devices: tuple[DeviceId, ...], kinds: list[str]
 ) -> None:
-    assert surprises(wishes, *devices) == kinds
+    assert mispredictions(wishes, *devices) == kinds
     assert OUTSIDE not in kinds  # NVIDIA's plugin may hand out any
 
 
@@ -167,7 +167,7 @@ def test_a_bind_in_flight_of_instances_is_taken_off_what_is_left() -> None:
     request = record_of(asks(SMALL, 6)).request
     assert isinstance(request, GpuRequest)
     for i, passes in enumerate((True, True, True, False)):
-        decision = answer(cluster.snapshot(), cluster.facts(NodeName("node")), request)
+        decision = answer(cluster.snapshot(), cluster.node_info(NodeName("node")), request)
         assert (decision.rejection is None) is passes
         cluster.put_pod(record_of(asks(SMALL, 1, name=f"p{i}", uid=f"u{i}", node="node")))
 
@@ -215,7 +215,7 @@ def test_nodes_cut_into_other_profiles_answer_for_themselves() -> None:
 def test_a_node_without_the_resource_is_one_state_whatever_is_on_it() -> None:
     first, second = node(name="first"), node(("4g.24gb",), name="second")
     cluster = cluster_of(first, second)
-    keys = {cluster.facts(NodeName(name)).key("nvidia.com/mig-7g.80gb") for name in ("first",
+    keys = {cluster.node_info(NodeName(name)).key("nvidia.com/mig-7g.80gb") for name in ("first",
             "second")}  # fmt: skip
     assert len(keys) == 1
 
@@ -225,4 +225,4 @@ def test_names_that_anybody_may_ask_for_are_not_all_remembered() -> None:
     for i in range(2 * MOST_RESOURCES):
         asked = msgspec.convert(asks(f"nvidia.com/mig-{i}g.1gb", 1), Pod)
         assert filter_nodes(cluster, asked, ["node"]).unresolvable == {"node": NOT_SERVED.reason}
-    assert cluster.answers.size().states <= MOST_RESOURCES
+    assert cluster.answers.size().classes <= MOST_RESOURCES

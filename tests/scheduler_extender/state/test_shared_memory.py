@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.explain.nodesummary import shared_gpus
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import contradiction
-from scheduler_extender.state.node.verification import BROKEN, Surprise
-from scheduler_extender.told.brief import shared_gpus
+from scheduler_extender.state.node.verification import BROKEN, Misprediction
 from tests.nodes import GIB, offered, pcie, pod, record_of
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.placement import IN_PROGRESS, Verdict
 from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest
@@ -42,7 +42,7 @@ def node(
         found,
         gpus=tuple(replace(gpu, memory=Bytes(40 * GIB)) for gpu in found.gpus),
         resources=(GpuResource(resource, strategy, replicas, refuses_several=False),),
-        allocator=AllocatorFacts(policy, "v0.20.0"),
+        allocator=AllocatorConfig(policy, "v0.20.0"),
     )
 
 
@@ -90,7 +90,7 @@ class Node:
     def answer(self, *args: Any, **more: Any) -> Decision:
         found = record_of(manifest("asks", *args, **more))
         assert isinstance(found.request, GpuRequest)
-        return answer(self.cluster.snapshot(), self.cluster.facts(NAME), found.request)
+        return answer(self.cluster.snapshot(), self.cluster.node_info(NAME), found.request)
 
     def reason(self, *args: Any, **more: Any) -> str:
         found = self.answer(*args, **more).rejection
@@ -128,7 +128,7 @@ def test_min_gpu_memory_is_a_shares_part_of_a_shared_gpu(
 
 
 def test_min_gpu_memory_is_a_shares_part_of_a_shared_instance() -> None:
-    gpus = replace(machine("dgx-a100").topology("node"), allocator=AllocatorFacts("any"))
+    gpus = replace(machine("dgx-a100").topology("node"), allocator=AllocatorConfig("any"))
     sliced = Node(cut(gpus, ["3g.20gb"] * 2, strategy="single", replicas=4))
     assert sliced.reason(1, {"min-gpu-memory": "4Gi"}) == ""
     assert sliced.reason(1, {"min-gpu-memory": "8Gi"}) == PART.format("MIG instance", "8Gi")
@@ -171,7 +171,7 @@ def test_memory_that_was_told_is_kept_free_of_every_pod(
         assert found.rejection is not None
         assert found.rejection.reason.startswith(LITTLE)
         assert found.rejection.resolvable
-        assert found.verdict == "impossible"
+        assert found.verdict == "not-now"
 
 
 def test_pods_that_say_nothing_are_never_held_up() -> None:
@@ -193,15 +193,15 @@ def test_memory_is_counted_once_for_each_gpu() -> None:
 
 
 def test_whole_gpus_have_to_have_the_memory_and_no_more() -> None:
-    whole = Node(replace(node(), resources=(GpuResource(),), allocator=AllocatorFacts("any")))
+    whole = Node(replace(node(), resources=(GpuResource(),), allocator=AllocatorConfig("any")))
     assert whole.reason(1, uses(40)) == ""
     assert whole.reason(1, uses(41)) == "GPU memory is under 41Gi"
-    before = whole.cluster.facts(NAME).key(GPU)
+    before = whole.cluster.node_info(NAME).key(GPU)
     whole.holds("first", ["0"], uses(4))
-    held = whole.cluster.facts(NAME).key(GPU)
+    held = whole.cluster.node_info(NAME).key(GPU)
     other = Node(whole.topology)
     other.holds("first", ["0"])
-    assert before != held == other.cluster.facts(NAME).key(GPU)  # nodes share their answers
+    assert before != held == other.cluster.node_info(NAME).key(GPU)  # nodes share their answers
 
 
 def test_a_gpu_that_could_never_do_is_refused_for_good() -> None:
@@ -275,21 +275,21 @@ def test_all_is_known_again_after_a_restart() -> None:
     shared.holds("first", ["0::0"], uses(30))
     shared.bound("second", 1, uses(6))
     fresh = Cache(Clock())
-    for known in shared.cluster.facts(NAME).pods.every:
+    for known in shared.cluster.node_info(NAME).pods.every:
         fresh.put_pod(known)
-    fresh.put_record(shared.topology, shared.cluster.facts(NAME).report or Report())
+    fresh.put_record(shared.topology, shared.cluster.node_info(NAME).report or Report())
     for gib, refused in ((4, False), (5, True)):
         found = record_of(manifest("asks", 1, uses(gib)))
         assert isinstance(found.request, GpuRequest)
         assert (
-            answer(fresh.snapshot(), fresh.facts(NAME), found.request).rejection is not None
+            answer(fresh.snapshot(), fresh.node_info(NAME), found.request).rejection is not None
         ) is refused
 
 
 def test_evictions_help() -> None:
     shared = Node(node())
     shared.holds("first", ["0::0"], uses(30))
-    without = shared.cluster.facts(NAME).without(frozenset({PodUid("first")}))
+    without = shared.cluster.node_info(NAME).without(frozenset({PodUid("first")}))
     found = record_of(manifest("asks", 1, uses(40)))
     assert isinstance(found.request, GpuRequest)
     assert answer(shared.cluster.snapshot(), without, found.request).rejection is None
@@ -315,7 +315,7 @@ def test_who_wants_to_be_alone_asks_for_every_share(count: int, reason: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("policy", "verdict"), [("distributed", Verdict.IMPOSSIBLE), ("packed", Verdict.GUARANTEED)]
+    ("policy", "verdict"), [("distributed", Verdict.NOT_NOW), ("packed", Verdict.GUARANTEED)]
 )
 def test_only_packed_gives_all_shares_of_one_gpu(policy: str, verdict: Verdict) -> None:
     found = Node(node(gpus=2, policy=policy)).answer(4, ALONE)
@@ -342,11 +342,11 @@ def test_a_whole_gpu_is_always_had_alone() -> None:
 
 
 def test_a_pod_that_is_not_alone_is_called_out() -> None:
-    shared, found = Node(node()), list[Surprise]()
-    shared.cluster.on_surprise.append(found.append)
+    shared, found = Node(node()), list[Misprediction]()
+    shared.cluster.on_misprediction.append(found.append)
     promise = '{"verdict":"guaranteed","node":"node","uid":"alone"}'
     shared.holds("alone", ["0::0", "0::1"], {**ALONE, "placement": promise})
-    assert [surprise.kind for surprise in found] == [BROKEN]
+    assert [misprediction.kind for misprediction in found] == [BROKEN]
 
 
 PROMISED_ALONE = {**ALONE, "placement": '{"verdict":"guaranteed","node":"node","uid":"alone"}'}
@@ -406,8 +406,8 @@ def test_other_gpus_are_open_beside_one_that_is_anothers_alone() -> None:
 
 
 def rows(shared: Node) -> list[Any]:
-    facts = shared.cluster.facts(NAME)
-    return shared_gpus(facts, offered(facts, shared.topology.resources[0].name))
+    info = shared.cluster.node_info(NAME)
+    return shared_gpus(info, offered(info, shared.topology.resources[0].name))
 
 
 @pytest.mark.parametrize("resource", [GPU, RENAMED])
@@ -437,7 +437,7 @@ def test_nothing_is_promised_beside_a_pod_with_a_device_of_before(device: str, k
     for count, asked in ((1, uses(31)), (1, uses(5)), (4, {"sharing": "exclusive"})):
         assert here.reason(count, asked) == "topology record unusable"
     assert f"GPU-{device} is none of the 4 shares" in (
-        here.cluster.facts(NAME).record.contradiction(GPU) or ""
+        here.cluster.node_info(NAME).record.contradiction(GPU) or ""
     )
     assert here.reason(1) == "", "a plain pod is not held up"
     here.held.clear()

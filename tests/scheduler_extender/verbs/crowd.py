@@ -13,7 +13,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
-from scheduler_extender.verbs import Binding, Turns
+from scheduler_extender.verbs import Binding, BindLimiter
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.nodes import switched
@@ -21,14 +21,14 @@ from tests.scheduler_extender.binding import bind_error
 from tests.scheduler_extender.serving import Clock
 from tests.waiting import FOREVER, PATIENCE
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest, gpu_request
 
 NODE, OTHER = NodeName("switched"), NodeName("other")
 ERROR = "UnexpectedAdmissionError"
 SINGLE = gpu_request(1)
-FACTS, WHOLE = AllocatorFacts(), GpuResource()
+CONFIG, WHOLE = AllocatorConfig(), GpuResource()
 
 
 class Crowd:
@@ -38,15 +38,15 @@ class Crowd:
         self,
         longest: float = FOREVER,
         settings: Settings = Settings(),
-        facts: AllocatorFacts = FACTS,
+        config: AllocatorConfig = CONFIG,
         served: GpuResource = WHOLE,
     ) -> None:
         self.clock = Clock()
         self.cluster = Cache(self.clock, settings)
         for name in (NODE, OTHER):
-            node = replace(switched(16, name), allocator=facts, resources=(served,))
+            node = replace(switched(16, name), allocator=config, resources=(served,))
             self.cluster.put_record(node, Report("boot", 1))
-        self.turns = Turns(self.cluster, longest)
+        self.limiter = BindLimiter(self.cluster, longest)
         self.written: queue.Queue[PodRecord] = queue.Queue()
         self.binds = 0
         self.request = SINGLE
@@ -71,7 +71,7 @@ class Crowd:
         pod = PodRecord(PodUid(uid), "default", uid, None, request or self.request)
         self.cluster.put_pod(pod)
         args = BindingArgs(uid, "default", uid, node)
-        return bind_error(self.cluster, self, args, ending_when(lambda: self.late()), self.turns)
+        return bind_error(self.cluster, self, args, ending_when(lambda: self.late()), self.limiter)
 
     @contextmanager
     def bound(self, *wanted: tuple[int, NodeName]) -> Iterator[list[Future[str]]]:
@@ -98,7 +98,7 @@ class Crowd:
 
     def show(self, pod: PodRecord, *got: int) -> None:
         """A report shows which GPUs of the node a pod has got."""
-        topology = self.cluster.facts(NODE).topology
+        topology = self.cluster.node_info(NODE).topology
         assert topology is not None
         ids = tuple(DeviceId(topology.gpus[p].uuid) for p in got)
         shown = Allocation(pod.uid, "default", pod.name, "main", "nvidia.com/gpu", ids)
@@ -106,4 +106,4 @@ class Crowd:
 
     def flying(self, node: NodeName = NODE) -> int:
         """Binds that are in flight and not written."""
-        return len(self.cluster.facts(node).pods.in_flight)
+        return len(self.cluster.node_info(node).pods.assumed)

@@ -14,7 +14,7 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.framework import evaluator
 from scheduler_extender.framework.awaited import NO_RECORD
-from scheduler_extender.framework.setrules.inflight import IN_FLIGHT
+from scheduler_extender.framework.setrules.assumed import ASSUMED
 from scheduler_extender.kube.binder import KubeBinder, Settler
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
@@ -62,13 +62,13 @@ def test_a_late_commit_finds_its_gpus_still_held(kube: Kube, bound: Running) -> 
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)
     settler.round(9)
-    assert len(kube.cluster.snapshot().in_flight) == 1
+    assert len(kube.cluster.snapshot().assumed) == 1
     kube.fake.allow()
     eventually(lambda: kube.fake.read(PATH)["spec"].get("nodeName") == "switched")
     assert bound.filter(rival, "switched")["NodeNames"] == []
     settler.round(11)
-    assert not kube.cluster.snapshot().in_flight
-    (found,) = kube.cluster.facts(NodeName("switched")).pods.every
+    assert not kube.cluster.snapshot().assumed
+    (found,) = kube.cluster.node_info(NodeName("switched")).pods.every
     assert found.name == "train"
     assert found.promised == Constraints(link=LinkKind.NVLINK), "the promise is kept in mind"
     assert bound.filter(rival, "switched")["NodeNames"] == []
@@ -118,7 +118,7 @@ def refused_over_news(kube: Kube, known: dict[str, Any], news: dict[str, Any]) -
         verbs.bind(kube.cluster, kube.binder, args, lambda: "now", ending_when(late))
     assert asked == 2
     assert kube.bindings() == 0
-    assert not kube.cluster.snapshot().in_flight
+    assert not kube.cluster.snapshot().assumed
     return str(refused.value)
 
 
@@ -131,7 +131,7 @@ def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
     assert bound.bind(train, "switched") != ""
     answer = bound.filter(train, "switched", "bridged")
     assert answer["NodeNames"] == ["switched"]
-    assert answer["FailedAndUnresolvableNodes"] == {"bridged": IN_FLIGHT.reason}
+    assert answer["FailedAndUnresolvableNodes"] == {"bridged": ASSUMED.reason}
     assert "still in flight" in bound.bind(train, "bridged")
     assert bound.bind(train, "switched") == ""
     assert kube.fake.read(PATH)["spec"]["nodeName"] == "switched"
@@ -148,7 +148,7 @@ def test_unbound_has_to_be_read_twice(kube: Kube, bound: Running, status: int) -
     settler = Settler(kube.cluster, kube.binder, patience=10)
     for now, flying in ((0, 1), (9, 1), (10, 1), (19, 1), (20, 0)):
         settler.round(now)
-        assert len(kube.cluster.snapshot().in_flight) == flying, now
+        assert len(kube.cluster.snapshot().assumed) == flying, now
     assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == ["switched"]
 
 
@@ -160,7 +160,7 @@ def test_a_read_that_fails_settles_nothing(kube: Kube, bound: Running) -> None:
     settler = Settler(kube.cluster, kube.binder, patience=10)
     for now in (0, 10, 20, 30):
         settler.round(now)
-    assert len(kube.cluster.snapshot().in_flight) == 1
+    assert len(kube.cluster.snapshot().assumed) == 1
 
 
 def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None:
@@ -183,12 +183,12 @@ def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None
     assert now[0] == 70
     slow = False
     settler.round(now[0])
-    assert [p.uid for p in list(kube.cluster.snapshot().in_flight.values())] == ["u1"], (
+    assert [p.uid for p in list(kube.cluster.snapshot().assumed.values())] == ["u1"], (
         "u1 was read just now"
     )
     now[0] += 10
     settler.round(now[0])
-    assert not kube.cluster.snapshot().in_flight
+    assert not kube.cluster.snapshot().assumed
 
 
 class Meanwhile(KubeBinder):
@@ -216,7 +216,7 @@ def test_the_settler_leaves_a_newer_bind_alone(kube: Kube) -> None:
         return record_of(pod(4))
 
     settle(kube, bound_anew)
-    assert len(kube.cluster.snapshot().in_flight) == 1
+    assert len(kube.cluster.snapshot().assumed) == 1
 
 
 def test_the_settler_does_not_revive_a_deleted_pod(kube: Kube) -> None:
@@ -225,7 +225,7 @@ def test_the_settler_does_not_revive_a_deleted_pod(kube: Kube) -> None:
         return record_of(pod(4, node="switched"))
 
     settle(kube, deleted)
-    assert kube.cluster.facts(NodeName("switched")).pods.every == ()
+    assert kube.cluster.node_info(NodeName("switched")).pods.every == ()
 
 
 def test_a_repeated_bind_does_not_write_what_no_longer_holds(kube: Kube, bound: Running) -> None:
@@ -237,7 +237,7 @@ def test_a_repeated_bind_does_not_write_what_no_longer_holds(kube: Kube, bound: 
     kube.cluster.put_report(NodeName("switched"), Report("boot", 2, health=sick))
     assert "would hand out a sick GPU" in bound.bind(train, "switched")
     assert kube.bindings() == 1
-    (kept,) = kube.cluster.snapshot().in_flight.values()
+    (kept,) = kube.cluster.snapshot().assumed.values()
     assert kept.promised == Constraints(link=LinkKind.NVLINK)
 
 
@@ -260,9 +260,9 @@ def test_a_bind_that_is_refused_again_and_again_ends(kube: Kube, bound: Running)
         kube.fake.refuse(403, path="/binding$")
         assert "refused the bind" in bound.bind(train, "switched")
         settler.round(now)
-        assert len(kube.cluster.snapshot().in_flight) == 1, now
+        assert len(kube.cluster.snapshot().assumed) == 1, now
     settler.round(22)
-    assert not kube.cluster.snapshot().in_flight
+    assert not kube.cluster.snapshot().assumed
 
 
 def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
@@ -283,7 +283,7 @@ def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
     with pytest.raises(BindError, match="refused"):
         verbs.bind(kube.cluster, binder, ARGS, lambda: "now")
     assert len(binder.bindings) == 2
-    assert [p.uid for p in list(kube.cluster.snapshot().in_flight.values())] == ["uid-1"]
+    assert [p.uid for p in list(kube.cluster.snapshot().assumed.values())] == ["uid-1"]
 
 
 def test_once_a_bind_is_settled_every_node_is_news_to_its_pod(kube: Kube, bound: Running) -> None:
@@ -311,7 +311,7 @@ def test_what_was_never_sent_is_released(kube: Kube, bound: Running) -> None:
 
     kube.binder._api.create = down  # type: ignore[method-assign]
     assert "could not be sent" in bound.bind(train, "switched")
-    assert not kube.cluster.snapshot().in_flight
+    assert not kube.cluster.snapshot().assumed
 
 
 def test_a_refused_connection_is_told_apart(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
     with pytest.raises(BindError, match=TOO_LATE):
         verbs.bind(kube.cluster, binder, ARGS, lambda: "now", ending_when(lambda: left.pop(0)))
     assert binder.bindings == []
-    assert not kube.cluster.snapshot().in_flight
+    assert not kube.cluster.snapshot().assumed
     assert left == []
 
 
@@ -362,7 +362,7 @@ def test_binds_that_waited_behind_slow_writes_are_refused(
             kube.fake.allow()
         assert [one.result() for one in binds] == ["", TOO_LATE, TOO_LATE, TOO_LATE]
     assert kube.bindings() == 1
-    assert len(kube.cluster.snapshot().in_flight) == 1
+    assert len(kube.cluster.snapshot().assumed) == 1
 
 
 def test_a_pod_without_gpus_is_not_ours_to_bind(kube: Kube, bound: Running) -> None:
@@ -421,7 +421,7 @@ def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
     meanwhile = DecidedMeanwhile(monkeypatch, happens)
     assert _bind(bound) == "not enough free GPUs"
     assert meanwhile.decided == 2
-    assert not kube.cluster.snapshot().in_flight
+    assert not kube.cluster.snapshot().assumed
     assert kube.bindings() == 0
 
 
@@ -475,7 +475,7 @@ def test_a_pod_in_flight_elsewhere_meanwhile_is_not_in_flight_twice(
     assert known is not None
     DecidedMeanwhile(monkeypatch, lambda: void(kube.cluster.assume(NodeName("switched"), known)))
     assert "still in flight" in _bind(bound)
-    assert [p.node for p in list(kube.cluster.snapshot().in_flight.values())] == ["switched"]
+    assert [p.node for p in list(kube.cluster.snapshot().assumed.values())] == ["switched"]
 
 
 def void(_: object) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import BY_CLASS, MANAGED
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import asking_record
+from scheduler_extender.state.pods.record import requesting_record
 from scheduler_extender.verbs import BindError
 from scheduler_extender.verbs.assume import assume
 from scheduler_extender.wire import Pod
@@ -43,13 +43,13 @@ def test_a_pod_that_names_the_device_class_is_judged_as_one_that_names_the_resou
         answered = verbs.filter_nodes(world.cluster, wanted, [NODE, plugin])
         assert (answered.failed or {}).get(NODE) == why
         assert answered.unresolvable == {plugin: "its GPUs are not served by DRA"}
-    record = asking_record(wanted, MANAGED)
+    record = requesting_record(wanted, MANAGED)
     assert record is not None
     world.cluster.put_pod(record)
     mapping = {"containerName": "main", "resourceName": BY_CLASS, "requestName": "r"}
     status = {"requestMappings": [mapping], "resourceClaimName": "mine"}
     manifest["status"]["extendedResourceClaimStatus"] = status
-    record = asking_record(msgspec.convert(manifest, Pod), MANAGED)
+    record = requesting_record(msgspec.convert(manifest, Pod), MANAGED)
     assert record is not None
     assert (record.by_claim, record.claim) == (True, "mine")
     world.cluster.put_pod(record)

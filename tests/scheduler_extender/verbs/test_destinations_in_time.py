@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.excess import MOST_LINES
+from scheduler_extender.explain.explanation import NOT_ALL_ASKED, Explanation, explanation_of
+from scheduler_extender.podlimits import MOST_LINES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.web.pages import WAITING_SECONDS, Pages
 from scheduler_extender.wire import PreemptionArgs

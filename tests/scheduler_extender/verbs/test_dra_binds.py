@@ -13,18 +13,18 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import OfClaims, of_claims
+from scheduler_extender.clientlimits import BIND_ENDS_AFTER, BIND_STARTS_WITHIN
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.evictions import eviction_advice
+from scheduler_extender.explain.placedpod import NO_CLAIM, placed_on
 from scheduler_extender.framework.setrules.claims import HAD_CLAIM
-from scheduler_extender.limits import BIND_ENDS_AFTER, BIND_STARTS_WITHIN
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.node.nodeinfo import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.placed import NO_CLAIM, placed_on
-from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
-from scheduler_extender.verbs.turns import Turns
+from scheduler_extender.verbs.bindlimiter import BindLimiter
 from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import bridged, pod, record_of
 from tests.scheduler_extender.binding import Written
@@ -45,7 +45,7 @@ class World:
     def __init__(self) -> None:
         self.cluster, self.written = Cache(lambda: 0.0), Written()
         self.deadline = NO_DEADLINE
-        self.turns: Turns | None = None
+        self.limiter: BindLimiter | None = None
         self.cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
         self.claims: dict[str, tuple[int, ...]] = {}
         self.holders: dict[str, str] = {}
@@ -76,7 +76,7 @@ class World:
         known = self.cluster.pod(PodUid(uid))
         assert known is not None
         args = BindingArgs(known.name, known.namespace, uid, NODE)
-        verbs.bind(self.cluster, self.written, args, lambda: "", self.deadline, self.turns)
+        verbs.bind(self.cluster, self.written, args, lambda: "", self.deadline, self.limiter)
         return self.written.placement
 
     def filter(self, manifest: dict[str, Any]) -> str:
@@ -152,9 +152,11 @@ def test_a_plain_pod_may_ask_for_what_is_not_followed(world: World) -> None:
         if not asks:
             world.add(manifest)
             world.bind(name)
-    key = world.cluster.facts(NODE).key("nvidia.com/mig-1g.5gb")
+    key = world.cluster.node_info(NODE).key("nvidia.com/mig-1g.5gb")
     world.cluster.put_record(bridged(name=NODE), Report("boot", 9))
-    assert world.cluster.facts(NODE).key("nvidia.com/mig-1g.5gb") != key, "a plugin's node says no"
+    assert world.cluster.node_info(NODE).key("nvidia.com/mig-1g.5gb") != key, (
+        "a plugin's node says no"
+    )
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
@@ -220,7 +222,7 @@ def test_who_else_comes_changes_nothing_for_the_group_of_a_nominated_pod(world: 
     member["status"]["nominatedNodeName"] = NODE
     world.add(member)
     before = world.cluster.snapshot().groups
-    assert [standing.group.name for standing in before.waiting] == ["g"]
+    assert [status.group.name for status in before.waiting] == ["g"]
     world.add(pair("b", {}))
     world.bind("b")
     assert world.cluster.snapshot().groups.waits == before.waits
@@ -296,9 +298,9 @@ def test_a_bound_pod_without_a_claim_says_what_to_do(world: World) -> None:
     world.add(bound)
     for claims, words in ({}, NO_CLAIM), ({"a": (2, 3)}, "it got GPUs 2,3"):
         world.claim(**claims)
-        facts, known = world.cluster.facts(NODE), world.cluster.pod(PodUid("a"))
+        info, known = world.cluster.node_info(NODE), world.cluster.pod(PodUid("a"))
         assert known is not None
-        assert placed_on(facts, known, None).words[-1].startswith(words)
+        assert placed_on(info, known, None).words[-1].startswith(words)
 
 
 def test_gpus_of_init_containers_are_not_followed(world: World) -> None:
@@ -319,7 +321,7 @@ def test_whom_to_evict_is_known(world: World) -> None:
     world.add(wanted)
     world.cluster.budgets = ()
     assert world.filter(pair("a")) == "not enough free GPUs"
-    found = unblocking_of(world.cluster, "default", "a")
+    found = eviction_advice(world.cluster, "default", "a")
     assert found is not None
     assert found.plan is not None, found.text
     assert [step.pod for step in found.plan.steps] == ["one"]
@@ -332,12 +334,12 @@ def test_a_pod_that_succeeded_holds_its_devices_as_long_as_its_claim(world: Worl
     world.claim(one=(0,))
     manifest["status"] = {"phase": "Succeeded"}
     world.add(manifest)
-    offer = world.cluster.facts(NODE).offer("nvidia.com/gpu")
+    offer = world.cluster.node_info(NODE).offer("nvidia.com/gpu")
     assert isinstance(offer, Offer)
     assert offer.availability.free == 0b1110
     del world.claims["one"]
     world.claim()
-    offer = world.cluster.facts(NODE).offer("nvidia.com/gpu")
+    offer = world.cluster.node_info(NODE).offer("nvidia.com/gpu")
     assert isinstance(offer, Offer)
     assert offer.availability.free == 0b1111
 
@@ -347,12 +349,12 @@ def test_a_pod_that_is_deleted_holds_its_devices_as_long_as_its_claim(world: Wor
     world.claim(one=(0,))
     world.cluster.drop_pod(PodUid("one"), 9)
     world.claim()
-    before = world.cluster.facts(NODE).offer("nvidia.com/gpu")
+    before = world.cluster.node_info(NODE).offer("nvidia.com/gpu")
     assert isinstance(before, Offer)
     assert before.availability.devices_left == 3
     del world.claims["one"]
     world.claim()
-    after = world.cluster.facts(NODE).offer("nvidia.com/gpu")
+    after = world.cluster.node_info(NODE).offer("nvidia.com/gpu")
     assert isinstance(after, Offer)
     assert after.availability == Availability(0b1111)
 
@@ -440,7 +442,7 @@ def test_a_bind_without_an_answer_is_no_error_once_the_watch_shows_it(world: Wor
     world.add(pair("a"))
     world.claim(a=(2, 3))
     world.written = Unanswered(world, written=True)
-    world.turns = Turns(world.cluster)
+    world.limiter = BindLimiter(world.cluster)
     assert world.bind("a")["sets"] == [[2, 3]]
 
 
@@ -451,7 +453,7 @@ def test_a_bind_that_nobody_shows_is_an_error_before_the_scheduler_gives_it_up(
     world.claim(a=(2, 3))
     world.written = Unanswered(world, written=False)
     looks = count()
-    world.turns = Turns(world.cluster)
+    world.limiter = BindLimiter(world.cluster)
     world.deadline = Deadline(lambda: float(next(looks)), BIND_STARTS_WITHIN)
     with pytest.raises(BindError, match="no answer"):
         world.bind("a")

@@ -14,7 +14,7 @@ import pytest
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.framework.placecounter import PlaceCounter
+from scheduler_extender.framework.capacitycounter import CapacityCounter
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import BindError, Binding, bind
 from scheduler_extender.wire import BindingArgs, Pod
@@ -57,10 +57,10 @@ class Leader(Scheduler):
 
     def kept(self) -> dict[str, list[str]]:
         """The groups for which places are kept on each node."""
-        found = PlaceCounter(self.cluster.snapshot(), NO_DEADLINE).kept()
+        found = CapacityCounter(self.cluster.snapshot(), NO_DEADLINE).reservations()
         return {
             str(name): [f"{group.name} {arrivals.count}" for group, arrivals in places]
-            for name, places in sorted(found.kept.items())
+            for name, places in sorted(found.reserved.items())
         }
 
 

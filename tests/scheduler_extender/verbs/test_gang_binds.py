@@ -14,13 +14,13 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.deadline import Deadline
-from scheduler_extender.framework.rules.gangs import SIBLINGS
-from scheduler_extender.membership import Group, Membership
+from scheduler_extender.framework.rules.gangs import PEERS
+from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs import Binding, Turns
-from scheduler_extender.verbs.turns import REPORT
+from scheduler_extender.verbs import Binding, BindLimiter
+from scheduler_extender.verbs.bindlimiter import REPORT
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.scheduler_extender.binding import bind_error
@@ -33,7 +33,7 @@ from topology.machines import machine
 
 NODE = NodeName("dgx")
 PAIR = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-GANG = Membership(Group("default", "podgroup/g"), 4, gang=True, siblings_counted=True)
+GANG = GroupReference(Group("default", "podgroup/g"), 4, gang=True, peers_counted=True)
 
 
 class Plane:
@@ -42,7 +42,7 @@ class Plane:
     def __init__(self) -> None:
         self.cluster = Cache(lambda: 0.0, Settings(stale_after=None))
         self.cluster.put_record(machine("dgx1-v100").topology(NODE), Report("boot", 1))
-        self.turns = Turns(self.cluster, FOREVER)
+        self.limiter = BindLimiter(self.cluster, FOREVER)
         self.given_up = threading.Event()
         self._got: list[Allocation] = []
 
@@ -56,22 +56,22 @@ class Plane:
         self.cluster.put_pod(replace(found, node=binding.node, phase="Running", admitted=True))
 
     def bind(
-        self, name: str, membership: Membership | None = GANG, asked: GpuRequest = PAIR
+        self, name: str, group_ref: GroupReference | None = GANG, asked: GpuRequest = PAIR
     ) -> str:
         """The error of a bind; empty where it was written."""
-        pod = PodRecord(PodUid(name), "default", name, None, asked, membership=membership)
+        pod = PodRecord(PodUid(name), "default", name, None, asked, group_ref=group_ref)
         self.cluster.put_pod(pod)
         args = BindingArgs(name, "default", name, NODE)
         deadline = ending_when(self.given_up.is_set)
-        return bind_error(self.cluster, self, args, deadline, self.turns)
+        return bind_error(self.cluster, self, args, deadline, self.limiter)
 
-    def unreported(self) -> str:
+    def unacknowledged(self) -> str:
         """Wait until a pod is bound that no report has shown; its name."""
         found: list[str] = []
 
         def bound() -> bool:
             shown = {each.pod for each in self._got}
-            found[:] = [p.name for p in self.cluster.facts(NODE).pods.bound.values()]
+            found[:] = [p.name for p in self.cluster.node_info(NODE).pods.bound.values()]
             found[:] = [name for name in found if name not in shown]
             return bool(found)
 
@@ -80,7 +80,7 @@ class Plane:
 
     def report(self, name: str, *got: int) -> None:
         """The agent shows which GPUs a pod has got, beside those of the others."""
-        topology = self.cluster.facts(NODE).topology
+        topology = self.cluster.node_info(NODE).topology
         assert topology is not None
         ids = tuple(DeviceId(topology.gpus[p].uuid) for p in got)
         shown = Allocation(PodUid(name), "default", name, "main", "nvidia.com/gpu", ids)
@@ -113,20 +113,21 @@ def plane() -> Plane:
 
 def waits(plane: Plane, bind: Future[str]) -> None:
     """The bind has been decided once, and neither refused nor written."""
-    eventually(lambda: len(plane.turns.waiting(REPORT)) == 1 or bind.done())
+    eventually(lambda: len(plane.limiter.waiting(REPORT)) == 1 or bind.done())
     assert not bind.done()
 
 
 def test_a_member_passes_where_it_breaks_nothing_that_a_sibling_is_promised(plane: Plane) -> None:
-    """Two others had come unreported: one is gone, one leaves. The first sibling may have met both,
-    and then gets GPUs of one NUMA node only if the second comes later. So neither is bound."""
+    """Two others had come unacknowledged: one is gone, one leaves. The first sibling may have met
+    both, and then gets GPUs of one NUMA node only if the second comes later. So neither is
+    bound."""
     for name in "gone", "leaves":
         pod = PodRecord(PodUid(name), "default", name, NODE, gpu_request(4))
         plane.cluster.put_pod(pod)
     plane.cluster.drop_pod(PodUid("gone"))
     plane.cluster.drop_pod(PodUid("leaves"), 20)
     one_numa = gpu_request(2, Constraints(same_numa=True))
-    assert plane.bind("first", replace(GANG, size=2), one_numa) == SIBLINGS.reason
+    assert plane.bind("first", replace(GANG, size=2), one_numa) == PEERS.reason
 
 
 def test_the_whole_gang_is_bound_however_late_the_reports_are(plane: Plane) -> None:
@@ -134,7 +135,7 @@ def test_the_whole_gang_is_bound_however_late_the_reports_are(plane: Plane) -> N
         binds = [threads.submit(plane.bind, f"p{i}") for i in range(4)]
         try:
             for pair in ((6, 7), (2, 3), (0, 4), (1, 5)):
-                name = plane.unreported()
+                name = plane.unacknowledged()
                 plane.report(name, *pair)
             assert [bind.result(PATIENCE) for bind in binds] == [""] * 4
         finally:
@@ -172,7 +173,7 @@ def test_a_pod_of_no_gang_does_not_wait(plane: Plane) -> None:
 def test_what_no_report_will_mend_is_refused_at_once(plane: Plane) -> None:
     """GPUs 1 to 4 are free and all is reported: nothing is to come."""
     plane.take(("a", (0, 5)), ("b", (6, 7)))
-    assert plane.bind("p0") == SIBLINGS.reason
+    assert plane.bind("p0") == PEERS.reason
 
 
 def test_a_gang_that_is_bound_in_part_is_not_refused_for_siblings() -> None:
@@ -180,12 +181,12 @@ def test_a_gang_that_is_bound_in_part_is_not_refused_for_siblings() -> None:
     is to come. GPUs 1 to 4 hold p1 for sure, and not both of them in any order."""
     plane = Plane()
     plane.take(("a", (0, 5)), ("b", (6, 7)))
-    elsewhere = PodRecord(PodUid("p3"), "default", "p3", NodeName("x"), PAIR, membership=GANG)
+    elsewhere = PodRecord(PodUid("p3"), "default", "p3", NodeName("x"), PAIR, group_ref=GANG)
     plane.cluster.put_pod(elsewhere)
     assert plane.bind("p1") == ""
 
 
-class Meanwhile(Turns):
+class Meanwhile(BindLimiter):
     """Turns in which something happens between the decision and the turn."""
 
     def __init__(self, cluster: Cache, happens: Callable[[], None]) -> None:
@@ -204,12 +205,12 @@ def test_a_sibling_that_ends_before_the_turn_refuses_nobody() -> None:
     plane = Plane()
     holder = plane.take(("a", (0, 5)), ("b", (6, 7)))
     pair_gang = replace(GANG, size=2)
-    sibling = PodRecord(PodUid("p0"), "default", "p0", NodeName("x"), PAIR, membership=pair_gang)
-    plane.cluster.put_pod(sibling)
+    peer = PodRecord(PodUid("p0"), "default", "p0", NodeName("x"), PAIR, group_ref=pair_gang)
+    plane.cluster.put_pod(peer)
 
     def fails() -> None:
-        plane.cluster.put_pod(replace(sibling, phase="Failed"))
-        plane.cluster.put_pod(replace(holder, deleting=True))
+        plane.cluster.put_pod(replace(peer, phase="Failed"))
+        plane.cluster.put_pod(replace(holder, terminating=True))
 
-    plane.turns = Meanwhile(plane.cluster, fails)
+    plane.limiter = Meanwhile(plane.cluster, fails)
     assert plane.bind("p1", pair_gang) == ""

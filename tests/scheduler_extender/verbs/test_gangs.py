@@ -15,12 +15,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.framework.rules.gangs import SIBLINGS
+from scheduler_extender.framework.rules.gangs import PEERS
 from scheduler_extender.state.groups.gangdomains import QUIET
-from scheduler_extender.state.groups.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
+from scheduler_extender.state.groups.groups import (
+    ANOTHER_CHOSEN,
+    NEVER,
+    RESERVED_FOR_GROUP,
+    TOO_SMALL,
+)
 from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.pods.attributes import amounts_of
 from scheduler_extender.state.pods.reservation import Reservation
-from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod, record_of
@@ -81,11 +86,11 @@ def test_siblings_may_break_up_what_a_cube_mesh_holds() -> None:
     scheduler = on("dgx1-v100", free=(1, 2, 3, 4))
     assert scheduler.passing(pod(2, {"link": "nvlink"})) == scheduler.names
     found = scheduler.filter(gang("p0", 2))
-    assert found.failed == dict.fromkeys(scheduler.names, SIBLINGS.reason)
+    assert found.failed == dict.fromkeys(scheduler.names, PEERS.reason)
     scheduler = on("dgx1-v100", free=range(6))
     assert scheduler.passing(pod(3, {"link": "nvlink"})) == scheduler.names
-    assert scheduler.reasons(gang("t0", 2, 3)) == {SIBLINGS.reason}
-    assert scheduler.bind(gang("t0", 2, 3), scheduler.names[0]) == SIBLINGS.reason
+    assert scheduler.reasons(gang("t0", 2, 3)) == {PEERS.reason}
+    assert scheduler.bind(gang("t0", 2, 3), scheduler.names[0]) == PEERS.reason
 
 
 def sent(
@@ -171,18 +176,18 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
     seen = record_of(leader)
     assert scheduler.passing(worker) == scheduler.names, "nobody has told of the leader"
     scheduler.cluster.put_pod(seen)
-    assert scheduler.reasons(worker) == {SIBLINGS.reason}
-    for gone in (replace(seen, deleting=True), replace(seen, node=NodeName("elsewhere"))):
+    assert scheduler.reasons(worker) == {PEERS.reason}
+    for gone in (replace(seen, terminating=True), replace(seen, node=NodeName("elsewhere"))):
         scheduler.cluster.put_pod(gone)
         assert scheduler.passing(worker) == scheduler.names
         scheduler.cluster.drop_pod(seen.uid)
         scheduler.cluster.put_pod(seen)
-        assert scheduler.reasons(worker) == {SIBLINGS.reason}
+        assert scheduler.reasons(worker) == {PEERS.reason}
     ours = scheduler.cluster.assume(NodeName("elsewhere"), seen)
     assert ours is not None
     assert scheduler.passing(worker) == scheduler.names
     scheduler.cluster.forget(ours)
-    assert scheduler.reasons(worker) == {SIBLINGS.reason}, "its bind has failed, it comes again"
+    assert scheduler.reasons(worker) == {PEERS.reason}, "its bind has failed, it comes again"
 
 
 def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
@@ -263,7 +268,7 @@ def test_a_place_that_can_be_kept_nowhere_else_is_not_given_to_a_gang() -> None:
     assert [scheduler.passing(each) for each in pods] == [["a-00"]] * 2
     beside = pod(2, name="beside", uid="beside")
     assert scheduler.bind(beside, "a-00") == "", "plain pods know nothing of reservations"
-    assert scheduler.bind(pods[0], "a-00") in (KEPT.reason, TOO_SMALL.reason)
+    assert scheduler.bind(pods[0], "a-00") in (RESERVED_FOR_GROUP.reason, TOO_SMALL.reason)
 
 
 @pytest.mark.parametrize("size", [4, 6])

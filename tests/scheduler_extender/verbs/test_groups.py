@@ -18,11 +18,11 @@ from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.groups.groups import (
     DISAGREE,
     ELSEWHERE,
-    KEPT,
     NEVER,
     NO_DOMAIN,
     NO_LONGER,
     OFF_FABRIC,
+    RESERVED_FOR_GROUP,
     SPLIT,
     TOO_SMALL,
 )
@@ -115,7 +115,7 @@ def test_a_group_starts_only_where_others_leave_it_room(scheduler: Scheduler) ->
     assert scheduler.bind(member("t0", size=9), "a-01") == TOO_SMALL.reason
     small = scheduler.filter(member("s0", "small", 8))
     assert {n for n in small.node_names or () if n.startswith("a")} < set(rack("a"))
-    assert set(small.failed.values()) == {KEPT.reason, "not enough free GPUs"}
+    assert set(small.failed.values()) == {RESERVED_FOR_GROUP.reason, "not enough free GPUs"}
 
 
 def test_two_groups_share_a_rack_to_the_last_tray(scheduler: Scheduler) -> None:
@@ -147,7 +147,7 @@ def test_a_rack_that_can_no_longer_hold_the_group_takes_no_more_of_it(
     assert scheduler.passing(member("second")) == []
     # Its members are on their way out: then it is as if they had never started.
     first = record(member("first"), "b-00")
-    scheduler.cluster.put_pod(replace(first, deleting=True))
+    scheduler.cluster.put_pod(replace(first, terminating=True))
     assert scheduler.passing(member("second")) == rack("a")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.files.clusterfile import feed, parse
-from scheduler_extender.state.groups.groups import KEPT, NEVER, NO_LONGER, TOO_SMALL
+from scheduler_extender.state.groups.groups import NEVER, NO_LONGER, RESERVED_FOR_GROUP, TOO_SMALL
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import pod, record_of
@@ -94,7 +94,7 @@ def test_what_is_kept_for_a_large_group_is_all_that_it_waits_for() -> None:
     for i in range(24):
         assert scheduler.bind(member(f"n{i}", "n", 24, 1, said), node) == ""
     small = scheduler.filter(member("s0", "s", 2, 1, said))
-    assert small.failed[node] in (TOO_SMALL.reason, KEPT.reason)
+    assert small.failed[node] in (TOO_SMALL.reason, RESERVED_FOR_GROUP.reason)
     for i in range(1, 40):
         assert scheduler.bind(member(f"m{i}", "g", 40, 1, said), node) == ""
 

@@ -11,17 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_extender.verbs.turns import AT_ONCE, KNOWN_AT_ONCE
-from tests.scheduler_extender.verbs.crowd import FACTS, NODE, SINGLE, Crowd
+from scheduler_extender.verbs.bindlimiter import AT_ONCE, KNOWN_AT_ONCE
+from tests.scheduler_extender.verbs.crowd import CONFIG, NODE, SINGLE, Crowd
 from tests.waiting import eventually
 from topology.core.devices import GpuUuid
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.report import Health, Report
 from topology.core.requests import Exclusive, GpuRequest, gpu_request
 
 PODS = 12
 PINNED = replace(SINGLE, exclusive=Exclusive(cpus=True))
-STATIC = AllocatorFacts(cpu_manager_policy="static", memory_manager_policy="None")
+STATIC = AllocatorConfig(cpu_manager_policy="static", memory_manager_policy="None")
 RESTRICTED = replace(STATIC, topology_manager_policy="restricted")
 SICK = (Health(GpuUuid("GPU-15"), healthy=False, reason="Xid79"),)
 
@@ -71,26 +71,26 @@ def lost(crowd: Crowd, kind: GpuRequest, admits: int, at_once: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("facts", "kind", "before", "admits", "most"),
+    ("config", "kind", "before", "admits", "most"),
     [
-        pytest.param(FACTS, SINGLE, fresh, 0, AT_ONCE, id="refuses all from the start"),
-        pytest.param(FACTS, SINGLE, other_kind, 0, AT_ONCE, id="refuses a kind it has not seen"),
-        pytest.param(FACTS, SINGLE, sick_since, 0, AT_ONCE, id="refuses all since a GPU is sick"),
+        pytest.param(CONFIG, SINGLE, fresh, 0, AT_ONCE, id="refuses all from the start"),
+        pytest.param(CONFIG, SINGLE, other_kind, 0, AT_ONCE, id="refuses a kind it has not seen"),
+        pytest.param(CONFIG, SINGLE, sick_since, 0, AT_ONCE, id="refuses all since a GPU is sick"),
         pytest.param(STATIC, PINNED, known_pinned, 4, AT_ONCE, id="static CPUs run out"),
         pytest.param(RESTRICTED, PINNED, known_pinned, 4, AT_ONCE, id="restricted, CPUs run out"),
         pytest.param(RESTRICTED, SINGLE, known, 4, AT_ONCE, id="restricted, GPUs run out"),
-        pytest.param(FACTS, SINGLE, known, 4, KNOWN_AT_ONCE, id="refuses all of a sudden, unseen"),
+        pytest.param(CONFIG, SINGLE, known, 4, KNOWN_AT_ONCE, id="refuses all of a sudden, unseen"),
     ],
 )
 def test_a_crowd_loses_few_pods(
-    facts: AllocatorFacts,
+    config: AllocatorConfig,
     kind: GpuRequest,
     before: Callable[[Crowd], None],
     admits: int,
     most: int,
     request: pytest.FixtureRequest,
 ) -> None:
-    crowd = Crowd(facts=facts)
+    crowd = Crowd(config=config)
     before(crowd)
     crowd.written.queue.clear()
     found = lost(crowd, kind, admits, most)

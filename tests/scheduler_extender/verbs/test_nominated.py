@@ -15,23 +15,23 @@ import pytest
 import yaml
 
 from scheduler_extender import verbs
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.evictions import eviction_advice
+from scheduler_extender.explain.gpustates import Nodes, Use
+from scheduler_extender.explain.groupfit import judge
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import Reservation
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.nodes import Nodes, Use
-from scheduler_extender.told.together import judge
-from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import NODE as DRA_NODE
 from tests.dranodes import DraWorld, two_pairs
 from tests.nodes import last_report, pod, record_of
 from tests.scheduler_extender.binding import bind_error
-from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
+from tests.scheduler_extender.evictions.scenes import Held, cluster_of
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
 from topology.machines import machine
@@ -73,7 +73,7 @@ def nominate(cluster: Cache, uid: str = "wants", priority: int = PRIORITY) -> Po
 def gone(cluster: Cache, uid: str) -> None:
     """A pod is gone, and a report shows that its GPU is free."""
     cluster.drop_pod(PodUid(uid))
-    report = last_report(cluster.facts(NODE))
+    report = last_report(cluster.node_info(NODE))
     left = tuple(a for a in report.allocations if a.pod_uid != uid)
     cluster.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
@@ -116,7 +116,7 @@ def test_the_pod_itself_gets_its_place(cluster: Cache) -> None:
     assert {row.host: row.score for row in rows}[NODE] == 10
     assert refused_bind(cluster, wants) == ""
     # Now it is a promise like any other, and the third GPU is nobody's.
-    assert not cluster.snapshot().places_of(PodUid("wants"))
+    assert not cluster.snapshot().reserved_nodes(PodUid("wants"))
 
 
 @pytest.mark.parametrize("change", ["nominated elsewhere", "given up", "deleted"])
@@ -137,7 +137,7 @@ def test_a_place_that_is_not_there_is_reserved_for_no_nominated_pod(cluster: Cac
     """As while the node has not reported: nothing says for how long that would be."""
     nominate(cluster)
     gone(cluster, "victim")
-    topology = cluster.facts(NODE).topology
+    topology = cluster.node_info(NODE).topology
     assert topology is not None
     cluster.put_record(topology, None)
     assert refusal(cluster, manifest("single", 1, 0)) == ""
@@ -159,12 +159,12 @@ def test_a_pod_with_a_reservation_and_a_nomination_elsewhere_has_both(cluster: C
     asked = manifest("wants", 2, PRIORITY, link=True, nominated="other")
     cluster.put_pod(replace(see(cluster, asked), reservation=kept))
     both = [NODE, "other"]
-    assert cluster.snapshot().places_of(PodUid("wants")) == set(both)
+    assert cluster.snapshot().reserved_nodes(PodUid("wants")) == set(both)
     assert set(verbs.filter_nodes(cluster, asked, both).node_names or ()) == set(both)
     assert {row.score for row in verbs.prioritize(cluster, asked, both)} == {10}
     assert "reserved for another pod" in refusal(cluster, manifest("single", 1, 0))
-    assert {pod.uid for pod in cluster.snapshot().places.values()} == {"wants"}
-    told = unblocking_of(cluster, asked.metadata.namespace, "wants")
+    assert {pod.uid for pod in cluster.snapshot().reservations.values()} == {"wants"}
+    told = eviction_advice(cluster, asked.metadata.namespace, "wants")
     assert told is not None
     assert told.reservation is not None
     assert told.reservation.node == NODE

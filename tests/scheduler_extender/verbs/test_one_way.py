@@ -34,7 +34,7 @@ def test_a_request_is_read_once_and_a_ledger_made_for_each_state_of_the_node(
 
     ours = "scheduler_extender."
     monkeypatch.setattr(f"{ours}annotations.exclusive_of", counted("read", exclusive_of))
-    monkeypatch.setattr(f"{ours}state.node.facts.ledger", counted("ledger", ledger))
+    monkeypatch.setattr(f"{ours}state.node.nodeinfo.ledger", counted("ledger", ledger))
     forget()
     cluster, node = Cache(lambda: 0.0), switched()
     cluster.put_record(node, Report("boot", 1))

@@ -131,7 +131,7 @@ def test_whole_pods_are_read_too(cluster: Cache) -> None:
 
 
 def test_what_is_supposed_changes_nothing_that_is_known() -> None:
-    """A departed pod stays in the belief, whatever preempt was asked in between."""
+    """A departed pod stays in the possible states, whatever preempt was asked in between."""
     node = machine("dgx1-v100").topology("n")
     wanted = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     name = NodeName("n")
@@ -154,8 +154,8 @@ def test_what_is_supposed_changes_nothing_that_is_known() -> None:
         if asked:
             ask(cluster, pod(2, NVLINK), {name: bound.uid})
         cluster.put_pod(replace(bound, called_unschedulable=True))  # anything that touches the node
-        found.append(answer(cluster.snapshot(), cluster.facts(name), wanted).verdict)
-    assert found == ["possible", "possible"]
+        found.append(answer(cluster.snapshot(), cluster.node_info(name), wanted).verdict)
+    assert found == ["not-guaranteed", "not-guaranteed"]
 
 
 def test_nodes_that_would_be_in_one_state_are_worked_out_once(
@@ -182,7 +182,7 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once(
     assert len(worked_out) == 1
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     assert (
-        answer(cluster.snapshot(), cluster.facts(names[0]), request).rejection is not None
+        answer(cluster.snapshot(), cluster.node_info(names[0]), request).rejection is not None
     )  # as it is, it is full
 
 

@@ -16,18 +16,18 @@ from scheduler_extender.state.node.history import MOST_PROVEN
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
-from scheduler_extender.verbs.turns import AT_ONCE, TURN
+from scheduler_extender.verbs.bindlimiter import AT_ONCE, KUBELET
 from tests.deadlines import ending_when
 from tests.nodes import last_report
 from tests.scheduler_extender.verbs.crowd import NODE, SINGLE, WHOLE, Crowd
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.report import READY, Allocation, Condition, Health, MissingGpu, Report
 from topology.core.requests import Constraints, Exclusive, GpuRequest, gpu_request
 
 MPS = GpuResource(strategy="mps", replicas=4)
-QUIET = AllocatorFacts(cpu_manager_policy="none", memory_manager_policy="None")
+QUIET = AllocatorConfig(cpu_manager_policy="none", memory_manager_policy="None")
 STATIC = replace(QUIET, cpu_manager_policy="static")
 STATIC_MEMORY = replace(QUIET, memory_manager_policy="Static")
 RESTRICTED = replace(QUIET, topology_manager_policy="restricted")
@@ -38,19 +38,19 @@ FEWER = frozenset(DeviceId(f"GPU-{i}") for i in range(15))
 WITH_NICS = replace(SINGLE, only_gpu_plugin=False)
 
 
-def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") -> bool:
+def is_limited(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") -> bool:
     """Whether a bind waits behind two pods without an answer. If so it is given up at once."""
     for i in range(AT_ONCE):
         pod = PodRecord(PodUid(f"unanswered-{i}"), "default", "unanswered", None, SINGLE)
         if crowd.cluster.assumed(pod.uid) is None:
             ours = crowd.cluster.assume(NODE, pod)
             assert ours is not None
-            crowd.turns.wait(ours, ending_when(lambda: True))
+            crowd.limiter.wait(ours, ending_when(lambda: True))
     asked = False
 
     def asks() -> bool:
         nonlocal asked
-        asked |= len(crowd.turns.waiting(TURN)) > 0
+        asked |= len(crowd.limiter.waiting(KUBELET)) > 0
         return asked
 
     crowd.late = asks
@@ -64,7 +64,7 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
 
 
 @pytest.mark.parametrize(
-    ("facts", "served", "request_", "needs"),
+    ("fields", "served", "request_", "needs"),
     [
         pytest.param(QUIET, WHOLE, SINGLE, False, id="whole GPUs"),
         pytest.param(QUIET, WHOLE, PAIR, False, id="a pair"),
@@ -76,23 +76,23 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
         pytest.param(STATIC, WHOLE, PINNED, True, id="static CPUs"),
         pytest.param(STATIC, WHOLE, MEMORY, False, id="exclusive memory that nobody gives"),
         pytest.param(STATIC_MEMORY, WHOLE, MEMORY, True, id="static memory"),
-        pytest.param(AllocatorFacts(), WHOLE, PINNED, True, id="managers that nobody knows"),
+        pytest.param(AllocatorConfig(), WHOLE, PINNED, True, id="managers that nobody knows"),
         pytest.param(QUIET, WHOLE, WITH_NICS, True, id="another device plugin"),
     ],
 )
 def test_the_next_pod_of_a_kind_may_differ(
-    facts: AllocatorFacts, served: GpuResource, request_: GpuRequest, *, needs: bool
+    config: AllocatorConfig, served: GpuResource, request_: GpuRequest, *, needs: bool
 ) -> None:
-    crowd = Crowd(facts=facts, served=served)
+    crowd = Crowd(config=config, served=served)
     crowd.admit("before", request_)
-    assert needs_turn(crowd, request_) is needs
+    assert is_limited(crowd, request_) is needs
 
 
 def test_constraints_make_no_kind_and_containers_do() -> None:
     crowd = Crowd()
     crowd.admit("before", PAIR)
-    assert not needs_turn(crowd, gpu_request(2, Constraints(link=LinkKind.NVLINK)))
-    assert needs_turn(crowd, gpu_request(3), "another")
+    assert not is_limited(crowd, gpu_request(2, Constraints(link=LinkKind.NVLINK)))
+    assert is_limited(crowd, gpu_request(3), "another")
 
 
 def test_a_pod_that_another_extender_has_seen_admitted_proves_nothing() -> None:
@@ -100,7 +100,7 @@ def test_a_pod_that_another_extender_has_seen_admitted_proves_nothing() -> None:
     crowd = Crowd()
     before = PodRecord(PodUid("before"), "default", "before", NODE, SINGLE, admitted=True)
     crowd.cluster.put_pod(before)
-    assert needs_turn(crowd)
+    assert is_limited(crowd)
 
 
 def test_kinds_without_end_are_not_all_remembered() -> None:
@@ -110,19 +110,19 @@ def test_kinds_without_end_are_not_all_remembered() -> None:
         crowd.cluster.put_pod(pod)
         crowd.cluster.put_pod(replace(pod, admitted=True))
         crowd.cluster.drop_pod(pod.uid)
-        assert len(crowd.cluster.facts(NODE).history.proven) <= MOST_PROVEN
-    assert needs_turn(crowd, gpu_request(1))
+        assert len(crowd.cluster.node_info(NODE).history.proven) <= MOST_PROVEN
+    assert is_limited(crowd, gpu_request(1))
 
 
 def topology(crowd: Crowd) -> NodeTopology:
-    found = crowd.cluster.facts(NODE).topology
+    found = crowd.cluster.node_info(NODE).topology
     assert found is not None
     return found
 
 
 def report(crowd: Crowd, **fields: Any) -> None:
     """A report in which some fields are others than before."""
-    known = last_report(crowd.cluster.facts(NODE))
+    known = last_report(crowd.cluster.node_info(NODE))
     crowd.cluster.put_report(NODE, replace(known, sequence=known.sequence + 1, **fields))
 
 
@@ -145,17 +145,17 @@ def missing_for_a_moment(crowd: Crowd) -> None:
 def other_policy_for_a_moment(crowd: Crowd) -> None:
     before = topology(crowd)
     for node in (replace(before, allocator=RESTRICTED), before):
-        crowd.cluster.put_record(node, crowd.cluster.facts(NODE).report)
+        crowd.cluster.put_record(node, crowd.cluster.node_info(NODE).report)
 
 
 def record_gone_for_a_moment(crowd: Crowd) -> None:
-    before, shown = topology(crowd), crowd.cluster.facts(NODE).report
+    before, shown = topology(crowd), crowd.cluster.node_info(NODE).report
     crowd.cluster.drop_record(NODE)
     crowd.cluster.put_record(before, shown)
 
 
 def unusable_for_a_moment(crowd: Crowd) -> None:
-    before, shown = topology(crowd), crowd.cluster.facts(NODE).report
+    before, shown = topology(crowd), crowd.cluster.node_info(NODE).report
     crowd.cluster.put_problem(NODE, "contradicts itself")
     crowd.cluster.put_record(before, shown)
 
@@ -218,10 +218,10 @@ def test_a_change_of_the_node_ends_the_proof(
     gives_out(crowd, 16)
     crowd.admit("before")
     change(crowd)
-    assert needs_turn(crowd) is needs
+    assert is_limited(crowd) is needs
     crowd.late = lambda: False
     crowd.admit("again")
-    assert not needs_turn(crowd, uid="third")
+    assert not is_limited(crowd, uid="third")
 
 
 def test_a_pod_that_came_before_the_change_proves_nothing() -> None:
@@ -230,11 +230,11 @@ def test_a_pod_that_came_before_the_change_proves_nothing() -> None:
     assert crowd.bind("before") == ""
     sick_for_a_moment(crowd)
     crowd.answer(refused=False)
-    assert needs_turn(crowd)
+    assert is_limited(crowd)
 
 
 def test_an_agent_that_makes_its_record_anew_changes_nothing() -> None:
     crowd = Crowd()
     crowd.admit("before")
     crowd.cluster.put_record(topology(crowd), Report("boot", 0), uid="another")
-    assert not needs_turn(crowd)
+    assert not is_limited(crowd)

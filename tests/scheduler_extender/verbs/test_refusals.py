@@ -11,7 +11,7 @@ from scheduler_extender.framework.rules.possible import MAY_REFUSE
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.placement import Verdict
 from topology.machines import machine
 
@@ -19,8 +19,8 @@ from topology.machines import machine
 def dgx(name: str, policy: str, managers: str | None = "none") -> NodeTopology:
     """Two NUMA nodes of four GPUs."""
     memory = "None" if managers else None
-    facts = AllocatorFacts("best-effort", None, policy, "container", managers, memory)
-    return replace(machine("dgx1-v100").topology(name), allocator=facts)
+    config = AllocatorConfig("best-effort", None, policy, "container", managers, memory)
+    return replace(machine("dgx1-v100").topology(name), allocator=config)
 
 
 SURE = dgx("sure", "none")

@@ -73,7 +73,7 @@ def test_an_extender_that_knows_nothing_yet_refuses_nothing() -> None:
         assert service.filter(PAIR, *NAMES)["NodeNames"] == NAMES
         assert (
             service.bind(PAIR, "pcie") != ""
-        )  # it was never shown the pod, and binds nothing blindly
+        )  # it was never shown the pod, and binds nothing unseen
     assert heard == []
 
 

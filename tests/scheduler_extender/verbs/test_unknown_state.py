@@ -28,7 +28,7 @@ from tests.nodes import pcie, pod, record_of, switched
 from tests.scheduler_extender.binding import bind_error
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.placement import IN_PROGRESS
 from topology.core.report import Allocation, Condition, Report
 
@@ -39,8 +39,8 @@ SHARES = tuple(f"GPU-0::{share}" for share in range(4))
 def shared() -> NodeTopology:
     """Two GPUs with four shares each."""
     served = GpuResource("nvidia.com/gpu", "time-slicing", 4, refuses_several=False)
-    facts = AllocatorFacts("distributed", "v0.20.0")
-    return replace(pcie(2, "node"), resources=(served,), allocator=facts)
+    config = AllocatorConfig("distributed", "v0.20.0")
+    return replace(pcie(2, "node"), resources=(served,), allocator=config)
 
 
 class World:
@@ -77,7 +77,7 @@ class World:
 
     def ends(self) -> None:
         """The pod that was promised something has ended, as its status says."""
-        (pod_here,) = self.cluster.facts(NODE).pods.every
+        (pod_here,) = self.cluster.node_info(NODE).pods.every
         self.cluster.put_pod(replace(pod_here, phase="Succeeded"))
 
     def is_deleted(self) -> None:
@@ -85,7 +85,7 @@ class World:
         self.cluster.drop_pod(PodUid("first"), 99)
 
 
-def in_flight() -> World:
+def assumed() -> World:
     world = World(switched(4, "node"))
     world.promise(2, {"link": "nvlink"}, ())
     return world
@@ -105,7 +105,7 @@ def alone() -> World:
 
 
 PROMISES = {
-    "in flight": (in_flight, IN_PROGRESS.reason),
+    "in flight": (assumed, IN_PROGRESS.reason),
     "memory": (memory, PROMISED.reason),
     "alone": (alone, PROMISED.reason),
 }
@@ -139,13 +139,21 @@ def not_ready(world: World) -> None:
     world.report(conditions=(Condition("Ready", False, "Starting", "pods are not known"),))
 
 
-def blind(world: World) -> None:
+def stale_watch(world: World) -> None:
     world.watches.append(Watch("pods", world.clock.now - SILENT_AFTER))
 
 
 ROWS: dict[str, Callable[[World], None]] = {
     row.__name__: row
-    for row in (no_report, stale, malformed, contradictory, a_share_too_many, not_ready, blind)
+    for row in (
+        no_report,
+        stale,
+        malformed,
+        contradictory,
+        a_share_too_many,
+        not_ready,
+        stale_watch,
+    )
 }
 NEWCOMERS: dict[str, tuple[int, dict[str, str]]] = {
     "plain": (1, {}),

@@ -104,7 +104,7 @@ def small() -> Building:
     pcie = made.node("l40s-4", "l40s-01")
     leaving = made.pod("leaves", 2, pcie)
     made.report(pcie, [(leaving, (0, 1))])
-    made.cluster.put_pod(replace(leaving, deleting=True))
+    made.cluster.put_pod(replace(leaving, terminating=True))
     other = made.node("l40s-4", "l40s-02")
     made.pod("comes", 2, other, running=False)
     made.cluster.put_problem(NodeName("odd"), "spec.devices: field required")

@@ -80,7 +80,7 @@ def _asked(text: str) -> Callable[[Tab, Served], None]:
 # How to get to each page.
 SCENES: dict[str, Callable[[Tab, Served], None]] = {
     "map": _at("/map"),
-    "map-filtered": _at("/map?use=broken&name=volta"),
+    "map-filtered": _at("/map?use=in-use-mismatched&name=volta"),
     "map-pod": _at("/map?name=notebook"),
     "map-nothing-found": _at("/map?name=nobody"),
     "map-crowded": lambda tab, served: tab.open(f"{served.crowded}/map"),

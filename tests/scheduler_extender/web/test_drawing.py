@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from scheduler_extender.told.nodes import Use, node_state
-from scheduler_extender.web.drawing import SOMEHOW_HELD, mark, tile
+from scheduler_extender.explain.gpustates import Use, node_state
+from scheduler_extender.web.drawing import MIXED, mark, tile
 from scheduler_extender.web.html import static_file
 from tests.scheduler_extender.web.cluster import Building
 from topology.machines import MACHINES
@@ -52,7 +52,7 @@ def key_signs(state: str) -> tuple[object, ...]:
     )
 
 
-STATES = [*(use.value for use in Use), SOMEHOW_HELD]
+STATES = [*(use.value for use in Use), MIXED]
 
 
 @pytest.mark.parametrize("signs_of", [signs, key_signs], ids=["drawing", "key"])
@@ -78,7 +78,7 @@ def test_nothing_is_drawn_outside_of_a_tile(kind: str) -> None:
     node = made.node(kind, "n")
     pod = made.pod("all", len(node.gpus), node)
     made.report(node, [(pod, tuple(range(len(node.gpus))))])
-    (state,) = (node_state(facts) for facts in made.cluster.snapshot().nodes)
+    (state,) = (node_state(info) for info in made.cluster.snapshot().nodes)
     text = tile(state, frozenset(range(len(node.gpus))))
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     assert box is not None

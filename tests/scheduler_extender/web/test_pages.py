@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.explain.explanation import Explanation, explanation_of
+from scheduler_extender.explain.gpustates import Flag, NodeState, Use, node_state
 from scheduler_extender.framework import equivalence
 from scheduler_extender.framework.capacity import Capacities, Capacity
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.explanation import Explanation, explanation_of
-from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.examples import EXAMPLES
-from scheduler_extender.web.glance import FILTERS, Filters, glance
-from scheduler_extender.web.outlook import ASKED, UNASKED, outlook_of, waiting_queues
+from scheduler_extender.web.overview import FILTERS, Filters, overview
 from scheduler_extender.web.pages import MOST_ASKED, WHAT_IF_SECONDS, Pages
+from scheduler_extender.web.waiting import ASKED, UNASKED, outlook_of, waiting_queues
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
 from topology.core.memo import forget
@@ -70,7 +70,7 @@ class Tags(HTMLParser):
 
 
 def state(made: Building, name: str) -> NodeState:
-    return node_state(made.cluster.facts(NodeName(name)))
+    return node_state(made.cluster.node_info(NodeName(name)))
 
 
 def uses(made: Building, name: str) -> str:
@@ -79,15 +79,15 @@ def uses(made: Building, name: str) -> str:
 
 def test_a_gpu_stands_as_its_pod_does() -> None:
     made = small()
-    assert uses(made, "dgx-01") == "kept kept kept kept free plain free sick"
-    assert uses(made, "volta-01").split()[0:2] == ["kept", "broken"]
-    assert uses(made, "l40s-01") == "ending ending free free"
+    assert uses(made, "dgx-01") == "in-use-as-asked " * 4 + "free in-use free sick"
+    assert uses(made, "volta-01").split()[0:2] == ["in-use-as-asked", "in-use-mismatched"]
+    assert uses(made, "l40s-01") == "terminating terminating free free"
 
 
 def test_a_pod_on_its_way_is_told_and_holds_no_gpu_yet() -> None:
     found = state(small(), "l40s-02")
     assert found.coming == 2
-    assert found.uses == Counter({Use.FREE: 2, Use.IN_FLIGHT: 2})
+    assert found.uses == Counter({Use.FREE: 2, Use.ASSUMED: 2})
     assert {gpu.use for gpu in found.gpus} == {Use.FREE}, "which ones, the kubelet decides"
     assert Flag.COMING in found.flags
 
@@ -105,7 +105,7 @@ def test_a_record_that_cannot_be_used_is_told() -> None:
 
 
 def capacity(made: Building, name: str) -> Capacity:
-    return Capacities(made.cluster.settings).of(made.cluster.facts(NodeName(name)))
+    return Capacities(made.cluster.settings).of(made.cluster.node_info(NodeName(name)))
 
 
 def test_what_is_on_its_way_is_promised_to_nobody_else() -> None:
@@ -127,7 +127,7 @@ def test_a_cordoned_node_promises_nothing() -> None:
 @pytest.mark.parametrize(
     ("filters", "names"),
     [
-        (Filters(use="broken"), {"volta-01"}),
+        (Filters(use="in-use-mismatched"), {"volta-01"}),
         (Filters(use="sick"), {"dgx-01"}),
         (Filters(flag=Flag.UNUSABLE.value), {"odd"}),
         (Filters(name="BRIDGE-02"), {"bridge-02"}),
@@ -138,16 +138,16 @@ def test_a_cordoned_node_promises_nothing() -> None:
 )
 def test_filters_let_through_what_they_name(filters: Filters, names: set[str]) -> None:
     made = small()
-    nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
-    found = glance(nodes, filters)
+    nodes = [node_state(info) for info in made.cluster.snapshot().nodes]
+    found = overview(nodes, filters)
     assert {n for s in found.sections for tile in s.tiles for n in tile.nodes} == names
     assert (found.seen.nodes, found.total) == (len(names), 9)
 
 
 def test_every_node_is_in_a_drawing_or_counted_as_left_out() -> None:
     made = large(600)
-    nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
-    found = glance(nodes, Filters())
+    nodes = [node_state(info) for info in made.cluster.snapshot().nodes]
+    found = overview(nodes, Filters())
     for section in found.sections:
         assert sum(tile.many for tile in section.tiles) + section.unseen == section.totals.nodes
         assert section.totals.gpus == sum(len(n.gpus) for n in nodes if n.kind == section.kind)
@@ -186,12 +186,13 @@ def test_only_reasons_that_the_headline_does_not_tell_are_listed() -> None:
 @pytest.mark.parametrize("draw", [tile, whole])
 def test_the_number_of_a_gpu_that_is_held_in_part_can_be_read(draw: Callable[..., str]) -> None:
     node = state(small(), "bridge-01")
-    held = next(gpu for gpu in node.gpus if gpu.use is Use.PLAIN)
+    used = next(gpu for gpu in node.gpus if gpu.use is Use.IN_USE)
     texts = [
-        Tags(draw(replace(node, gpus=(replace(held, held=n, devices=4),) * 4))).seen for n in (1, 4)
+        Tags(draw(replace(node, gpus=(replace(used, in_use=n, devices=4),) * 4))).seen
+        for n in (1, 4)
     ]
     seen = [{of["class"] for tag, of in tags if tag == "text"} - {"numa"} for tags in texts]
-    assert seen == [{"free"}, {"plain"}]
+    assert seen == [{"free"}, {"in-use"}]
 
 
 def test_a_column_that_no_pod_fills_is_left_out() -> None:

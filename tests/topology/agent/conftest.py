@@ -18,10 +18,10 @@ from tests.fakes.nvml.machine import FakeNvml
 from tests.fakes.nvml.testing import fake_nvml
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology import codec
-from topology.agent.asks.node import KubeletSources
-from topology.agent.asks.nvmlwatch import Cadence
-from topology.agent.decides.polling import PollIntervals
-from topology.agent.decides.surroundings import KubeletFacts
+from topology.agent.model.nodecontext import KubeletConfig
+from topology.agent.model.polling import PollIntervals
+from topology.agent.probes.node import KubeletSources
+from topology.agent.probes.nvmlwatch import Cadence
 from topology.agent.service import AgentService
 from topology.agent.settings import Settings
 from topology.core.devices import NodeName
@@ -50,7 +50,7 @@ BRISK = PollIntervals(held=0.3, idle=0.5, watchful=0.2, restart=FOREVER, silence
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request of the agent is given up, and no report written early, on a slow machine."""
-    for module in ("publisher", "asks.node", "asks.podresources"):
+    for module in ("publisher", "probes.node", "probes.podresources"):
         monkeypatch.setattr(f"topology.agent.{module}.TIMEOUT", PATIENCE)
     monkeypatch.setattr("topology.agent.service.FIRST_LOOK", FOREVER)
 
@@ -67,7 +67,7 @@ class Node:
         self.kubelet.allocatable(*self.gpus)
         self.heartbeat = FOREVER
         self.cadence = QUICK
-        self.told = KubeletFacts("none")
+        self.told = KubeletConfig("none")
         self._boot = folder / "boot_id"
         self.boot("boot-1")
         self._service: AgentService | None = None
@@ -109,8 +109,8 @@ class Node:
 
     def pod(self, name: str, count: int = 1, **status: Any) -> dict[str, Any]:
         """Bind a pod to the node, or change its status."""
-        limits = {"limits": {GPU: str(count)}}
-        containers = [{"name": "main", "image": "example/work", "resources": limits}]
+        recordlimits = {"limits": {GPU: str(count)}}
+        containers = [{"name": "main", "image": "example/work", "resources": recordlimits}]
         return self.api.put(
             PODS,
             {

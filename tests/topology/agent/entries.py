@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topology.agent.decides.holdings import Entry, Held, NodePod
+from topology.agent.model.podentries import Entry, Held, NodePod
 from topology.core.devices import DeviceId, PodUid
 
 GPU = "nvidia.com/gpu"
@@ -16,9 +16,9 @@ def entry(name: str, *ids: str, container: str = "main") -> Entry:
     return Entry("ns", name, held)
 
 
-def pod(uid: str, name: str, count: int = 1, **facts: Any) -> NodePod:
+def pod(uid: str, name: str, count: int = 1, **fields: Any) -> NodePod:
     """A pod of the API server that asks for so many GPUs."""
-    return NodePod(PodUid(uid), "ns", name, {("main", GPU): count}, **facts)
+    return NodePod(PodUid(uid), "ns", name, {("main", GPU): count}, **fields)
 
 
 def pods(*found: NodePod) -> dict[PodUid, NodePod]:

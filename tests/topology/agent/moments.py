@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.topology.agent.entries import GPU, entry, pod
-from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
-from topology.agent.decides.exclusive import Allocatable
-from topology.agent.decides.holdings import Entry
-from topology.agent.decides.observed import (
+from topology.agent.loop import Clock, NodeAgent, PodRequest, SyncResult
+from topology.agent.model.exclusive import Allocatable
+from topology.agent.model.nodecontext import KubeletConfig, NodeContext, Plugin
+from topology.agent.model.observations import (
     CountedDevices,
     NvlinkEnd,
     NvmlState,
@@ -28,8 +28,8 @@ from topology.agent.decides.observed import (
     Vitals,
     Xid,
 )
-from topology.agent.decides.surroundings import KubeletFacts, Plugin, Surroundings
-from topology.agent.loop import Asks, Clock, NodeAgent, Turn
+from topology.agent.model.podentries import Entry
+from topology.agent.probes.podresources import KubeletBusyError, KubeletDownError
 from topology.agent.settings import Settings
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, NodeName, PodUid
 from topology.core.links import LinkKind
@@ -75,22 +75,22 @@ class ScriptedNode:
         self.failure: KubeletDownError | None = None
         self.restarts = 0
         self.asked: list[float] = []  # when the kubelet's list was asked for
-        self.around = Surroundings(
-            {}, Plugin("v0.17.1", {}), kubelet=KubeletFacts("none"), pods_version="1"
+        self.context = NodeContext(
+            {}, Plugin("v0.17.1", {}), kubelet=KubeletConfig("none"), pods_version="1"
         )
         self.xid_events: list[Xid] = []
         self.nvml = NvmlState(problem="it has not answered yet")
         self.agent = self.new_agent()
         shows(0, 1, 2, 3)(self)
         self.pod_news = False
-        self.turn: Turn = self.take_turn()
+        self.turn: SyncResult = self.sync()
 
     def new_agent(self) -> NodeAgent:
         """An agent that knows nothing yet."""
         return NodeAgent(
             Settings(NodeName("n")),
             self.boot,
-            Asks(self, self, self.read_pci, lambda: self.around, self.read_processors),
+            PodRequest(self, self, self.read_pci, lambda: self.context, self.read_processors),
             Clock(lambda: self.now, self.time_of_day),
         )
 
@@ -137,22 +137,22 @@ class ScriptedNode:
 
     # Time.
 
-    def take_turn(self) -> Turn:
+    def sync(self) -> SyncResult:
         """One turn, now."""
         news, self.pod_news, self.woken = self.pod_news, False, False
-        self.turn = self.agent.turn(news=news)
+        self.turn = self.agent.sync(news=news)
         return self.turn
 
     def play_until(self, seconds: float) -> None:
         """Take every turn that is due until then, and stand there."""
         if self.woken:
-            self.take_turn()
+            self.sync()
         at_once = 0
-        while self.turn.next_turn <= seconds:
-            at_once = at_once + 1 if self.turn.next_turn <= self.now else 0
+        while self.turn.next_sync <= seconds:
+            at_once = at_once + 1 if self.turn.next_sync <= self.now else 0
             assert at_once < 3, "the loop spins"
-            self.now = max(self.now, self.turn.next_turn)
-            self.take_turn()
+            self.now = max(self.now, self.turn.next_sync)
+            self.sync()
         self.now = seconds
 
     # What happens.
@@ -169,9 +169,9 @@ class ScriptedNode:
         self.nvml = NvmlState(seen, vitals, rounds, "", asked=True, nameless=nameless)
         self.woken = True
 
-    def know(self, **facts: object) -> None:
+    def know(self, **fields: object) -> None:
         """The API server says something else from now on."""
-        self.around = replace(self.around, **facts)  # type: ignore[arg-type]
+        self.context = replace(self.context, **fields)  # type: ignore[arg-type]
         self.woken = self.pod_news = True
 
     def holders(self) -> dict[str, tuple[int, ...]]:
@@ -228,11 +228,11 @@ def play(rows: Sequence[Row]) -> ScriptedNode:
 # Changes, as a table says them.
 
 
-def bound(uid: str, name: str, count: int = 1, **facts: Any) -> Change:
+def bound(uid: str, name: str, count: int = 1, **fields: Any) -> Change:
     """The API server has this pod, or has it anew."""
 
     def change(node: ScriptedNode) -> None:
-        node.know(pods={**node.around.pods, PodUid(uid): pod(uid, name, count, **facts)})
+        node.know(pods={**node.context.pods, PodUid(uid): pod(uid, name, count, **fields)})
 
     return change
 
@@ -241,8 +241,8 @@ def deleted(uid: str) -> Change:
     """The API server has this pod no more."""
 
     def change(node: ScriptedNode) -> None:
-        left = {known: p for known, p in node.around.pods.items() if known != uid}
-        node.know(pods=left, deletions=node.around.deletions + 1)
+        left = {known: p for known, p in node.context.pods.items() if known != uid}
+        node.know(pods=left, deletions=node.context.deletions + 1)
 
     return change
 
@@ -316,11 +316,11 @@ def shows(*numbers: int, nameless: tuple[int, ...] = (), **of: Mapping[str, obje
     """
 
     def change(node: ScriptedNode) -> None:
-        facts = {int(name.removeprefix("gpu")): found for name, found in of.items()}
+        fields = {int(name.removeprefix("gpu")): found for name, found in of.items()}
         seen = SeenNode(tuple(seen_gpu(i, n) for i, n in enumerate(numbers)))
         node.look(
             seen,
-            tuple(replace(vital(n), **facts.get(n, {})) for n in numbers),  # type: ignore[arg-type]
+            tuple(replace(vital(n), **fields.get(n, {})) for n in numbers),  # type: ignore[arg-type]
             nameless,
         )
 

@@ -34,7 +34,7 @@ def run(
     *words: str | Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     # Outside a cluster, whatever this machine is.
-    surroundings = {k: v for k, v in os.environ.items() if not k.startswith("KUBERNETES_")}
+    context = {k: v for k, v in os.environ.items() if not k.startswith("KUBERNETES_")}
     return subprocess.run(
         [*AGENT, *map(str, words)],
         capture_output=True,
@@ -42,7 +42,7 @@ def run(
         check=False,
         cwd=ROOT,
         timeout=FOREVER,
-        env={**surroundings, **(environment or {})},
+        env={**context, **(environment or {})},
     )
 
 

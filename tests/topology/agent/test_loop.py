@@ -34,9 +34,9 @@ from tests.topology.agent.moments import (
     silent,
     xid,
 )
-from topology.agent.decides.allocation import REFUSED
-from topology.agent.decides.observed import NvmlState, PciTree, Processors, Unseen
-from topology.agent.decides.surroundings import KubeletFacts, Plugin
+from topology.agent.model.devicepolicy import REFUSED
+from topology.agent.model.nodecontext import KubeletConfig, Plugin
+from topology.agent.model.observations import NvmlState, PciTree, Processors, Unseen
 from topology.core.devices import DeviceId, GpuUuid
 from topology.core.numa import cpu_set
 from topology.core.report import READY, Condition, Report
@@ -388,7 +388,7 @@ def test_nobody_is_expected_before_the_driver_was_looked_at() -> None:
     node = ScriptedNode()
     node.nvml = NvmlState(problem="Driver Not Loaded", asked=True)
     node.agent = node.new_agent()
-    turn = node.take_turn()
+    turn = node.sync()
     assert turn.expected_gpus is None
     assert turn.picture.topology is None
     assert "Driver Not Loaded" in turn.picture.report.not_ready
@@ -397,7 +397,7 @@ def test_nobody_is_expected_before_the_driver_was_looked_at() -> None:
 def test_a_driver_that_goes_leaves_the_hardware_as_it_was() -> None:
     node = ScriptedNode()
     node.nvml = NvmlState(node.nvml.seen, node.nvml.vitals, 1, "a call hangs", asked=True)
-    picture = node.take_turn().picture
+    picture = node.sync().picture
     assert picture.topology is not None
     assert len(picture.topology.gpus) == 4
     assert "a call hangs" in picture.report.not_ready
@@ -407,7 +407,7 @@ def test_hardware_of_another_boot_is_not_taken_over() -> None:
     node = ScriptedNode()
     node.nvml = NvmlState(problem="it has not answered yet")
     agent_restarted("boot-2")(node)
-    assert node.take_turn().picture.topology is None
+    assert node.sync().picture.topology is None
 
 
 def test_it_says_when_the_kubelet_was_asked() -> None:
@@ -506,14 +506,14 @@ def test_a_gpu_that_comes_and_goes_does_not_make_a_write_at_every_look(energy: i
         else:
             shows(0, 1, 2, 3, gpu3=HANGS)(node)
         node.play_until(now)
-        node.take_turn()
+        node.sync()
         if record(node) != records[-1]:
             records.append(record(node))
     assert len(records) <= 5, "silent, answering, silent, and once for the other kind of silence"
     for look in range(7):
         shows(0, 1, 2, 3, gpu3={"energy": energy})(node)
         node.play_until(605.0 + 5 * look)
-        node.take_turn()
+        node.sync()
     assert node.turn.picture.report.missing == ()
 
 
@@ -525,7 +525,7 @@ def record(node: ScriptedNode) -> object:
 
 def test_what_of_sysfs_could_not_be_read_is_read_again_ever_more_rarely() -> None:
     node = ScriptedNode()
-    static = KubeletFacts("none", cpu_manager_policy="static", memory_manager_policy="None")
+    static = KubeletConfig("none", cpu_manager_policy="static", memory_manager_policy="None")
     node.processors = Unseen("CPUs by NUMA node", "core_id: No such file")
     node.pci = PciTree()
     node.agent = node.new_agent()
@@ -587,7 +587,7 @@ def test_a_record_that_left_out_who_holds_what_is_not_believed() -> None:
     for conditions, expected in (((), {"new": (0,)}), ((refused,), {})):
         node.agent = node.new_agent()
         node.agent.remember(topology, Report("boot-1", 7, None, conditions=conditions))
-        node.take_turn()
+        node.sync()
         assert node.holders() == expected, "the entry may be of a pod that has left already"
 
 

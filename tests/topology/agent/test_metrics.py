@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from topology.agent.decides.observed import NvmlState, Vitals
-from topology.agent.decides.record import Picture
 from topology.agent.metrics import PREFIX, Metrics, ReportLatency
+from topology.agent.model.observations import NvmlState, Vitals
+from topology.agent.model.record import Picture
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import (
     READY,

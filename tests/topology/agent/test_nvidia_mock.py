@@ -21,7 +21,7 @@ import yaml
 
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.node.transitions import with_record
 from tests import recorded
 from tests.fakes.apiserver import FakeApiServer
@@ -47,7 +47,7 @@ UNLIKE = {
 }
 
 
-def around(mock: Mapping[str, str]) -> dict[str, str]:
+def context(mock: Mapping[str, str]) -> dict[str, str]:
     """The environment of an agent outside a cluster, whatever this machine is."""
     own = {k: v for k, v in os.environ.items() if not k.startswith("KUBERNETES_")}
     return {**own, **mock}
@@ -57,7 +57,7 @@ def record_of(config: Path) -> Record:
     done = subprocess.run(
         [*AGENT, "--once", "--print", "--pod-resources=/nowhere"],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=FOREVER,
-        env=around(environment(config)),
+        env=context(environment(config)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return decode(yaml.safe_load(done.stdout), strict=True)
@@ -234,7 +234,7 @@ def playing(profile: str, folder: Path) -> Iterator[Playing]:
             "--topology-manager-policy=none", "--allocator-policy=best-effort",
         ]  # fmt: skip
         with started(
-            [*AGENT, *words], cwd=ROOT, env=around(mock.environment), stderr=subprocess.DEVNULL
+            [*AGENT, *words], cwd=ROOT, env=context(mock.environment), stderr=subprocess.DEVNULL
         ):
             yield Playing(mock, api)
 
@@ -289,8 +289,8 @@ FAULTS = {
 
 def passing(record: Record) -> set[str]:
     """Who passes filter on an empty node with this record."""
-    facts = with_record(NodeFacts(record.topology.name), record.topology, record.report, "")
-    return {name for name, each in WHOLE.items() if not decide(facts, each, Settings()).rejection}
+    info = with_record(NodeInfo(record.topology.name), record.topology, record.report, "")
+    return {name for name, each in WHOLE.items() if not decide(info, each, Settings()).rejection}
 
 
 @pytest.mark.long

@@ -132,10 +132,10 @@ def test_health_is_said_in_words() -> None:
     agent = Agent()
     with served(agent) as port:
         assert asked(port).endswith(b"\r\n\r\nok\n")
-        agent.unwell = "the agent's loop does not turn"
+        agent.unwell = "the agent's loop does not run"
         answer = asked(port)
     assert answer.startswith(b"HTTP/1.1 503 ")
-    assert answer.endswith(b"\r\n\r\nthe agent's loop does not turn\n")
+    assert answer.endswith(b"\r\n\r\nthe agent's loop does not run\n")
 
 
 @pytest.mark.parametrize(

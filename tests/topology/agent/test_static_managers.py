@@ -15,14 +15,14 @@ from tests.topology.agent.moments import (
     listed,
     restarted,
 )
-from topology.agent.decides.exclusive import Allocatable
-from topology.agent.decides.holdings import Entry
-from topology.agent.decides.observed import Processors, Unseen
-from topology.agent.decides.surroundings import KubeletFacts
+from topology.agent.model.exclusive import Allocatable
+from topology.agent.model.nodecontext import KubeletConfig
+from topology.agent.model.observations import Processors, Unseen
+from topology.agent.model.podentries import Entry
 from topology.core.devices import PodUid
 from topology.core.numa import MemoryBlock, cpu_list, cpu_set
 
-NONE = KubeletFacts("restricted", "container", "none", "None", False, False, False)
+NONE = KubeletConfig("restricted", "container", "none", "None", False, False, False)
 STATIC = replace(NONE, cpu_manager_policy="static", memory_manager_policy="Static")
 MACHINE = Processors(
     (cpu_set("0-3"), cpu_set("4-7")),
@@ -33,7 +33,7 @@ GIVEN = Allocatable(cpu_set("1-7"), {(0, "memory"): 100, (1, "memory"): 100})
 BLOCK = MemoryBlock("memory", 5, (1,))
 
 
-def static_node(kubelet: KubeletFacts = STATIC) -> ScriptedNode:
+def static_node(kubelet: KubeletConfig = STATIC) -> ScriptedNode:
     """A node of two sockets; the kubelet has told what pods may have for their own."""
     node = ScriptedNode()
     node.exclusive, node.processors = GIVEN, MACHINE
@@ -48,12 +48,12 @@ def owning(name: str, cpus: str, *gpus: int) -> Entry:
     return replace(holds(name, *gpus), cpus=cpu_set(cpus), memory=(BLOCK,))
 
 
-def bound(name: str, cpus: int, gpus: int = 0, **facts: bool) -> Change:
+def bound(name: str, cpus: int, gpus: int = 0, **fields: bool) -> Change:
     """The API server has a pod that gets so many CPUs, and memory for one container."""
 
     def change(node: ScriptedNode) -> None:
-        found = replace(pod(name, name, gpus, **facts), own_cpus=cpus, own_memory=1)
-        node.know(pods={**node.around.pods, PodUid(name): found})
+        found = replace(pod(name, name, gpus, **fields), own_cpus=cpus, own_memory=1)
+        node.know(pods={**node.context.pods, PodUid(name): found})
 
     return change
 

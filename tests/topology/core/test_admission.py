@@ -17,16 +17,16 @@ from topology.core.admission import (
     Kubelet,
     admissions,
     container_sets,
-    others_on,
+    provider_answers,
 )
-from topology.core.availability import Availability, Unreported
-from topology.core.belief import belief
+from topology.core.availability import Availability, Unacknowledged
 from topology.core.budget import SPENT
 from topology.core.devices import GpuResource, Mask, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.devicesets import pack, total
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import assess
-from topology.core.pools import pack, total
+from topology.core.possiblestates import possible_states
 from topology.core.requests import (
     Constraints,
     ContainerRequest,
@@ -42,7 +42,7 @@ from topology.machines import machine
 
 INIT, SIDECAR, APP = Role.INIT, Role.SIDECAR, Role.APP
 DGX = machine("dgx1-v100").topology("n")
-KUBELET = Kubelet(DGX.shape, AllocatorFacts("best-effort"))
+KUBELET = Kubelet(DGX.shape, AllocatorConfig("best-effort"))
 
 
 def request(*counts: tuple[Role, int]) -> GpuRequest:
@@ -66,12 +66,12 @@ CONTAINERS: list[tuple[tuple[Role, int], ...]] = [
     ((INIT, 3), (SIDECAR, 1), (APP, 1)),
 ]
 
-FACTS = [
-    pytest.param(AllocatorFacts("best-effort"), False, id="best-effort"),
-    pytest.param(AllocatorFacts("any"), False, id="any"),
+CONFIGS = [
+    pytest.param(AllocatorConfig("best-effort"), False, id="best-effort"),
+    pytest.param(AllocatorConfig("any"), False, id="any"),
     *(
         pytest.param(
-            AllocatorFacts("best-effort", None, policy, scope, *managers),
+            AllocatorConfig("best-effort", None, policy, scope, *managers),
             managers == (None, None),
             id=f"{policy}, {scope} scope, {'no ' * (managers != (None, None))}other hints",
         )
@@ -89,18 +89,18 @@ HAZARDS = {
 }
 
 
-@pytest.mark.parametrize(("facts", "foreign"), FACTS)
-def test_whatever_the_kubelet_does_was_foreseen(facts: AllocatorFacts, foreign: bool) -> None:
+@pytest.mark.parametrize(("config", "foreign"), CONFIGS)
+def test_whatever_the_kubelet_does_was_foreseen(config: AllocatorConfig, foreign: bool) -> None:
     """Random free masks, every mix of containers: what comes lies in the ways, refusals in the
     hazards; and where the answer is exact, most ways are seen."""
-    rng = random.Random(str(facts))
-    topology = replace(DGX, allocator=facts)
-    kubelet = Kubelet(topology.shape, facts)
+    rng = random.Random(str(config))
+    topology = replace(DGX, allocator=config)
+    kubelet = Kubelet(topology.shape, config)
     for counts in CONTAINERS:
         for _ in range(6):
             free = rng.randrange(1, 256)
             exclusive = Exclusive.CPUS if foreign else Exclusive.NOTHING
-            others = others_on(kubelet, None, counts, exclusive=exclusive)
+            others = provider_answers(kubelet, None, counts, exclusive=exclusive)
             found = admissions(kubelet, free, counts, others)
             assert found.ways is not None
             ways = {(way.shown, way.taken) for way in found.ways}
@@ -132,10 +132,10 @@ def _admit(
 @pytest.mark.parametrize("policy", ["distributed", "packed"])
 def test_replicas_are_foreseen_too(policy: str) -> None:
     rng = random.Random(policy)
-    facts = AllocatorFacts(policy, "v0.20.0")
+    config = AllocatorConfig(policy, "v0.20.0")
     served = GpuResource("nvidia.com/gpu", "time-slicing", 3)
-    topology = replace(bridged(), allocator=facts, resources=(served,))
-    kubelet = Kubelet(topology.shape, facts, 3)
+    topology = replace(bridged(), allocator=config, resources=(served,))
+    kubelet = Kubelet(topology.shape, config, 3)
     emulated = EmulatedKubelet(topology, rng)
     alive: list[PodUid] = []
     for i in range(300):
@@ -157,7 +157,8 @@ def test_replicas_are_foreseen_too(policy: str) -> None:
 
 def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
     """Pods created together, in creation order, container by container: each step lies in the
-    outcomes over what is left, and what the last one found free lies in the belief before."""
+    outcomes over what is left, and what the last one found free lies in the possible states
+    before."""
     topology = node("dgx1v", json.loads(recorded("kubelet-1.36/dgx1v.topology.json").read_text()))
     kubelet = Kubelet(topology.shape, topology.allocator)
     steps = 0
@@ -165,10 +166,12 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
         if line["op"] != "admit":
             continue
         start = free = mask(line["free"])
-        earlier: list[Unreported] = []
+        earlier: list[Unacknowledged] = []
         for pod in line["pods"]:
             counts = tuple((APP, n) for n in pod["containers"])
-            known = belief(kubelet, Availability(start, unreported=tuple(earlier))).free_states
+            known = possible_states(
+                kubelet, Availability(start, unacknowledged=tuple(earlier))
+            ).free_states
             assert known is not None
             assert free in {state.free for state in known}, line
             got = mask([i for container in pod["got"] for i in container])
@@ -177,7 +180,7 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
                 before = free & ~mask([i for c in pod["got"][:n] for i in c])
                 assert mask(given) in (container_sets(kubelet, before, (container,))[0] or ())
             free &= ~got
-            earlier.append(Unreported(counts))
+            earlier.append(Unacknowledged(counts))
             steps += 1
     assert steps > 300
 
@@ -211,8 +214,8 @@ def test_recorded_init_containers_and_sidecars_are_explained() -> None:
 
 
 def test_single_numa_node_refuses_what_spans_two() -> None:
-    facts = AllocatorFacts("best-effort", None, "single-numa-node", "container", "none", "None")
-    kubelet = Kubelet(DGX.shape, facts)
+    config = AllocatorConfig("best-effort", None, "single-numa-node", "container", "none", "None")
+    kubelet = Kubelet(DGX.shape, config)
     found = admissions(kubelet, 0b00010001, ((APP, 2),))
     assert (found.ways, found.hazards) == ((), (AFFINITY,))
     sure = admissions(kubelet, 0b00110001, ((APP, 2),))
@@ -220,28 +223,28 @@ def test_single_numa_node_refuses_what_spans_two() -> None:
 
 
 def test_what_other_providers_hint_is_not_known() -> None:
-    facts = AllocatorFacts("best-effort", None, "best-effort")
-    alone = replace(facts, cpu_manager_policy="none", memory_manager_policy="None")
+    config = AllocatorConfig("best-effort", None, "best-effort")
+    alone = replace(config, cpu_manager_policy="none", memory_manager_policy="None")
     two = ((APP, 2),)
-    unknown = others_on(Kubelet(DGX.shape, facts), None, two, exclusive=Exclusive.CPUS)
-    either = admissions(Kubelet(DGX.shape, facts), 0xFF, two, unknown)
+    unknown = provider_answers(Kubelet(DGX.shape, config), None, two, exclusive=Exclusive.CPUS)
+    either = admissions(Kubelet(DGX.shape, config), 0xFF, two, unknown)
     lower = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),))
     assert {way.shown for way in lower.ways or ()} < {way.shown for way in either.ways or ()}
     assert lower.ways
     assert all(way.shown & 0xF0 == 0 for way in lower.ways)
     # A pod that asks for another plugin's devices as well brings hints of its own.
-    more = others_on(Kubelet(DGX.shape, alone), None, two, only_gpu_plugin=False)
+    more = provider_answers(Kubelet(DGX.shape, alone), None, two, only_gpu_plugin=False)
     both = admissions(Kubelet(DGX.shape, alone), 0xFF, two, more)
     assert both.ways == either.ways
     # Managers that are not known give nothing to a pod that is not of the class Guaranteed.
-    assert admissions(Kubelet(DGX.shape, facts), 0xFF, ((APP, 2),)).ways == lower.ways
+    assert admissions(Kubelet(DGX.shape, config), 0xFF, ((APP, 2),)).ways == lower.ways
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
 @pytest.mark.parametrize("scope", ["container", "pod"])
 def test_an_unknown_topology_manager_may_do_what_any_of_them_does(policy: str, scope: str) -> None:
-    unknown = Kubelet(DGX.shape, AllocatorFacts("best-effort", None, "unknown", scope))
-    one = Kubelet(DGX.shape, AllocatorFacts("best-effort", None, policy, scope))
+    unknown = Kubelet(DGX.shape, AllocatorConfig("best-effort", None, "unknown", scope))
+    one = Kubelet(DGX.shape, AllocatorConfig("best-effort", None, policy, scope))
     counts = ((APP, 2), (APP, 1))
     for free in (0xFF, 0x3F, 0x1E):
         every, some = (admissions(k, free, counts) for k in (unknown, one))
@@ -259,8 +262,8 @@ def test_devices_that_do_not_suffice_are_a_hazard() -> None:
 @pytest.mark.parametrize("allocator", ["distributed", "any", "best-effort"])
 def test_a_pod_that_is_not_followed_to_its_end_may_be_refused(allocator: str, policy: str) -> None:
     """Any GPUs would do, but after the first container no NUMA node has 28 for each of two."""
-    facts = AllocatorFacts(allocator, None, policy, "container", "none", "None")
-    node = Kubelet(switched(64).shape, facts)
+    config = AllocatorConfig(allocator, None, policy, "container", "none", "None")
+    node = Kubelet(switched(64).shape, config)
     pod = request((APP, 5), (APP, 28), (APP, 28))
     found = admissions(node, node.shape.all_gpus, pod.counts)
     assert found.sets is None
@@ -272,7 +275,7 @@ def test_a_pod_that_is_not_followed_to_its_end_may_be_refused(allocator: str, po
 def test_a_question_that_is_given_up_keeps_its_refusals() -> None:
     """The choices of the first container are too many to list; the second finds too few devices."""
     shape = pcie(20).shape
-    kubelet = Kubelet(shape, AllocatorFacts("distributed", "v0.20.0"))
+    kubelet = Kubelet(shape, AllocatorConfig("distributed", "v0.20.0"))
     enough = admissions(kubelet, shape.all_gpus, ((Role.APP, 8), (Role.APP, 12)))
     assert enough.ways is None
     assert enough.hazards == ()

@@ -18,25 +18,25 @@ from topology.core.admission import (
     Kubelet,
     admissions,
     kubelet_of,
-    others_on,
+    provider_answers,
 )
 from topology.core.availability import Availability
-from topology.core.belief import belief
 from topology.core.devices import GpuResource, NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology
-from topology.core.pools import Pool, pack
+from topology.core.devicesets import DeviceSet, pack
+from topology.core.graph import AllocatorConfig, NodeTopology
+from topology.core.possiblestates import possible_states
 from topology.core.requests import Exclusive, Role
 
 APP = Role.APP
-SILENT = AllocatorFacts("any", None, "best-effort", "container", "none", "None", False)
+NO_ANSWERS = AllocatorConfig("any", None, "best-effort", "container", "none", "None", False)
 
 
-def node(*named: tuple[int, ...], facts: AllocatorFacts = SILENT) -> Kubelet:
+def node(*named: tuple[int, ...], config: AllocatorConfig = NO_ANSWERS) -> Kubelet:
     """Unlinked GPUs of which the plugin names these NUMA nodes."""
     found = tuple(
         replace(g, topology_nodes=n) for g, n in zip(gpus(len(named)), named, strict=True)
     )
-    return Kubelet(NodeTopology(NodeName("n"), found).shape, facts)
+    return Kubelet(NodeTopology(NodeName("n"), found).shape, config)
 
 
 def sets(found: Admissions) -> set[int]:
@@ -61,8 +61,8 @@ APART = ((10, 21, 12), (21, 10, 30), (12, 30, 10))
 def test_of_hints_as_narrow_the_lowest_or_the_nearest_wins(
     prefers: bool | None, distances: tuple[tuple[int, ...], ...] | None, pairs: set[int]
 ) -> None:
-    facts = replace(SILENT, prefers_closest=prefers, numa_distances=distances)
-    found = admissions(node(*THREE, facts=facts), 0b111, ((APP, 2),))
+    config = replace(NO_ANSWERS, prefers_closest=prefers, numa_distances=distances)
+    found = admissions(node(*THREE, config=config), 0b111, ((APP, 2),))
     assert (sets(found), found.hazards) == (pairs, ())
 
 
@@ -72,14 +72,14 @@ def test_numa_nodes_that_the_machine_has_not_may_align_in_any_way(
     policy: str, prefers: bool | None
 ) -> None:
     """A plugin names NUMA node 1 to a kubelet that knows of node 0 only."""
-    facts = replace(
-        SILENT,
+    config = replace(
+        NO_ANSWERS,
         topology_manager_policy=policy,
         prefers_closest=prefers,
         numa_distances=((10,),),
         cpu_manager_policy="static",
     )
-    strange = node((0,), (0,), (1,), (1,), facts=facts)
+    strange = node((0,), (0,), (1,), (1,), config=config)
     for exclusive in (Exclusive.NOTHING, Exclusive.CPUS):
         for count in (1, 2, 3):
             found = admitted(strange, 0b1111, count, exclusive)
@@ -92,8 +92,8 @@ def test_where_no_hint_is_possible_the_gpus_with_a_numa_node_go_first() -> None:
     mixed = node((0,), (), ())
     assert sets(admissions(mixed, 0b111, ((APP, 2),))) == {0b011, 0b101}
     for policy in ("restricted", "single-numa-node"):
-        strict = replace(SILENT, topology_manager_policy=policy)
-        refused = admissions(node((0,), (), (), facts=strict), 0b111, ((APP, 2),))
+        strict = replace(NO_ANSWERS, topology_manager_policy=policy)
+        refused = admissions(node((0,), (), (), config=strict), 0b111, ((APP, 2),))
         assert (refused.sets, refused.hazards) == ((), (AFFINITY,))
 
 
@@ -103,29 +103,31 @@ def test_a_gpu_on_several_numa_nodes_belongs_to_each_hint_that_names_one() -> No
     assert sets(admissions(both, 0b011, ((APP, 2),))) == {0b011}  # then node 1
 
 
-def admitted(kubelet: Kubelet, free: Pool, count: int, exclusive: Exclusive) -> Admissions:
+def admitted(kubelet: Kubelet, free: DeviceSet, count: int, exclusive: Exclusive) -> Admissions:
     """What may come of a pod whose CPUs and memory nobody knows."""
     counts = ((APP, count),)
-    return admissions(kubelet, free, counts, others_on(kubelet, None, counts, exclusive=exclusive))
+    return admissions(
+        kubelet, free, counts, provider_answers(kubelet, None, counts, exclusive=exclusive)
+    )
 
 
 @pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
 def test_without_numa_nodes_of_gpus_others_may_still_refuse(policy: str) -> None:
-    facts = replace(SILENT, topology_manager_policy=policy, cpu_manager_policy="static")
-    nowhere = node((), (), facts=facts)
+    config = replace(NO_ANSWERS, topology_manager_policy=policy, cpu_manager_policy="static")
+    nowhere = node((), (), config=config)
     assert admissions(nowhere, 0b11, ((APP, 2),)).hazards == ()
     cpus = admitted(nowhere, 0b11, 2, Exclusive.CPUS)
     assert AFFINITY in cpus.hazards
 
 
 def test_static_managers_care_about_the_class_guaranteed_alone() -> None:
-    facts = replace(
-        SILENT,
+    config = replace(
+        NO_ANSWERS,
         topology_manager_policy="single-numa-node",
         cpu_manager_policy="static",
         full_cores_only=False,
     )
-    kubelet = node((0,), (0,), (1,), (1,), facts=facts)
+    kubelet = node((0,), (0,), (1,), (1,), config=config)
     calm = admissions(kubelet, 0b1111, ((APP, 2),))
     assert (sets(calm), calm.hazards) == ({0b0011}, ())
     memory = admitted(kubelet, 0b1111, 2, Exclusive.MEMORY)
@@ -147,14 +149,14 @@ def test_static_managers_care_about_the_class_guaranteed_alone() -> None:
 def test_the_cpu_manager_may_refuse_without_any_topology_manager(
     full_cores: bool | None, exclusive: Exclusive, hazards: tuple[str, ...]
 ) -> None:
-    facts = AllocatorFacts("any", None, "none", "container", "static", "None")
-    kubelet = node((0,), (1,), facts=replace(facts, full_cores_only=full_cores))
+    config = AllocatorConfig("any", None, "none", "container", "static", "None")
+    kubelet = node((0,), (1,), config=replace(config, full_cores_only=full_cores))
     assert admitted(kubelet, 0b11, 1, exclusive).hazards == hazards
 
 
 def test_a_record_that_does_not_know_numa_nodes_promises_no_alignment() -> None:
-    facts = replace(SILENT, sees_topology=False)
-    found = admissions(node((0,), (0,), (1,), (1,), facts=facts), 0b1111, ((APP, 2),))
+    config = replace(NO_ANSWERS, sees_topology=False)
+    found = admissions(node((0,), (0,), (1,), (1,), config=config), 0b1111, ((APP, 2),))
     assert len(sets(found)) == 6
 
 
@@ -187,24 +189,24 @@ def test_a_plugin_may_refuse_more_than_one_share(
     sure: bool,
 ) -> None:
     served = GpuResource("nvidia.com/gpu", strategy, 2, told)
-    facts = AllocatorFacts("distributed", version)
-    topology = NodeTopology(NodeName("n"), gpus(2), resources=(served,), allocator=facts)
+    config = AllocatorConfig("distributed", version)
+    topology = NodeTopology(NodeName("n"), gpus(2), resources=(served,), allocator=config)
     found = admissions(kubelet_of(topology, served), 0b1010, ((APP, count),))
     assert (found.hazards, found.sets == ()) == (hazards, sure)
 
 
 def test_withheld_gpus_may_come_back_but_only_if_much_may_happen() -> None:
-    kubelet = node((0,), (0,), (0,), facts=AllocatorFacts("best-effort"))
+    kubelet = node((0,), (0,), (0,), config=AllocatorConfig("best-effort"))
     now = Availability(0b001, withheld=0b110)
-    assert {s.free for s in belief(kubelet, now).free_states or ()} == {0b001}
-    everything = {s.free for s in belief(kubelet, now, endings=True).free_states or ()}
+    assert {s.free for s in possible_states(kubelet, now).free_states or ()} == {0b001}
+    everything = {s.free for s in possible_states(kubelet, now, endings=True).free_states or ()}
     assert everything == {0b001, 0b011, 0b101, 0b111}
 
 
 def test_shares_of_one_withheld_gpu_come_back_one_by_one() -> None:
     """Two pods may hold a share each of a GPU that heals; both may end, or one of them."""
-    topology = NodeTopology(NodeName("n"), gpus(2), allocator=AllocatorFacts("distributed"))
+    topology = NodeTopology(NodeName("n"), gpus(2), allocator=AllocatorConfig("distributed"))
     kubelet = Kubelet(topology.shape, topology.allocator, replicas=3)
     now = Availability(0, width=2, withheld=pack([0, 2], 2))
-    found = {s.free for s in belief(kubelet, now, endings=True).free_states or ()}
+    found = {s.free for s in possible_states(kubelet, now, endings=True).free_states or ()}
     assert found == {pack([0, n], 2) for n in (0, 1, 2)}

@@ -13,10 +13,10 @@ from tests.recorded import lines, mask, matrices
 from topology.core.allocators import ALLOCATORS, ANY, Call
 from topology.core.allocators.best_effort import BEST_EFFORT, PADDED, UNEQUAL
 from topology.core.devices import Bytes, Gpu, GpuUuid, Mask, NodeName, positions, subsets
+from topology.core.devicesets import pack
 from topology.core.graph import NodeTopology
 from topology.core.links import Link, LinkKind
 from topology.core.placement import satisfies
-from topology.core.pools import pack
 from topology.core.requests import Constraints
 from topology.core.shape import Shape
 from topology.emulation.plugin import PluginCrash, best_effort

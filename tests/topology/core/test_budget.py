@@ -11,10 +11,10 @@ from benchmarks.speed.worst import sparse
 from tests.topology import answers
 from topology.core import memo
 from topology.core.admission import Kubelet, admissions, container_sets
-from topology.core.availability import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.budget import SPENT
 from topology.core.devices import MIB, Bytes, NodeName
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.links import LinkKind
 from topology.core.placement import TOO_MUCH, Verdict, assess, endangers, verdict
 from topology.core.requests import (
@@ -26,7 +26,7 @@ from topology.core.requests import (
     Role,
     gpu_request,
 )
-from topology.core.scoring import PRIOR, Merit, merit, scores
+from topology.core.scoring import PRIOR, Score, normalized_scores, placement_score
 from topology.machines import MACHINES, machine
 
 RING = Constraints(link=LinkKind.NVLINK, pattern=Pattern.RING)
@@ -46,7 +46,7 @@ def test_every_machine_is_recorded() -> None:
 
 def _sparse(n: int, policy: str) -> Kubelet:
     return Kubelet(
-        sparse(NodeName("n"), n, 2, AllocatorFacts(policy)).shape, AllocatorFacts(policy)
+        sparse(NodeName("n"), n, 2, AllocatorConfig(policy)).shape, AllocatorConfig(policy)
     )
 
 
@@ -58,7 +58,7 @@ def test_a_ring_that_is_not_found_is_not_promised_and_not_called_impossible() ->
 
 
 def test_init_containers_that_change_nothing_cost_nothing() -> None:
-    node = Kubelet(machine("dgx2").topology("n").shape, AllocatorFacts("best-effort"))
+    node = Kubelet(machine("dgx2").topology("n").shape, AllocatorConfig("best-effort"))
     few: Counts = ((Role.INIT, 2), (Role.APP, 1))
     many: Counts = ((Role.INIT, 2),) * 1500 + ((Role.APP, 1),)
     free = node.shape.all_gpus
@@ -84,16 +84,18 @@ def test_what_is_over_budget_is_not_promised_and_refuses_a_bind() -> None:
     for count in (1, 2, 3):
         admissions(node, node.shape.all_gpus, ((Role.APP, count),))
     assert verdict._assessed.__wrapped__(node, now, request) == cold  # type: ignore[attr-defined]
-    promise = Unreported(request.counts, promised=request.constraints)
-    assert endangers(node, Availability(node.shape.all_gpus, unreported=(promise,)), gpu_request(1))
+    promise = Unacknowledged(request.counts, promised=request.constraints)
+    assert endangers(
+        node, Availability(node.shape.all_gpus, unacknowledged=(promise,)), gpu_request(1)
+    )
     assert container_sets(node, now.free, request.counts)[-1] is None
 
 
 def test_many_pods_that_may_end_between_hint_and_devices_take_no_memory() -> None:
     """Any of eighteen pods may have released its instance by then: that is 262,144 ways, which are
     too many to follow and must not be listed to find that out."""
-    facts = AllocatorFacts("distributed", "v0.19.3", "restricted")
-    node = Kubelet(machine("dgx2").topology("n").shape, facts)
+    config = AllocatorConfig("distributed", "v0.19.3", "restricted")
+    node = Kubelet(machine("dgx2").topology("n").shape, config)
     releasing = tuple(1 << i % 8 for i in range(18))
     tracemalloc.start()
     try:
@@ -107,23 +109,23 @@ def test_many_pods_that_may_end_between_hint_and_devices_take_no_memory() -> Non
 
 def test_a_score_that_is_over_budget_is_in_the_middle() -> None:
     request = gpu_request(1)
-    low, high = Merit(Verdict.GUARANTEED, 2.0), Merit(Verdict.GUARANTEED, 1.0)
-    unknown = Merit(Verdict.GUARANTEED, measured=False)
-    assert scores(request, [low, high, unknown]) == {low: 0, high: 10, unknown: 5}
+    low, high = Score(Verdict.GUARANTEED, 2.0), Score(Verdict.GUARANTEED, 1.0)
+    unknown = Score(Verdict.GUARANTEED, measured=False)
+    assert normalized_scores(request, [low, high, unknown]) == {low: 0, high: 10, unknown: 5}
 
 
 def test_a_large_node_under_any_is_scored() -> None:
     node = _sparse(64, "any")
     now = Availability(node.shape.all_gpus, running=(Holder(0, 1),))
     request = gpu_request(2)
-    found = merit(node, now, request, assess(node, now, request), PRIOR)
+    found = placement_score(node, now, request, assess(node, now, request), PRIOR)
     assert found.measured
 
 
 def test_memories_hold_no_more_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     memo.forget()
     monkeypatch.setattr(memo, "BYTES", 200_000)
-    node = Kubelet(machine("dgx1-v100").topology("n").shape, AllocatorFacts("best-effort"))
+    node = Kubelet(machine("dgx1-v100").topology("n").shape, AllocatorConfig("best-effort"))
     for free in range(1, 256):
         assess(node, Availability(free), gpu_request(1, RING))
         assert memo._now.bytes <= 100_000

@@ -11,12 +11,12 @@ import pytest
 from topology.core import memo
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.links import LinkKind
 from topology.core.memo import OutOfTimeError, bytes_of, forget, interrupted_at
 from topology.core.placement import assess
 from topology.core.requests import Constraints, gpu_request
-from topology.core.scoring import PRIOR, merit
+from topology.core.scoring import PRIOR, placement_score
 from topology.machines import machine
 
 PAIRS = gpu_request(3, Constraints(link=LinkKind.NVLINK))
@@ -39,12 +39,12 @@ def nothing_remembered() -> Iterator[None]:
 
 def question(name: str) -> Callable[[], object]:
     shape = machine(name).topology("n").shape
-    node = Kubelet(shape, AllocatorFacts("best-effort"))
+    node = Kubelet(shape, AllocatorConfig("best-effort"))
     now = Availability(shape.all_gpus)
 
     def ask() -> object:
         assessed = assess(node, now, PAIRS)
-        return assessed, merit(node, now, PAIRS, assessed, PRIOR)
+        return assessed, placement_score(node, now, PAIRS, assessed, PRIOR)
 
     return ask
 

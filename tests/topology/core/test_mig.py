@@ -1,4 +1,4 @@
-"""MIG instances in the place of GPUs: positions, verdicts against every choice, damage."""
+"""MIG instances in the place of GPUs: positions, verdicts against every choice, cost."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.nodes import unreported
+from tests.nodes import unacknowledged
 from topology.core.admission import Kubelet, kubelet_of
-from topology.core.availability import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import MIB, Bytes, GpuResource
-from topology.core.graph import AllocatorFacts, NodeTopology, TopologyError
+from topology.core.devicesets import pack
+from topology.core.graph import AllocatorConfig, NodeTopology, TopologyError
 from topology.core.links import LinkKind
 from topology.core.mig import ServedDevices, served_devices
 from topology.core.placement import Assessment, Verdict, assess, endangers
-from topology.core.pools import pack
 from topology.core.requests import Constraints, gpu_request
 from topology.core.scoring import opened_gpus
 from topology.machines import machine
@@ -25,7 +25,7 @@ from topology.machines.mig import cut
 
 SMALL = "nvidia.com/mig-1g.5gb"
 GIB = 1024 * MIB
-STOCK = AllocatorFacts("distributed", "v0.19.3")
+STOCK = AllocatorConfig("distributed", "v0.19.3")
 
 
 def sliced(profiles: Sequence[str], name: str = "dgx-a100", **how: Any) -> NodeTopology:
@@ -96,7 +96,7 @@ def test_nothing_is_promised_that_an_instance_with_a_suffix_can_break() -> None:
     plain, media = sliced(["1g.5gb"] * 2, gpus=[0]), sliced(["1g.5gb+me"], gpus=[1])
     both = replace(plain, gpus=(plain.gpus[0], media.gpus[1], *plain.gpus[2:]))
     wanted = Constraints(same_gpu=True)
-    assert judged(as_before_0_20(both), SMALL, 2, wanted).verdict is Verdict.POSSIBLE
+    assert judged(as_before_0_20(both), SMALL, 2, wanted).verdict is Verdict.NOT_GUARANTEED
     named = (*both.resources, GpuResource("nvidia.com/mig-1g.5gb.me", "mig"))
     assert judged(replace(both, resources=named), SMALL, 2, wanted).verdict is Verdict.GUARANTEED
 
@@ -195,9 +195,9 @@ def test_a_verdict_is_what_every_choice_says(wish: str, size: int) -> None:
         found = assess(choosing, now, request)
         there = [(gpu, number) for gpu, n in enumerate(free) for number in range(n)]
         passing = [meets(node, wanted, chosen) for chosen in combinations(there, size)]
-        if found.verdict is Verdict.NEVER or found.verdict is Verdict.IMPOSSIBLE:
+        if found.verdict is Verdict.NEVER or found.verdict is Verdict.NOT_NOW:
             assert not any(passing), free
-        elif found.verdict is Verdict.POSSIBLE:
+        elif found.verdict is Verdict.NOT_GUARANTEED:
             assert any(passing), free
             assert not all(passing), free
             assert found.share == pytest.approx(sum(passing) / len(passing))
@@ -263,7 +263,7 @@ def test_shares_are_spread_by_the_plugin_that_spreads_them() -> None:
     node = replace(machine("dgx-a100").topology("n"), allocator=STOCK, resources=shares)
     apart = judged(node, "nvidia.com/gpu", 2, Constraints(spread_gpus=True))
     one = judged(node, "nvidia.com/gpu", 2, Constraints(same_gpu=True))
-    assert (apart.verdict, one.verdict) == (Verdict.GUARANTEED, Verdict.IMPOSSIBLE)
+    assert (apart.verdict, one.verdict) == (Verdict.GUARANTEED, Verdict.NOT_NOW)
 
 
 def test_a_promise_may_fall_with_a_pod_that_ends() -> None:
@@ -279,12 +279,12 @@ def test_a_sick_gpu_is_all_of_its_instances() -> None:
     found = assess(
         kubelet(node, "nvidia.com/gpu"), now, gpu_request(1, Constraints(min_gpu_memory=Bytes(1)))
     )
-    assert (found.verdict, found.share) == (Verdict.POSSIBLE, 6 / 8)
+    assert (found.verdict, found.share) == (Verdict.NOT_GUARANTEED, 6 / 8)
 
 
 def test_whole_gpus_beside_instances_are_as_they_were() -> None:
     """Six of eight GPUs of an HGX are whole and all-linked; the plugin looks for links there."""
-    node = replace(sliced(["1g.5gb"] * 7, gpus=[0, 1]), allocator=AllocatorFacts("best-effort"))
+    node = replace(sliced(["1g.5gb"] * 7, gpus=[0, 1]), allocator=AllocatorConfig("best-effort"))
     choosing = kubelet(node, "nvidia.com/gpu")
     now, pair = Availability(0b11111100), gpu_request(2, Constraints(link=LinkKind.NVLINK))
     assert assess(choosing, now, pair).verdict is Verdict.GUARANTEED
@@ -296,10 +296,10 @@ def test_whole_gpus_beside_instances_are_as_they_were() -> None:
 def test_a_gpu_in_mig_mode_that_is_handed_out_whole_meets_nothing() -> None:
     """As under the plugin's strategy ``none``."""
     node = sliced(["1g.5gb"] * 7, gpus=[0])
-    whole = replace(node, resources=(GpuResource(),), allocator=AllocatorFacts("best-effort"))
+    whole = replace(node, resources=(GpuResource(),), allocator=AllocatorConfig("best-effort"))
     wanted = gpu_request(1, Constraints(min_gpu_memory=Bytes(GIB)))
     choosing = kubelet(whole, "nvidia.com/gpu")
-    assert assess(choosing, Availability(0b11), wanted).verdict is Verdict.POSSIBLE
+    assert assess(choosing, Availability(0b11), wanted).verdict is Verdict.NOT_GUARANTEED
     assert assess(choosing, Availability(0b10), wanted).verdict is Verdict.GUARANTEED
 
 
@@ -325,7 +325,7 @@ def test_the_largest_node_is_judged_for_every_wish(size: int) -> None:
         assert found.rejection is None or "too much" not in found.rejection.reason
 
 
-ALIGNING = AllocatorFacts(
+ALIGNING = AllocatorConfig(
     "distributed",
     "v0.19.3",
     "best-effort",
@@ -341,16 +341,16 @@ def test_what_every_choice_is_needs_no_hints() -> None:
     """Three pods of which no report tells yet, on the largest node whose kubelet aligns."""
     node = replace(sliced(["1g.5gb"] * 7, "dgx2", strategy="single"), allocator=ALIGNING)
     choosing, now = kubelet(node, "nvidia.com/gpu"), all_free(node, "nvidia.com/gpu")
-    waiting = (unreported(1), unreported(2), unreported(4))
-    busy = replace(now, free=now.free - 7, unreported=waiting, running=(Holder(1),) * 7)
+    waiting = (unacknowledged(1), unacknowledged(2), unacknowledged(4))
+    busy = replace(now, free=now.free - 7, unacknowledged=waiting, running=(Holder(1),) * 7)
     for size in (1, 2, 3, 4, 8):
         for wanted in (Constraints(), Constraints(min_gpu_memory=Bytes(4 * GIB))):
             found = assess(choosing, busy, gpu_request(size, wanted))
             assert (found.verdict, found.hazards) == (Verdict.GUARANTEED, ())
-    assert not endangers(choosing, replace(busy, unreported=promised(waiting)), gpu_request(4))
+    assert not endangers(choosing, replace(busy, unacknowledged=promised(waiting)), gpu_request(4))
 
 
-def promised(pods: tuple[Unreported, ...]) -> tuple[Unreported, ...]:
+def promised(pods: tuple[Unacknowledged, ...]) -> tuple[Unacknowledged, ...]:
     wanted = Constraints(min_gpu_memory=Bytes(4 * GIB))
     return tuple(replace(pod, promised=wanted, survives_endings=True) for pod in pods)
 
@@ -361,7 +361,7 @@ def test_hints_are_followed_where_they_decide() -> None:
     now, pair = all_free(node, "nvidia.com/gpu"), gpu_request(2, Constraints(same_numa=True))
     assert assess(kubelet(node, "nvidia.com/gpu"), now, pair).verdict is Verdict.GUARANTEED
     unaligned = replace(node, allocator=STOCK)
-    assert assess(kubelet(unaligned, "nvidia.com/gpu"), now, pair).verdict is Verdict.POSSIBLE
+    assert assess(kubelet(unaligned, "nvidia.com/gpu"), now, pair).verdict is Verdict.NOT_GUARANTEED
 
 
 # --- Damage ---------------------------------------------------------------------------------------

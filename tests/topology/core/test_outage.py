@@ -9,10 +9,10 @@ from topology.core.admission import Kubelet, admissions, kubelet_of
 from topology.core.allocators.nvidia import MISSING, Outage
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.devicesets import pack
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import Link, LinkKind
 from topology.core.placement import Assessment, Reason, Verdict, assess
-from topology.core.pools import pack
 from topology.core.report import MissingGpu
 from topology.core.requests import (
     Constraints,
@@ -30,17 +30,17 @@ OFFERED, WITHHELD = 0b1111, 0b1011  # what is free: all four GPUs, and all but t
 CLOSE = Constraints(link=LinkKind.NODE)
 
 
-def node(facts: AllocatorFacts, *resources: GpuResource) -> NodeTopology:
+def node(config: AllocatorConfig, *resources: GpuResource) -> NodeTopology:
     """Four GPUs, two on each NUMA node, and every pair on one host bridge."""
     links = tuple(Link(a, b, LinkKind.PHB) for a in range(4) for b in range(a + 1, 4))
     return NodeTopology(
-        NodeName("n"), gpus(4), links, resources=resources or (GpuResource(),), allocator=facts
+        NodeName("n"), gpus(4), links, resources=resources or (GpuResource(),), allocator=config
     )
 
 
 def kubelet(version: str | None, missing: tuple[MissingGpu, ...], policy: str = "none") -> Kubelet:
-    facts = AllocatorFacts("best-effort", version, policy, "container", "none", "None")
-    return kubelet_of(node(facts), GpuResource(), missing)
+    config = AllocatorConfig("best-effort", version, policy, "container", "none", "None")
+    return kubelet_of(node(config), GpuResource(), missing)
 
 
 def assessed(
@@ -116,10 +116,10 @@ def test_the_reason_names_plugin_and_gpu() -> None:
 
 @pytest.mark.parametrize("strategy", ["time-slicing", "mps", "mig"])
 def test_shares_are_chosen_without_the_driver(strategy: str) -> None:
-    facts = AllocatorFacts("distributed", "v0.19.3")
+    config = AllocatorConfig("distributed", "v0.19.3")
     shared = GpuResource("nvidia.com/gpu.shared", strategy, 2)
     whole = GpuResource()
-    topology = node(facts, shared, whole)
+    topology = node(config, shared, whole)
     assert not isinstance(kubelet_of(topology, shared, LOST).allocator, Outage)
     beside = kubelet_of(topology, whole, LOST).allocator
     assert isinstance(beside, Outage), "whole GPUs beside them are not"
@@ -129,7 +129,7 @@ def test_shares_are_chosen_without_the_driver(strategy: str) -> None:
 def test_a_plugin_that_gives_one_share_at_most_says_so(strategy: str) -> None:
     """Nothing was evicted for that, and it is not said that GPUs are short."""
     shared = GpuResource("nvidia.com/gpu", strategy, 2, refuses_several=True)
-    topology = node(AllocatorFacts("distributed", "v0.20.0"), shared)
+    topology = node(AllocatorConfig("distributed", "v0.20.0"), shared)
     idle = Availability(pack([2] * 4, 2), width=2)
     found = assess(kubelet_of(topology, shared), idle, gpu_request(2))
     assert found.refusal is not None
@@ -152,9 +152,9 @@ def test_the_kubelet_does_not_ask_where_it_has_no_choice() -> None:
 
 
 def test_what_is_aligned_in_an_unknown_way_may_be_refused() -> None:
-    facts = AllocatorFacts("best-effort", "v0.19.3", "restricted", sees_topology=False)
+    config = AllocatorConfig("best-effort", "v0.19.3", "restricted", sees_topology=False)
     found = assess(
-        kubelet_of(node(facts), GpuResource(), LOST), Availability(OFFERED), gpu_request(1)
+        kubelet_of(node(config), GpuResource(), LOST), Availability(OFFERED), gpu_request(1)
     )
     assert found.refusal is None
     assert MISSING in found.hazards

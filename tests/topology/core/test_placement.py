@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.nodes import GIB, bridged, line, pcie, switched, unreported
+from tests.nodes import GIB, bridged, line, pcie, switched, unacknowledged
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability, Holder
 from topology.core.devices import Bytes
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.devicesets import pack
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import GBps, LinkKind
 from topology.core.placement import UNASKED, Verdict, assess, satisfies
-from topology.core.pools import pack
 from topology.core.requests import (
     Constraints,
     Pattern,
@@ -35,7 +35,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b1111),
             2,
             NVLINK,
-            Verdict.POSSIBLE,
+            Verdict.NOT_GUARANTEED,
             "not guaranteed: the node may hand out GPUs without link=nvlink",
             id="a good set is free, but a bad one too",
         ),
@@ -53,7 +53,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b0101, running=(Holder(0b1010),)),
             2,
             NVLINK,
-            Verdict.IMPOSSIBLE,
+            Verdict.NOT_NOW,
             "no set of 2 free GPUs with link=nvlink",
             id="two free halves of pairs",
         ),
@@ -62,7 +62,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b0001),
             2,
             NVLINK,
-            Verdict.IMPOSSIBLE,
+            Verdict.NOT_NOW,
             "not enough free GPUs",
             id="busy",
         ),
@@ -116,7 +116,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b111),
             1,
             Constraints(nic=LinkKind.PIX),
-            Verdict.POSSIBLE,
+            Verdict.NOT_GUARANTEED,
             "not guaranteed: the node may hand out GPUs without nic=pix",
             id="only one GPU is near the NIC",
         ),
@@ -170,7 +170,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b110),
             2,
             Constraints(min_nvlinks=2),
-            Verdict.IMPOSSIBLE,
+            Verdict.NOT_NOW,
             "no set of 2 free GPUs with min-nvlinks=2",
             id="only the single link is free",
         ),
@@ -206,7 +206,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b0110),
             2,
             Constraints(same_numa=True),
-            Verdict.IMPOSSIBLE,
+            Verdict.NOT_NOW,
             "no set of 2 free GPUs with same-numa",
             id="two NUMA nodes",
         ),
@@ -224,7 +224,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b1111, sick=0b1000),
             2,
             NVLINK,
-            Verdict.POSSIBLE,
+            Verdict.NOT_GUARANTEED,
             "not guaranteed: the node may hand out a sick GPU",
             id="a sick GPU may come",
         ),
@@ -233,7 +233,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b1100, sick=0b1000),
             2,
             NVLINK,
-            Verdict.IMPOSSIBLE,
+            Verdict.NOT_NOW,
             "the node would hand out a sick GPU",
             id="a sick GPU surely comes",
         ),
@@ -248,28 +248,28 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, unreported=(unreported(2),)),
+            Availability(0b1111, unacknowledged=(unacknowledged(2),)),
             2,
             NVLINK,
             Verdict.GUARANTEED,
             None,
-            id="whatever the unreported pod takes",
+            id="whatever the unacknowledged pod takes",
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, unreported=(unreported(2, init=3),)),
+            Availability(0b1111, unacknowledged=(unacknowledged(2, init=3),)),
             2,
             NVLINK,
-            Verdict.IMPOSSIBLE,
+            Verdict.NOT_NOW,
             "not enough free GPUs",
-            id="an unreported pod's init container holds one more",
+            id="an unacknowledged pod's init container holds one more",
         ),
         pytest.param(
             switched(),
             Availability(0b1111, running=(Holder(0, 3),)),
             2,
             NVLINK,
-            Verdict.IMPOSSIBLE,
+            Verdict.NOT_NOW,
             "not enough free GPUs",
             id="devices nobody shows",
         ),
@@ -278,7 +278,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b0011, releasing=(Holder(0b0100),)),
             2,
             NVLINK,
-            Verdict.POSSIBLE,
+            Verdict.NOT_GUARANTEED,
             "not guaranteed: the node may hand out GPUs without link=nvlink",
             id="a releasing pod may add a bad choice",
         ),
@@ -287,7 +287,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(0b0001, releasing=(Holder(0b0010),)),
             2,
             NVLINK,
-            Verdict.IMPOSSIBLE,
+            Verdict.NOT_NOW,
             "not enough free GPUs",
             id="a releasing pod is not counted on",
         ),
@@ -296,7 +296,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             Availability(pack([4] * 4, 3), width=3),
             2,
             NVLINK,
-            Verdict.POSSIBLE,
+            Verdict.NOT_GUARANTEED,
             "not guaranteed: the node may hand out GPUs without link=nvlink",
             id="two shares of one GPU are no pair",
         ),
@@ -330,7 +330,7 @@ def test_verdict(
 def test_preferred_is_judged_like_required() -> None:
     request = gpu_request(2, NVLINK, Policy.PREFERRED)
     found = assess(Kubelet(bridged().shape), Availability(0b1111), request)
-    assert found.verdict is Verdict.POSSIBLE
+    assert found.verdict is Verdict.NOT_GUARANTEED
     assert found.share == pytest.approx(2 / 6)
 
 
@@ -348,11 +348,11 @@ def test_unknown_links_meet_nothing() -> None:
 def test_an_unknown_topology_manager_is_the_reason_that_is_given() -> None:
     pairs = bridged()
     node = replace(pairs, gpus=tuple(replace(g, numa_node=g.index // 2) for g in pairs.gpus))
-    facts = AllocatorFacts("best-effort", topology_manager_policy="unknown")
+    config = AllocatorConfig("best-effort", topology_manager_policy="unknown")
     request = gpu_request(2, NVLINK)
-    found = assess(Kubelet(node.shape, facts), Availability(0b1111), request)
-    assert (found.verdict, found.rejection) == (Verdict.POSSIBLE, UNASKED)
-    known = replace(facts, topology_manager_policy="none")
+    found = assess(Kubelet(node.shape, config), Availability(0b1111), request)
+    assert (found.verdict, found.rejection) == (Verdict.NOT_GUARANTEED, UNASKED)
+    known = replace(config, topology_manager_policy="none")
     found = assess(Kubelet(node.shape, known), Availability(0b1111), request)
     assert found.verdict is Verdict.GUARANTEED
 

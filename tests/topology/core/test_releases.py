@@ -16,12 +16,12 @@ import pytest
 from tests.nodes import bridged
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
-from topology.core.availability import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import GpuResource, PodUid, positions
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.devicesets import pack, width_for
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import assess, endangers, keeps, predicted
-from topology.core.pools import pack, width_for
 from topology.core.requests import (
     Constraints,
     ContainerRequest,
@@ -78,7 +78,7 @@ def lowest(available: Gpus, required: Gpus, size: int) -> Gpus:
 @pytest.fixture
 def lowest_kubelet(monkeypatch: pytest.MonkeyPatch) -> Kubelet:
     monkeypatch.setitem(ALLOCATORS, "lowest", Lowest())
-    return Kubelet(bridged(6).shape, AllocatorFacts("lowest"))
+    return Kubelet(bridged(6).shape, AllocatorConfig("lowest"))
 
 
 def mask(gpus: Gpus) -> int:
@@ -150,20 +150,24 @@ def request(counts: Counts) -> GpuRequest:
     return GpuRequest("nvidia.com/gpu", tuple(containers))
 
 
-def facts(policy: str, manager: str = "none", scope: str = "container") -> AllocatorFacts:
-    return AllocatorFacts(policy, None, manager, scope, "none", "None")
+def config_with(policy: str, manager: str = "none", scope: str = "container") -> AllocatorConfig:
+    return AllocatorConfig(policy, None, manager, scope, "none", "None")
 
 
 NODES = [
-    pytest.param(machine("dgx1-v100").topology("n"), facts("best-effort"), 1, id="dgx1"),
-    pytest.param(bridged(6), facts("any"), 1, id="any"),
-    pytest.param(bridged(), facts("distributed"), 2, id="distributed"),
-    pytest.param(bridged(), facts("packed"), 3, id="packed"),
-    pytest.param(bridged(6), facts("best-effort", "best-effort"), 1, id="aligned"),
-    pytest.param(bridged(6), facts("best-effort", "restricted"), 1, id="restricted"),
-    pytest.param(bridged(6), facts("best-effort", "single-numa-node", "pod"), 1, id="pod scope"),
-    pytest.param(bridged(6), facts("best-effort", "best-effort", "pod"), 1, id="aligned pods"),
-    pytest.param(bridged(), facts("packed", "best-effort"), 2, id="packed and aligned"),
+    pytest.param(machine("dgx1-v100").topology("n"), config_with("best-effort"), 1, id="dgx1"),
+    pytest.param(bridged(6), config_with("any"), 1, id="any"),
+    pytest.param(bridged(), config_with("distributed"), 2, id="distributed"),
+    pytest.param(bridged(), config_with("packed"), 3, id="packed"),
+    pytest.param(bridged(6), config_with("best-effort", "best-effort"), 1, id="aligned"),
+    pytest.param(bridged(6), config_with("best-effort", "restricted"), 1, id="restricted"),
+    pytest.param(
+        bridged(6), config_with("best-effort", "single-numa-node", "pod"), 1, id="pod scope"
+    ),
+    pytest.param(
+        bridged(6), config_with("best-effort", "best-effort", "pod"), 1, id="aligned pods"
+    ),
+    pytest.param(bridged(), config_with("packed", "best-effort"), 2, id="packed and aligned"),
 ]
 
 
@@ -171,7 +175,7 @@ class Node:
     """One emulated node with pods that hold devices, some of them hidden in init containers."""
 
     def __init__(
-        self, topology: NodeTopology, allocator: AllocatorFacts, replicas: int, rng: random.Random
+        self, topology: NodeTopology, allocator: AllocatorConfig, replicas: int, rng: random.Random
     ) -> None:
         self.rng = rng
         resource = GpuResource("nvidia.com/gpu", "none" if replicas == 1 else "mps", replicas)
@@ -203,12 +207,12 @@ class Node:
         everything = self.pool([(p, r) for p in range(self.size) for r in range(self.replicas)])
         return everything - sum(holder.shown for holder in self.holders.values())
 
-    def admit(self, uid: str, counts: Counts, ending: list[PodUid]) -> int | None:
+    def admit(self, uid: str, counts: Counts, terminating: list[PodUid]) -> int | None:
         """Admit a pod while others end; what it shows, None where it is refused."""
         steps = self.emulated.admission(PodUid(uid), "default", uid, request(counts))
         try:
             for _ in steps:
-                self.end_some(ending)
+                self.end_some(terminating)
         except Refused:
             return None
         report = self.emulated.report(forget_ended=False)
@@ -217,37 +221,37 @@ class Node:
         ids = [str(d).partition("::")[0] for a in mine for d in a.device_ids]
         return self.pool([(index[d], 0) for d in ids])  # type: ignore[index]
 
-    def end_some(self, ending: list[PodUid]) -> None:
-        for uid in ending:
+    def end_some(self, terminating: list[PodUid]) -> None:
+        for uid in terminating:
             if self.rng.random() < 0.4:
                 self.emulated.end(uid)
 
 
 @pytest.mark.parametrize(("topology", "allocator", "replicas"), NODES)
 def test_what_comes_beside_ending_pods_was_foreseen(
-    topology: NodeTopology, allocator: AllocatorFacts, replicas: int
+    topology: NodeTopology, allocator: AllocatorConfig, replicas: int
 ) -> None:
-    """Pods that end at any time, an unreported pod beside, pods of up to four containers."""
+    """Pods that end at any time, an unacknowledged pod beside, pods of up to four containers."""
     rng = random.Random(f"{topology.name} {allocator}")
     seen = 0
     for _ in range(60):
         node = Node(topology, allocator, replicas, rng)
-        ending = [uid for uid in node.holders if rng.random() < 0.7]
-        staying = [uid for uid in node.holders if uid not in ending]
+        terminating = [uid for uid in node.holders if rng.random() < 0.7]
+        staying = [uid for uid in node.holders if uid not in terminating]
         counts, before = rng.choice(MANY), rng.choice(MANY[:4])
         beside = rng.random() < 0.4
         now = Availability(
             node.free(),
-            releasing=tuple(sorted(node.holders[uid] for uid in ending)),
+            releasing=tuple(sorted(node.holders[uid] for uid in terminating)),
             running=tuple(sorted(node.holders[uid] for uid in staying)),
-            unreported=(Unreported(before),) if beside else (),
+            unacknowledged=(Unacknowledged(before),) if beside else (),
             width=width_for(replicas),
         )
-        sets, hazards = predicted(node.kubelet, now, Unreported(counts))
-        node.end_some(ending)
+        sets, hazards = predicted(node.kubelet, now, Unacknowledged(counts))
+        node.end_some(terminating)
         if beside and rng.random() < 0.7:
-            node.admit("beside", before, ending)
-        got = node.admit("pod", counts, ending)
+            node.admit("beside", before, terminating)
+        got = node.admit("pod", counts, terminating)
         if got is None:
             # Where the count alone refuses a pod nobody is asked about it.
             fits = now.devices_left >= device_count(counts)
@@ -259,13 +263,13 @@ def test_what_comes_beside_ending_pods_was_foreseen(
 
 
 THREE = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(f"c{i}", 1) for i in range(3)), NVLINK)
-DGX = Kubelet(machine("dgx1-v100").topology("n").shape, facts("best-effort"))
+DGX = Kubelet(machine("dgx1-v100").topology("n").shape, config_with("best-effort"))
 
 
 @pytest.mark.parametrize("held", range(8))
 def test_three_containers_are_promised_beside_a_pod_that_ends(held: int) -> None:
     """The same verdict whichever GPU the ending pod has: one more free GPU is all that it adds."""
-    switched = Kubelet(machine("hgx-h100-8").topology("n").shape, facts("best-effort"))
+    switched = Kubelet(machine("hgx-h100-8").topology("n").shape, config_with("best-effort"))
     now = Availability(0xFF & ~(1 << held), releasing=(Holder(1 << held),))
     found = assess(switched, now, THREE)
     assert found.verdict.value == "guaranteed", found
@@ -275,18 +279,18 @@ def test_three_containers_are_promised_beside_a_pod_that_ends(held: int) -> None
 def test_three_containers_beside_a_running_pod_get_an_answer(held: int) -> None:
     now = Availability(0xFF & ~(1 << held), running=(Holder(1 << held),))
     found = assess(DGX, now, THREE)
-    assert found.verdict.value == "possible"
+    assert found.verdict.value == "not-guaranteed"
     assert found.sets
     assert all(not s & 1 << held for s in found.sets), "what runs keeps its GPU"
 
 
 @pytest.mark.parametrize("held", range(8))
 def test_four_unreported_containers_fail_nobody(held: int) -> None:
-    unreported = Unreported(((APP, 1),) * 4)
+    unacknowledged = Unacknowledged(((APP, 1),) * 4)
     now = Availability(
-        0xFF & ~(1 << held), releasing=(Holder(1 << held),), unreported=(unreported,)
+        0xFF & ~(1 << held), releasing=(Holder(1 << held),), unacknowledged=(unacknowledged,)
     )
     assess(DGX, now, gpu_request(1))
     assess(DGX, now, gpu_request(2, NVLINK))
-    assert keeps(DGX, now, Unreported(((APP, 1),))).every
+    assert keeps(DGX, now, Unacknowledged(((APP, 1),))).every
     assert not endangers(DGX, now, gpu_request(2))

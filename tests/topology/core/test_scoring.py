@@ -1,4 +1,4 @@
-"""Worth, damage and the scores they become."""
+"""Guaranteed capacity, fragmentation cost and the scores they become."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_extender.state.answers.answercache import REFRESH, RequestMix
-from topology.core import scoring
-from topology.core import worth as worths
+from scheduler_extender.state.answers.answercache import REFRESH, RequestMixTracker
+from topology.core import guaranteedcapacity, scoring
 from topology.core.admission import Kubelet, admissions, kubelet_of
 from topology.core.availability import Availability
 from topology.core.devices import Bytes, Mask
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess
 from topology.core.requests import Constraints, GpuRequest, Policy, Role, gpu_request
@@ -24,24 +23,28 @@ from topology.core.scoring import (
     MAX_SCORE,
     PRIOR,
     UNKNOWN,
-    Merit,
-    Mix,
     RequestClass,
-    merit,
-    promises,
-    scores,
-    worth,
+    RequestMix,
+    Score,
+    guaranteed_capacity,
+    guaranteed_placements,
+    normalized_scores,
+    placement_score,
 )
 from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 SINGLE, PAIR = gpu_request(1), gpu_request(2, NVLINK)
 SOFT_PAIR = gpu_request(2, NVLINK, Policy.PREFERRED)
-BEST_EFFORT = AllocatorFacts("best-effort")
+BEST_EFFORT = AllocatorConfig("best-effort")
 
 
-def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -> float:
-    return merit(kubelet, now, request, assess(kubelet, now, request), mix).damage
+def fragmentation_cost(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, mix: RequestMix
+) -> float:
+    return placement_score(
+        kubelet, now, request, assess(kubelet, now, request), mix
+    ).fragmentation_cost
 
 
 def node(name: str) -> Kubelet:
@@ -52,16 +55,16 @@ BRIDGED, DGX, H100, PCIE = map(node, ("a100-pcie-4-bridged", "dgx1-v100", "hgx-h
 
 
 def cost(kubelet: Kubelet, free: Mask, request: GpuRequest = SINGLE) -> float:
-    return damage(kubelet, Availability(free), request, PRIOR)
+    return fragmentation_cost(kubelet, Availability(free), request, PRIOR)
 
 
 def test_promises_count_what_fits_one_after_the_other() -> None:
-    assert promises(BRIDGED, 0b1111, RequestClass(2, NVLINK)) == 2
-    assert promises(BRIDGED, 0b0111, RequestClass(2, NVLINK)) == 1
-    assert promises(BRIDGED, 0b0110, RequestClass(2, NVLINK)) == 0
-    assert promises(DGX, 0xFF, RequestClass(4, NVLINK)) == 2
-    assert promises(H100, 0xFF, RequestClass(8)) == 1
-    assert promises(PCIE, 0b1111, RequestClass(2, NVLINK)) == 0
+    assert guaranteed_placements(BRIDGED, 0b1111, RequestClass(2, NVLINK)) == 2
+    assert guaranteed_placements(BRIDGED, 0b0111, RequestClass(2, NVLINK)) == 1
+    assert guaranteed_placements(BRIDGED, 0b0110, RequestClass(2, NVLINK)) == 0
+    assert guaranteed_placements(DGX, 0xFF, RequestClass(4, NVLINK)) == 2
+    assert guaranteed_placements(H100, 0xFF, RequestClass(8)) == 1
+    assert guaranteed_placements(PCIE, 0b1111, RequestClass(2, NVLINK)) == 0
 
 
 def test_a_single_costs_least_where_it_breaks_no_pair() -> None:
@@ -76,37 +79,41 @@ def test_a_single_costs_least_where_it_breaks_no_pair() -> None:
 
 @given(st.integers(1, 255), st.integers(1, 4))
 @settings(max_examples=150, deadline=None)
-def test_worth_grows_with_free_gpus_and_is_what_damage_takes(free: Mask, count: int) -> None:
-    assert 0 <= worth(H100, free, PRIOR) <= free.bit_count()
+def test_guaranteed_capacity_grows_with_free_gpus_and_is_what_a_placement_costs(
+    free: Mask, count: int
+) -> None:
+    assert 0 <= guaranteed_capacity(H100, free, PRIOR) <= free.bit_count()
     for p in range(8):
-        assert worth(H100, free, PRIOR) <= worth(H100, free | 1 << p, PRIOR)
+        assert guaranteed_capacity(H100, free, PRIOR) <= guaranteed_capacity(
+            H100, free | 1 << p, PRIOR
+        )
     if free.bit_count() >= count:
         request = gpu_request(count)
         ways = admissions(DGX, free, ((Role.APP, count),)).ways or ()
-        after = [worth(DGX, free - way.taken, PRIOR) for way in ways]
-        lost = worth(DGX, free, PRIOR) - sum(after) / len(after)
+        after = [guaranteed_capacity(DGX, free - way.taken, PRIOR) for way in ways]
+        lost = guaranteed_capacity(DGX, free, PRIOR) - sum(after) / len(after)
         assert cost(DGX, free, request) == pytest.approx(lost)
 
 
 def test_of_a_shared_gpu_each_share_has_its_part_of_the_memory() -> None:
-    shared = Kubelet(machine("l40s-4").topology("n").shape, AllocatorFacts("packed"), 4)
+    shared = Kubelet(machine("l40s-4").topology("n").shape, AllocatorConfig("packed"), 4)
     everything = 0b100_100_100_100
     for gib, places in ((10, 16), (40, 0)):
         wanted = Constraints(min_gpu_memory=Bytes(gib << 30))
-        assert promises(shared, everything, RequestClass(1, wanted)) == places
+        assert guaranteed_placements(shared, everything, RequestClass(1, wanted)) == places
 
 
-def merits(request: GpuRequest, *states: tuple[Kubelet, Mask]) -> list[Merit]:
+def node_scores(request: GpuRequest, *states: tuple[Kubelet, Mask]) -> list[Score]:
     found = []
     for kubelet, free in states:
         now = Availability(free)
-        found.append(merit(kubelet, now, request, assess(kubelet, now, request), PRIOR))
+        found.append(placement_score(kubelet, now, request, assess(kubelet, now, request), PRIOR))
     return found
 
 
 def test_one_node_alone_gets_the_best_score() -> None:
-    (found,) = merits(SINGLE, (DGX, 0xFF))
-    assert scores(SINGLE, [found]) == {found: MAX_SCORE}
+    (found,) = node_scores(SINGLE, (DGX, 0xFF))
+    assert normalized_scores(SINGLE, [found]) == {found: MAX_SCORE}
 
 
 @pytest.mark.parametrize(
@@ -116,18 +123,18 @@ def test_one_node_alone_gets_the_best_score() -> None:
         pytest.param(PAIR, Verdict.EXPECTED, 1.0, 4, 0, id="required, expected"),
         pytest.param(SINGLE, Verdict.GUARANTEED, 1.0, 10, 0, id="plain"),
         pytest.param(SOFT_PAIR, Verdict.GUARANTEED, 1.0, 10, 7, id="preferred, full quality"),
-        pytest.param(SOFT_PAIR, Verdict.POSSIBLE, 0.5, 7, 4, id="preferred, half the outcomes"),
-        pytest.param(SOFT_PAIR, Verdict.IMPOSSIBLE, 0.0, 3, 0, id="preferred, no outcome now"),
+        pytest.param(SOFT_PAIR, Verdict.NOT_GUARANTEED, 0.5, 7, 4, id="preferred, half of them"),
+        pytest.param(SOFT_PAIR, Verdict.NOT_NOW, 0.0, 3, 0, id="preferred, no outcome now"),
         pytest.param(SOFT_PAIR, Verdict.NEVER, 0.0, 0, 0, id="preferred, never"),
     ],
 )
 def test_the_table_of_scores(
     asked: GpuRequest, verdict: Verdict, share: float, best: int, worst: int
 ) -> None:
-    """The least and the most damage get the ends of a row, what was not measured the middle."""
-    least, most = (Merit(verdict, damage=lost, share=share) for lost in (1.0, 2.0))
-    unmeasured = Merit(verdict, share=share, measured=False)
-    found = scores(asked, [least, most, unmeasured])
+    """The lowest and the highest cost get the ends of a row, what was not measured the middle."""
+    least, most = (Score(verdict, fragmentation_cost=lost, share=share) for lost in (1.0, 2.0))
+    unmeasured = Score(verdict, share=share, measured=False)
+    found = normalized_scores(asked, [least, most, unmeasured])
     assert (found[least], found[most]) == (best, worst)
     assert found[unmeasured] == (best + worst) // 2
 
@@ -141,52 +148,54 @@ def test_the_table_of_scores(
     ],
 )
 def test_the_score_of_a_node_without_a_usable_report(asked: GpuRequest, score: int) -> None:
-    assert scores(asked, [UNKNOWN]) == {UNKNOWN: score}
+    assert normalized_scores(asked, [UNKNOWN]) == {UNKNOWN: score}
 
 
-def test_of_equal_damage_the_faster_and_then_the_fuller_node_wins() -> None:
-    slow, fast = Merit(Verdict.GUARANTEED, ring=50.0), Merit(Verdict.GUARANTEED, ring=100.0)
-    roomy, full = Merit(Verdict.GUARANTEED, left=6), Merit(Verdict.GUARANTEED, left=0)
-    assert scores(PAIR, [slow, fast])[fast] > scores(PAIR, [slow, fast])[slow]
-    assert scores(PAIR, [roomy, full])[full] > scores(PAIR, [roomy, full])[roomy]
+def test_of_equal_cost_the_faster_and_then_the_fuller_node_wins() -> None:
+    slow, fast = Score(Verdict.GUARANTEED, ring=50.0), Score(Verdict.GUARANTEED, ring=100.0)
+    roomy, full = Score(Verdict.GUARANTEED, left=6), Score(Verdict.GUARANTEED, left=0)
+    assert normalized_scores(PAIR, [slow, fast])[fast] > normalized_scores(PAIR, [slow, fast])[slow]
+    assert (
+        normalized_scores(PAIR, [roomy, full])[full] > normalized_scores(PAIR, [roomy, full])[roomy]
+    )
 
 
 def test_a_preferred_pod_goes_where_its_links_are_and_are_fast() -> None:
     wanted = SOFT_PAIR
-    h100, bridged, pcie = merits(wanted, (H100, 0xFF), (BRIDGED, 0b1111), (PCIE, 0b1111))
-    score = scores(wanted, [h100, bridged, pcie, UNKNOWN])
+    h100, bridged, pcie = node_scores(wanted, (H100, 0xFF), (BRIDGED, 0b1111), (PCIE, 0b1111))
+    score = normalized_scores(wanted, [h100, bridged, pcie, UNKNOWN])
     assert score[h100] > score[bridged] > score[pcie] == 0 == score[UNKNOWN]
 
 
 @given(st.lists(st.tuples(st.sampled_from(Verdict), st.floats(0, 8)), min_size=1, max_size=30))
-def test_scores_are_integers_from_0_to_10_and_never_prefer_more_damage(
+def test_scores_are_integers_from_0_to_10_and_never_prefer_a_higher_cost(
     drawn: list[tuple[Verdict, float]],
 ) -> None:
-    found = [Merit(verdict, damage=lost) for verdict, lost in drawn]
+    found = [Score(verdict, fragmentation_cost=lost) for verdict, lost in drawn]
     for request in (SINGLE, PAIR, SOFT_PAIR):
-        score = scores(request, found)
+        score = normalized_scores(request, found)
         assert all(type(s) is int and 0 <= s <= MAX_SCORE for s in score.values())
         for a, b in combinations(found, 2):
-            if a.verdict is b.verdict and a.damage < b.damage:
+            if a.verdict is b.verdict and a.fragmentation_cost < b.fragmentation_cost:
                 assert score[a] >= score[b]
 
 
 def test_what_the_kubelet_may_refuse_is_worth_nothing() -> None:
     """It may also be admitted, with GPUs that would do: that is no promise."""
-    unsure = Kubelet(DGX.shape, AllocatorFacts("best-effort", None, "unknown"))
+    unsure = Kubelet(DGX.shape, AllocatorConfig("best-effort", None, "unknown"))
     found = admissions(unsure, 0xFF, ((Role.APP, 2),))
     assert found.ways
     assert found.hazards
-    assert promises(unsure, 0xFF, RequestClass(2)) == 0
-    assert promises(DGX, 0xFF, RequestClass(2)) == 4
+    assert guaranteed_placements(unsure, 0xFF, RequestClass(2)) == 0
+    assert guaranteed_placements(DGX, 0xFF, RequestClass(2)) == 4
 
 
 @pytest.fixture
-def mix() -> RequestMix:
-    return RequestMix()
+def mix() -> RequestMixTracker:
+    return RequestMixTracker()
 
 
-def test_the_mix_starts_from_the_prior_and_learns(mix: RequestMix) -> None:
+def test_the_mix_starts_from_the_prior_and_learns(mix: RequestMixTracker) -> None:
     assert mix.current == PRIOR
     triple = gpu_request(3, NVLINK)
     for _ in range(10):
@@ -201,7 +210,7 @@ def test_the_mix_starts_from_the_prior_and_learns(mix: RequestMix) -> None:
     assert sum(weights.values()) == pytest.approx(1, abs=0.02)
 
 
-def test_the_mix_forgets(mix: RequestMix) -> None:
+def test_the_mix_forgets(mix: RequestMixTracker) -> None:
     for _ in range(5 * REFRESH):
         mix.observe(gpu_request(3, NVLINK))
     for _ in range(40 * REFRESH):
@@ -215,23 +224,23 @@ def test_what_the_cluster_asks_decides_what_it_protects() -> None:
     quads = ((RequestClass(4, NVLINK), 1.0),)
     singles = ((RequestClass(1), 1.0),)
     now = Availability(0xFF)
-    assert damage(DGX, now, SINGLE, quads) == 4
-    assert damage(DGX, now, SINGLE, singles) == 1
+    assert fragmentation_cost(DGX, now, SINGLE, quads) == 4
+    assert fragmentation_cost(DGX, now, SINGLE, singles) == 1
 
 
 def test_nodes_whose_kubelet_may_refuse_come_last() -> None:
-    sure = Merit(Verdict.GUARANTEED, damage=3.0)
-    worse = Merit(Verdict.GUARANTEED, damage=5.0)
-    risky = Merit(Verdict.POSSIBLE, damage=0.0, may_refuse=True)
-    found = scores(SINGLE, [sure, worse, risky])
+    sure = Score(Verdict.GUARANTEED, fragmentation_cost=3.0)
+    worse = Score(Verdict.GUARANTEED, fragmentation_cost=5.0)
+    risky = Score(Verdict.NOT_GUARANTEED, fragmentation_cost=0.0, may_refuse=True)
+    found = normalized_scores(SINGLE, [sure, worse, risky])
     assert found[sure] > found[worse] > found[risky]
-    assert scores(SINGLE, [risky]) == {risky: MAX_SCORE}
+    assert normalized_scores(SINGLE, [risky]) == {risky: MAX_SCORE}
 
 
 def test_a_preferred_placement_that_may_be_refused_counts_half() -> None:
-    sure = Merit(Verdict.POSSIBLE, share=0.5, ring=10.0, ceiling=20.0)
-    risky = Merit(Verdict.POSSIBLE, share=0.5, ring=10.0, ceiling=20.0, may_refuse=True)
-    found = scores(SOFT_PAIR, [sure, risky])
+    sure = Score(Verdict.NOT_GUARANTEED, share=0.5, ring=10.0, ceiling=20.0)
+    risky = Score(Verdict.NOT_GUARANTEED, share=0.5, ring=10.0, ceiling=20.0, may_refuse=True)
+    found = normalized_scores(SOFT_PAIR, [sure, risky])
     assert found[sure] > found[risky]
 
 
@@ -244,13 +253,13 @@ def test_in_an_order_that_is_known_less_has_to_be_followed(
     size, asked = len(bare.gpus), []
     for _ in range(60):
         order = tuple(rng.sample(range(size), rng.randint(size - 1, size)))
-        ordered = replace(bare, allocator=AllocatorFacts("dra", published=order))
+        ordered = replace(bare, allocator=AllocatorConfig("dra", published=order))
         kubelet = kubelet_of(ordered, bare.resources[0])
         now = Availability(rng.randrange(1, 1 << size))
         request = gpu_request(rng.randint(1, now.free.bit_count()), Constraints())
         asked.append((kubelet, now, request, scoring.classes_of(scoring.PRIOR)))
     quick = [scoring.losses(*each) for each in asked]
     monkeypatch.setattr(scoring, "follows_one_by_one", lambda _: False)
-    monkeypatch.setattr(worths, "follows_one_by_one", lambda _: False)
+    monkeypatch.setattr(guaranteedcapacity, "follows_one_by_one", lambda _: False)
     assert quick == [scoring.losses(*each) for each in asked]
     assert any(map(any, filter(None, quick)))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.nodes import bridged, gpus
 from topology.core.devices import GpuResource, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.requests import ContainerRequest, Exclusive, GpuRequest, gpu_request
 from topology.emulation import EmulatedKubelet, Refused
 from topology.machines.mig import cut
@@ -99,8 +99,8 @@ def test_a_plugin_may_refuse_more_than_one_share(
     strategy: str, plugin: str, told: bool, refused: bool
 ) -> None:
     served = GpuResource("nvidia.com/gpu", strategy, 2, told)
-    facts = AllocatorFacts("distributed", plugin)
-    node = kubelet(replace(bridged(), resources=(served,), allocator=facts))
+    config = AllocatorConfig("distributed", plugin)
+    node = kubelet(replace(bridged(), resources=(served,), allocator=config))
     admit(node, ONE, 1)
     if refused:
         with pytest.raises(Refused, match="UnexpectedAdmissionError"):
@@ -118,13 +118,13 @@ def test_the_nearest_numa_nodes_win_where_the_option_says_so(
 ) -> None:
     """A GPU on each of four NUMA nodes: two GPUs need two nodes, and 0 is nearest to 2."""
     found = tuple(replace(gpu, topology_nodes=(p,)) for p, gpu in enumerate(gpus(4)))
-    facts = AllocatorFacts(
+    config = AllocatorConfig(
         "any",
         topology_manager_policy="restricted",
         prefers_closest=closest,
         numa_distances=DISTANCES,
     )
-    node = kubelet(NodeTopology(NodeName("n"), found, allocator=facts))
+    node = kubelet(NodeTopology(NodeName("n"), found, allocator=config))
     admit(node, ONE, 2)
     assert set(node.held(ONE)) == given
 
@@ -133,13 +133,13 @@ def test_the_nearest_numa_nodes_win_where_the_option_says_so(
 def test_a_kubelet_hints_at_no_numa_node_that_its_machine_has_not(policy: str) -> None:
     """Two of the four GPUs are on such a node: a hint can name the other two only."""
     found = tuple(replace(gpu, topology_nodes=(p // 2,)) for p, gpu in enumerate(gpus(4)))
-    facts = AllocatorFacts(
+    config = AllocatorConfig(
         "any",
         topology_manager_policy=policy,
         prefers_closest=True,
         numa_distances=((10,),),
     )
-    node = kubelet(NodeTopology(NodeName("n"), found, allocator=facts))
+    node = kubelet(NodeTopology(NodeName("n"), found, allocator=config))
     if policy == "best-effort":
         admit(node, ONE, 3)
     else:
@@ -157,9 +157,9 @@ def test_a_kubelet_hints_at_no_numa_node_that_its_machine_has_not(policy: str) -
 def test_static_managers_have_a_say_in_pods_with_whole_cpus(
     exclusive: Exclusive, reasons: set[str]
 ) -> None:
-    facts = AllocatorFacts("best-effort", "v0.20.0", "restricted", "container", "static", "None")
+    config = AllocatorConfig("best-effort", "v0.20.0", "restricted", "container", "static", "None")
     found = tuple(replace(gpu, topology_nodes=(p // 2,)) for p, gpu in enumerate(gpus(4)))
-    node = kubelet(NodeTopology(NodeName("n"), found, allocator=facts), others=True)
+    node = kubelet(NodeTopology(NodeName("n"), found, allocator=config), others=True)
     seen = set()
     for _ in range(100):
         try:
@@ -172,7 +172,7 @@ def test_static_managers_have_a_say_in_pods_with_whole_cpus(
 
 def sliced(**how: Any) -> NodeTopology:
     found = cut(bridged(), ["2g.10gb", "1g.5gb", "1g.5gb"], **how)
-    return replace(found, allocator=AllocatorFacts("distributed"))
+    return replace(found, allocator=AllocatorConfig("distributed"))
 
 
 def test_mig_instances_are_given_out_each_once_and_in_any_order() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests import recorded
 from topology.core.devices import MIB, subsets
-from topology.core.graph import AllocatorFacts, TopologyError
+from topology.core.graph import AllocatorConfig, TopologyError
 from topology.core.links import Link, LinkKind, Via, canonical_product, nvlink_port
 from topology.core.scoring import best_ring
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
@@ -153,10 +153,10 @@ def test_uuids_look_like_nvmls_and_are_unique_across_nodes() -> None:
 
 def test_plugin_and_kubelet_are_stock_unless_said_otherwise() -> None:
     kind = machine("t4-4")
-    stock = AllocatorFacts("best-effort", cpu_manager_policy="none", memory_manager_policy="None")
+    stock = AllocatorConfig("best-effort", cpu_manager_policy="none", memory_manager_policy="None")
     assert kind.topology("n").allocator == stock
-    facts = AllocatorFacts(policy="packed", plugin_version="0.20.0")
-    assert kind.topology("n", allocator=facts).allocator is facts
+    config = AllocatorConfig(policy="packed", plugin_version="0.20.0")
+    assert kind.topology("n", allocator=config).allocator is config
 
 
 def test_trays_of_a_group_share_a_fabric_and_other_groups_have_another() -> None:

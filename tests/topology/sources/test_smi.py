@@ -15,7 +15,7 @@ from topology.sources import MAX_TEXT, Finding, Imported, SourceError, parse_top
 LINES = FOUR.splitlines()
 
 
-def facts(found: Imported) -> tuple[object, ...]:
+def read(found: Imported) -> tuple[object, ...]:
     """A topology without what only the position in the text decides."""
     return found.topology.gpus, found.topology.links, found.topology.nics
 
@@ -87,7 +87,7 @@ def test_disguises(disguise: str) -> None:
         assert found.topology.gpus[2].numa_node is None
         assert "the row of GPU2 is missing" in str(found.findings)
     else:
-        assert facts(found) == facts(plain)
+        assert read(found) == read(plain)
 
 
 def table(*rows: str) -> str:
@@ -436,7 +436,7 @@ class TestWhoTheGpusAre:
 
     def test_list_and_csv_together(self) -> None:
         both = parse_topo(self.LIST + FOUR + "\n" + self.CSV, NODE)
-        assert facts(both) == facts(parse_topo(FOUR + "\n" + self.CSV, NODE))
+        assert read(both) == read(parse_topo(FOUR + "\n" + self.CSV, NODE))
 
     def test_csv_without_figures(self) -> None:
         csv_text = "index, name, memory.total [MiB]\n0, [N/A], [N/A]\nx, y, z\n"

@@ -16,21 +16,13 @@ For each container:
 4. *Rest.* Reusable devices that no later container took show in no report and stay held until the
    pod ends.
 
-``kubelet`` says how one node hands out. ``topologymanager`` models step 2: ``hints`` has the rule
-by which hints are combined, ``managers`` those of the CPU Manager and the Memory Manager,
-``others`` what these say to one pod. ``ways`` goes through the containers and answers.
+``kubelet`` says how one node hands out. ``topologymanager`` models step 2: ``topologyhints`` has
+the rule by which hints are combined, ``staticmanagers`` those of the CPU Manager and the Memory
+Manager, ``hintproviders`` their answers to one pod. ``admissions`` goes through the containers and
+answers.
 """
 
-from topology.core.admission.kubelet import (
-    UNKNOWN_FACTS,
-    Kubelet,
-    kubelet_of,
-    opaque,
-    widened,
-)
-from topology.core.admission.others import AFFINITY, MANAGERS, SILENT, Others, others_on
-from topology.core.admission.topologymanager import TOO_MANY_NODES
-from topology.core.admission.ways import (
+from topology.core.admission.admissions import (
     SEVERAL,
     TOO_FEW,
     Admission,
@@ -38,23 +30,38 @@ from topology.core.admission.ways import (
     admissions,
     container_sets,
 )
+from topology.core.admission.hintproviders import (
+    AFFINITY,
+    MANAGERS,
+    NO_ANSWERS,
+    ProviderAnswers,
+    provider_answers,
+)
+from topology.core.admission.kubelet import (
+    UNKNOWN_CONFIG,
+    Kubelet,
+    kubelet_of,
+    opaque,
+    widened,
+)
+from topology.core.admission.topologymanager import TOO_MANY_NODES
 
 __all__ = [
     "AFFINITY",
     "MANAGERS",
+    "NO_ANSWERS",
     "SEVERAL",
-    "SILENT",
     "TOO_FEW",
     "TOO_MANY_NODES",
-    "UNKNOWN_FACTS",
+    "UNKNOWN_CONFIG",
     "Admission",
     "Admissions",
     "Kubelet",
-    "Others",
+    "ProviderAnswers",
     "admissions",
     "container_sets",
     "kubelet_of",
     "opaque",
-    "others_on",
+    "provider_answers",
     "widened",
 ]

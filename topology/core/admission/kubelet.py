@@ -7,14 +7,14 @@ from functools import cached_property
 
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.devices import GpuResource, Mask, positions
-from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
+from topology.core.devicesets import DeviceSet, width_for
+from topology.core.graph import AllocatorConfig, NodeTopology, names_strange_nodes, plugin_version
 from topology.core.memo import hashed_once, memoized
 from topology.core.mig import MIG, shape_of
-from topology.core.pools import Pool, width_for
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape, placed_gpus
 
-UNKNOWN_FACTS = AllocatorFacts()
+UNKNOWN_CONFIG = AllocatorConfig()
 
 
 @hashed_once
@@ -23,7 +23,7 @@ class Kubelet:
     """How one node hands out one resource: equal nodes are equal keys."""
 
     shape: Shape
-    facts: AllocatorFacts = UNKNOWN_FACTS
+    config: AllocatorConfig = UNKNOWN_CONFIG
     replicas: int = 1  # devices that the plugin advertises for one GPU or one MIG instance
     # Whether the plugin refuses a container more than one device; None: that is not known.
     refuses_several: bool | None = False
@@ -43,16 +43,16 @@ class Kubelet:
     answers_at_once: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        facts, shape = self.facts, self.shape
-        if facts.sees_topology and names_strange_nodes(shape, facts):
-            facts = replace(facts, sees_topology=False)
-        policy = facts.topology_manager_policy
+        config, shape = self.config, self.shape
+        if config.sees_topology and names_strange_nodes(shape, config):
+            config = replace(config, sees_topology=False)
+        policy = config.topology_manager_policy
         cares = policy != "best-effort" or bool(placed_gpus(shape))
-        aligns = policy != "none" and (cares or not facts.sees_topology)
+        aligns = policy != "none" and (cares or not config.sees_topology)
         whole = self.replicas == 1 and not shape.of_mig
-        decides = (self.plugin or ALLOCATORS[facts.policy]).told(facts, whole=whole)
+        decides = (self.plugin or ALLOCATORS[config.policy]).told(config, whole=whole)
         derived = {
-            "facts": facts,
+            "config": config,
             "allocator": decides,
             "width": width_for(self.replicas * max(shape.instances, default=1)),
             "aligns": aligns,
@@ -82,12 +82,12 @@ class Kubelet:
     @property
     def may_refuse(self) -> bool:
         """Whether anybody may refuse a container although enough devices are free."""
-        strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
+        strict = self.aligns and self.config.topology_manager_policy != "best-effort"
         return strict or bool(self.allocator.hazards) or self.refuses_several is not False
 
-    def outcomes(self, available: Pool, size: int, required: Pool = 0) -> Outcomes:
+    def outcomes(self, available: DeviceSet, size: int, required: DeviceSet = 0) -> Outcomes:
         """What the plugin may answer if it is asked for so many of these devices."""
-        version = plugin_version(self.facts.plugin_version)
+        version = plugin_version(self.config.plugin_version)
         call = Call(self.shape, available, size, required, self.width, version)
         return self.allocator.outcomes(call)
 
@@ -96,7 +96,7 @@ class Kubelet:
         """One node for all that differ by what they would choose next, and in nothing else."""
         plugin = None if self.plugin is None else self.plugin.usual
         return _interned(
-            self.shape, self.facts, self.replicas, self.refuses_several, plugin, self.split
+            self.shape, self.config, self.replicas, self.refuses_several, plugin, self.split
         )
 
     @property
@@ -109,7 +109,7 @@ class Kubelet:
 def opaque(kubelet: Kubelet) -> Kubelet:
     """The same node as if nothing were known of how its plugin chooses."""
     broken = kubelet.plugin if kubelet.allocator.broken else None
-    return replace(kubelet, facts=UNKNOWN_FACTS, plugin=broken)
+    return replace(kubelet, config=UNKNOWN_CONFIG, plugin=broken)
 
 
 def widened(kubelet: Kubelet) -> Kubelet | None:
@@ -128,19 +128,19 @@ def kubelet_of(
     topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...] = ()
 ) -> Kubelet:
     """How a node hands out one of its resources while the ``missing`` GPUs do not answer."""
-    facts = topology.allocator
-    policy = ALLOCATORS[facts.policy]
+    config = topology.allocator
+    policy = ALLOCATORS[config.policy]
     plugin = policy.on_node(topology, resource, missing)
     if plugin is not policy and not plugin.broken:
-        facts = replace(facts, policy=plugin.name, published=())  # the plugin has the order
+        config = replace(config, policy=plugin.name, published=())  # the plugin has the order
     shape = shape_of(topology, resource)
     beside_mig = resource.strategy != MIG and any(r.strategy == MIG for r in topology.resources)
     return _interned(
         shape,
-        facts,
+        config,
         resource.replicas,
         policy.refuses_several(topology, resource),
-        None if plugin is ALLOCATORS[facts.policy] else plugin,
+        None if plugin is ALLOCATORS[config.policy] else plugin,
         beside_mig and shape.in_mig_mode != 0,
     )
 
@@ -148,11 +148,11 @@ def kubelet_of(
 @memoized
 def _interned(
     shape: Shape,
-    facts: AllocatorFacts,
+    config: AllocatorConfig,
     replicas: int,
     refuses_several: bool | None,
     plugin: Allocator | None,
     split: bool,
 ) -> Kubelet:
     """One object for equal kubelets, so that a look-up by kubelet is quick."""
-    return Kubelet(shape, facts, replicas, refuses_several, plugin, split)
+    return Kubelet(shape, config, replicas, refuses_several, plugin, split)

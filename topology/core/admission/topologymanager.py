@@ -19,8 +19,8 @@ or, under scope ``pod``, once for the whole pod:
 
 Which NUMA nodes a GPU is on, the device plugin says: one, several, or none. The device manager's
 hints for GPUs are found here (:func:`device_hints`), those of the other providers come as
-:data:`~topology.core.admission.others.Heard`. Where these are not known, every hint that the merge
-could end with counts, and so does the refusal.
+:data:`~topology.core.admission.hintproviders.KnownHints`. Where these are not known, every hint
+that the merge could end with counts, and so does the refusal.
 """
 
 from collections.abc import Sequence
@@ -29,23 +29,23 @@ from itertools import combinations
 from operator import or_
 from typing import NamedTuple
 
-from topology.core.admission.hints import (
+from topology.core.admission.hintproviders import MAX_NUMA_NODES, KnownHints
+from topology.core.admission.kubelet import Kubelet
+from topology.core.admission.topologyhints import (
     NO_HINTS,
-    Hint,
+    HintProvider,
     Hints,
-    Provider,
     Ranking,
+    TopologyHint,
     not_preferred,
     on_one_node,
     preferred,
     rankings,
 )
-from topology.core.admission.kubelet import Kubelet
-from topology.core.admission.others import MAX_NUMA_NODES, Heard
 from topology.core.devices import Mask
+from topology.core.devicesets import DeviceSet, gpus, only, total
 from topology.core.graph import UNKNOWN
 from topology.core.memo import memoized
-from topology.core.pools import Pool, gpus, only, total
 from topology.core.shape import Shape, hinted_nodes, placed_gpus
 
 TOO_MANY_NODES = "too-many-numa-nodes"  # more NUMA nodes have GPUs than hints are followed for
@@ -77,26 +77,30 @@ def hints_whole_pods(kubelet: Kubelet) -> bool:
 
     Under an unknown policy each container may have any hint.
     """
-    facts = kubelet.facts
+    config = kubelet.config
     return (
         kubelet.aligns
-        and facts.topology_manager_scope == "pod"
-        and facts.topology_manager_policy != UNKNOWN
+        and config.topology_manager_scope == "pod"
+        and config.topology_manager_policy != UNKNOWN
     )
 
 
 def merged_hints(
-    kubelet: Kubelet, free: Pool, reusable: Pool, count: int, others: Heard = NO_HINTS
+    kubelet: Kubelet,
+    free: DeviceSet,
+    reusable: DeviceSet,
+    count: int,
+    others: KnownHints = NO_HINTS,
 ) -> Merged:
     """What the Topology Manager may decide for a container that asks for ``count`` devices.
 
     ``others`` are the hints of the other providers.
     """
-    policy = kubelet.facts.topology_manager_policy
+    policy = kubelet.config.topology_manager_policy
     if policy not in POLICIES:
         return Merged(_every_union(kubelet), may_refuse=True)
     strict = policy != BEST_EFFORT
-    if not kubelet.facts.sees_topology:
+    if not kubelet.config.sees_topology:
         return Merged((None,), may_refuse=strict)  # the allocator is any
     placed = bool(placed_gpus(kubelet.shape))  # else no NUMA node matters to the device manager
     ours = (device_hints(kubelet, free, reusable, count),) * placed
@@ -111,7 +115,9 @@ def merged_hints(
     return Merged(_stored(kubelet, [h.nodes for h in admitted if h.preferred]), may_refuse=True)
 
 
-def device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> Provider:
+def device_hints(
+    kubelet: Kubelet, free: DeviceSet, reusable: DeviceSet, count: int
+) -> HintProvider:
     """The device manager's hints: NUMA nodes whose free devices suffice, the fewest preferred.
 
     Empty if too few devices are free, or too few of those whose NUMA node is known. NUMA nodes
@@ -129,7 +135,7 @@ def device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> Pr
             fewest = min(fewest, numbers.bit_count())
         if not reused & ~there and total(only(free, there, width), width) + kept >= count:
             hinted.append(numbers)
-    return tuple(Hint(numbers, numbers.bit_count() == fewest) for numbers in hinted)
+    return tuple(TopologyHint(numbers, numbers.bit_count() == fewest) for numbers in hinted)
 
 
 @memoized
@@ -143,17 +149,17 @@ def _unions(shape: Shape) -> tuple[tuple[Mask, Mask], ...]:
     )
 
 
-def _merged(kubelet: Kubelet, others: Hints, ours: tuple[Provider, ...]) -> Merged:
+def _merged(kubelet: Kubelet, others: Hints, ours: tuple[HintProvider, ...]) -> Merged:
     """The merge of hints that are known, or known to be possible."""
     providers = [*others.providers, *ours]
     if not providers:
         return Merged((None,))
-    facts = kubelet.facts
-    single = facts.topology_manager_policy == SINGLE
-    ranked = rankings(False if single else facts.prefers_closest, facts.numa_distances)
+    config = kubelet.config
+    single = config.topology_manager_policy == SINGLE
+    ranked = rankings(False if single else config.prefers_closest, config.numa_distances)
     merged = preferred([on_one_node(p) if single else p for p in providers], ranked)
     hints = _stored(kubelet, merged.nodes)
-    if facts.topology_manager_policy != BEST_EFFORT or not merged.may_fail:
+    if config.topology_manager_policy != BEST_EFFORT or not merged.may_fail:
         return Merged(hints, merged.may_fail)
     loose = None if merged.nodes else _not_preferred(kubelet, providers, ranked)
     more = _every_union(kubelet) if loose is None else _stored(kubelet, loose)
@@ -163,7 +169,7 @@ def _merged(kubelet: Kubelet, others: Hints, ours: tuple[Provider, ...]) -> Merg
 
 
 def _not_preferred(
-    kubelet: Kubelet, providers: list[Provider], ranked: tuple[Ranking, ...]
+    kubelet: Kubelet, providers: list[HintProvider], ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
     """The merges that may come if no combination is preferred; None if they are not known.
 
@@ -173,7 +179,7 @@ def _not_preferred(
     with_gpus = sum(1 << number for number, _ in hinted_nodes(kubelet.shape))
     if len(providers) == 1:  # NUMA nodes without GPUs change nothing
         return not_preferred(providers, with_gpus, ranked)
-    distances = kubelet.facts.numa_distances
+    distances = kubelet.config.numa_distances
     known = distances is not None and len(distances) <= MAX_NUMA_NODES
     if distances is None or not known or with_gpus >> len(distances) or not with_gpus:
         return None
@@ -181,7 +187,7 @@ def _not_preferred(
     without = every & ~with_gpus
     more = [m for m in range(every + 1) if not m & ~without]
     *others, ours = providers
-    widened = tuple(Hint(hint.nodes | m, False) for hint in ours for m in more)
+    widened = tuple(TopologyHint(hint.nodes | m, False) for hint in ours for m in more)
     newer, older = (not_preferred([*others, hints], every, ranked) for hints in (ours, widened))
     return None if newer is None or older is None else tuple(dict.fromkeys((*newer, *older)))
 
@@ -192,11 +198,11 @@ def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
     ``single-numa-node`` drops a hint that names all NUMA nodes of the machine, which has one. If
     the machine's NUMA nodes are not known, it may drop the hint or keep it.
     """
-    nodes, machine = hinted_nodes(kubelet.shape), kubelet.facts.numa_distances
+    nodes, machine = hinted_nodes(kubelet.shape), kubelet.config.numa_distances
     stored: list[Aligned] = []
     for numbers in merged:
         there = reduce(or_, (mask for number, mask in nodes if numbers >> number & 1), 0)
-        only_one = kubelet.facts.topology_manager_policy == SINGLE and len(nodes) == 1
+        only_one = kubelet.config.topology_manager_policy == SINGLE and len(nodes) == 1
         if only_one and (machine is None or len(machine) == 1):
             stored += [there, None] if machine is None else [None]
         else:

@@ -59,7 +59,7 @@ from topology.core.allocators.protocol import (
 )
 from topology.core.budget import LARGE, SMALL
 from topology.core.devices import Mask
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.links import Link, LinkKind, Via
 from topology.core.memo import interruptible, memoized
 from topology.core.patterns import Flags, Rows
@@ -119,9 +119,9 @@ class BestEffort(NvidiaPlugin):
         every = frozenset(range(shape.size + 1)) if counts is None else counts
         return not _bounded(shape, shape.all_gpus, size, every)
 
-    def told(self, facts: AllocatorFacts, *, whole: bool) -> Allocator:
+    def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """Any GPUs, with its refusals, where nobody knows which GPUs it is asked about."""
-        if not facts.aligned_anyhow:
+        if not config.aligned_anyhow:
             return self
         return Unforeseen(ranked=True) if whole else ANYTHING
 

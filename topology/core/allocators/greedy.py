@@ -13,8 +13,8 @@ from math import comb
 from topology.core.allocators.nvidia import NvidiaPlugin
 from topology.core.allocators.protocol import Call, Outcomes, every_choice
 from topology.core.budget import LARGE, MAX_SETS, MAX_SETS_OF_LARGE
+from topology.core.devicesets import DeviceSet, count, members, total
 from topology.core.memo import memoized
-from topology.core.pools import Pool, count, members, total
 
 ROUND_ROBIN_SINCE = (0, 20)
 
@@ -30,7 +30,7 @@ class Greedy(NvidiaPlugin):
         """Every way the ties may fall.
 
         >>> from topology.machines import machine
-        >>> from topology.core.pools import pack
+        >>> from topology.core.devicesets import pack
         >>> shape = machine("rtx4090-8").topology("n").shape
         >>> free = pack([2, 1, 2], 2)
         >>> found = DISTRIBUTED.outcomes(Call(shape, free, 2, width=2)).sets
@@ -49,8 +49,8 @@ class Greedy(NvidiaPlugin):
 
 @memoized
 def _picks(
-    available: Pool, required: Pool, size: int, width: int, fewest_first: bool, fair: bool
-) -> tuple[Pool, ...] | None:
+    available: DeviceSet, required: DeviceSet, size: int, width: int, fewest_first: bool, fair: bool
+) -> tuple[DeviceSet, ...] | None:
     """Every pool that may come, ascending; None if there are too many.
 
     Every GPU has as many replicas, so the fewest allocated are the most left. Picking one by one,
@@ -67,7 +67,7 @@ def _picks(
     return None if taken_sets is None else tuple(sorted(required + taken for taken in taken_sets))
 
 
-def _levelled(left: dict[int, int], missing: int, width: int, fair: bool) -> set[Pool] | None:
+def _levelled(left: dict[int, int], missing: int, width: int, fair: bool) -> set[DeviceSet] | None:
     level = max(left.values(), default=0)
     while sum(max(0, n - level + 1) for n in left.values()) <= missing and level:
         level -= 1
@@ -87,13 +87,13 @@ def _levelled(left: dict[int, int], missing: int, width: int, fair: bool) -> set
     return {surely}
 
 
-def _some_of(surely: Pool, tied: list[int], missing: int, width: int) -> set[Pool] | None:
+def _some_of(surely: DeviceSet, tied: list[int], missing: int, width: int) -> set[DeviceSet] | None:
     if comb(len(tied), missing) > (MAX_SETS if len(tied) <= LARGE else MAX_SETS_OF_LARGE):
         return None
     return {surely + sum(1 << p * width for p in chosen) for chosen in combinations(tied, missing)}
 
 
-def _emptied(left: dict[int, int], missing: int, width: int) -> set[Pool] | None:
+def _emptied(left: dict[int, int], missing: int, width: int) -> set[DeviceSet] | None:
     surely = 0
     for most in sorted(set(left.values())):
         tied = [p for p, n in left.items() if n == most]

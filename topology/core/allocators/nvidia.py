@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from topology.core.allocators.protocol import ANYTHING, Allocator, Call, Outcomes, every_choice
 from topology.core.devices import GpuResource, GpuUuid, Mask
-from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
+from topology.core.graph import AllocatorConfig, NodeTopology, plugin_version
 from topology.core.mig import MIG
 from topology.core.report import MissingGpu
 
@@ -92,9 +92,9 @@ class Outage(Allocator):
             return Outcomes((), hazards=(MISSING,))
         return every_choice(call, exact=False, hazards=(MISSING,))
 
-    def told(self, facts: AllocatorFacts, *, whole: bool) -> Allocator:
+    def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """It may fail or not if nobody knows which GPUs it is asked about."""
-        return replace(self, certain=False) if facts.aligned_anyhow else self
+        return replace(self, certain=False) if config.aligned_anyhow else self
 
 
 def outage(topology: NodeTopology, missing: tuple[MissingGpu, ...]) -> Outage:

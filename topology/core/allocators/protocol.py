@@ -1,9 +1,9 @@
 """What an allocator is: the question put to a device plugin, and everything it may answer.
 
 :class:`Allocator` is the protocol. A new plugin is one file here with a subclass, and its name in
-the registry (:mod:`topology.core.allocators`). Verdicts, refusals, worth and scores follow: nothing
-outside this package knows a particular allocator (``test_protocol.py`` has an example).
-A record may name the policy once the CRD's enumeration lists it.
+the registry (:mod:`topology.core.allocators`). Verdicts, refusals, capacity and scores follow:
+nothing outside this package knows a particular allocator (``test_protocol.py`` has an example). A
+record may name the policy once the CRD's enumeration lists it.
 
 An allocator never answers with one set but with every set that the plugin may choose, or with a
 superset of them that says so: a superset is sound, a subset is a bug.
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from topology.core.budget import most_sets
 from topology.core.devices import GpuResource, Mask
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.devicesets import DeviceSet, choices, choices_count, total
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.memo import memoized
 from topology.core.patterns import Flags, subset_masks
-from topology.core.pools import Pool, choices, choices_count, total
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape
 
@@ -39,9 +39,9 @@ class Call:
     """One ``GetPreferredAllocation``: ``size`` available devices, the required ones included."""
 
     shape: Shape
-    available: Pool  # what the plugin may choose from, `required` included
+    available: DeviceSet  # what the plugin may choose from, `required` included
     size: int
-    required: Pool = 0
+    required: DeviceSet = 0
     width: int = 1  # bits per GPU in both pools
     version: tuple[int, ...] | None = None  # the plugin's; None where it is unknown
 
@@ -50,7 +50,8 @@ class Call:
 class Outcomes:
     """Everything that may be handed out."""
 
-    sets: tuple[Pool, ...] | None  # ascending; None: too many to list, any that the call allows
+    # ascending; None: too many to list, any that the call allows
+    sets: tuple[DeviceSet, ...] | None
     exact: bool = True  # false where some set in the list may be impossible
     hazards: tuple[str, ...] = ()  # refusals that may come although devices are free
 
@@ -102,7 +103,7 @@ class Allocator(ABC):
     """
 
     name: str  # the policy's name in a node's record
-    # Whether a larger pool never loses an outcome. Then the largest pool of a belief speaks for
+    # Whether a larger pool never loses an outcome. Then the largest possible pool speaks for
     # all, and a pod that comes first can only narrow what a later one gets.
     monotone = False
     # Every refusal that may come of it, with the sentence that people read, weightiest first.
@@ -143,7 +144,7 @@ class Allocator(ABC):
         """
         raise NotImplementedError(self.name)
 
-    def refusals(self, shape: Shape, available: Pool, size: int) -> tuple[str, ...]:
+    def refusals(self, shape: Shape, available: DeviceSet, size: int) -> tuple[str, ...]:
         """The refusals that may come of asking for ``size`` of any part of these devices."""
         return tuple(self.hazards)
 
@@ -164,13 +165,13 @@ class Allocator(ABC):
         """Whether it refuses a container more than one device; None where that is not known."""
         return False
 
-    def told(self, facts: AllocatorFacts, *, whole: bool) -> Allocator:
+    def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """The allocator once it is known how the kubelet asks it; ``whole``: about whole GPUs.
 
         Where nobody knows which NUMA nodes the kubelet aligns by, it may be asked about any part of
         the devices, so any of them may come.
         """
-        return Anything(self.hazards) if facts.aligned_anyhow else self
+        return Anything(self.hazards) if config.aligned_anyhow else self
 
     def words(self, hazards: Iterable[str]) -> str:
         """What people are told where these refusals may come; empty where none is the plugin's."""
@@ -220,7 +221,9 @@ def every_choice(call: Call, *, exact: bool, hazards: tuple[str, ...] = ()) -> O
     )
 
 
-def every_set(required: Pool, rest: Pool, missing: int, width: int) -> tuple[Pool, ...]:
+def every_set(
+    required: DeviceSet, rest: DeviceSet, missing: int, width: int
+) -> tuple[DeviceSet, ...]:
     """The required devices with every choice of so many others, ascending."""
     if width == 1:
         sets = subset_masks(rest, missing) | np.uint64(required)

@@ -3,7 +3,7 @@
 from topology.core.allocators.best_effort import Unforeseen
 from topology.core.allocators.nvidia import NvidiaPlugin
 from topology.core.allocators.protocol import Allocator, Call, Outcomes, every_choice
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 
 
 class Unmodelled(NvidiaPlugin):
@@ -22,9 +22,9 @@ class Unmodelled(NvidiaPlugin):
         """
         return every_choice(call, exact=True)
 
-    def told(self, facts: AllocatorFacts, *, whole: bool) -> Allocator:
+    def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """All of NVIDIA's refusals may come if a version is known: only NVIDIA's plugin has one."""
-        return Unforeseen(ranked=False) if whole and facts.plugin_version is not None else self
+        return Unforeseen(ranked=False) if whole and config.plugin_version is not None else self
 
 
 ANY = Unmodelled()

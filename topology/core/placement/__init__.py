@@ -1,10 +1,10 @@
 """What can be promised: the verdict about a node, and what would break a promise given before.
 
 To read it from the bottom: ``constraints`` compiles what a pod asks for one kind of machine;
-``outlook`` gathers everything that a node may hand out to the pod and judges it; ``rejections``
-names why a node is refused; ``memory`` adds up what pods use of GPUs that they share; ``verdict``
-puts these together, and asks the same of promises that were given to pods which no
-report has shown yet.
+``pod_outcomes`` gathers everything that a node may hand out to the pod and judges it;
+``rejections`` names why a node is refused; ``memory`` adds up what pods use of GPUs that they
+share; ``verdict`` puts these together, and asks the same of promises that were given to pods which
+no report has shown yet.
 """
 
 from topology.core.placement.constraints import always_met, satisfies

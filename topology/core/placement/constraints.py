@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from topology.core.budget import SMALL
 from topology.core.devices import Mask, positions
+from topology.core.devicesets import DeviceSet, count, total
 from topology.core.links import is_product
 from topology.core.memo import memoized
 from topology.core.patterns import ALL, Flags, Masks, Rows, have_pattern, is_clique
-from topology.core.pools import Pool, count, total
 from topology.core.requests import Constraints, Pattern
 from topology.core.shape import Shape, numa_nodes, wide_rows
 
@@ -199,7 +199,7 @@ def _of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
 
 
 def passing_share(
-    shape: Shape, constraints: CompiledConstraints, pool: Pool, size: int, width: int
+    shape: Shape, constraints: CompiledConstraints, pool: DeviceSet, size: int, width: int
 ) -> tuple[bool, bool, float]:
     """Of all choices of ``size`` devices from a pool: whether every one passes, whether one does,
     and the share that does.
@@ -221,7 +221,12 @@ def passing_share(
 
 
 def _passing_on(
-    shape: Shape, constraints: CompiledConstraints, pool: Pool, size: int, width: int, node: Mask
+    shape: Shape,
+    constraints: CompiledConstraints,
+    pool: DeviceSet,
+    size: int,
+    width: int,
+    node: Mask,
 ) -> int:
     """How many choices pass with all devices on the positions of ``node``."""
     here = node & constraints.allowed
@@ -246,7 +251,9 @@ def _one_of_each(by_gpu: list[int], size: int) -> int:
     return ways[size]
 
 
-def expected_gpus(shape: Shape, pool: Pool, size: int, width: int, gpus: tuple[Mask, ...]) -> float:
+def expected_gpus(
+    shape: Shape, pool: DeviceSet, size: int, width: int, gpus: tuple[Mask, ...]
+) -> float:
     """How many of these GPUs (each as its positions) are expected to lose a device if any ``size``
     devices of the pool are taken, all choices equally often."""
     devices = total(pool, width)

@@ -2,8 +2,8 @@
 
 from topology.core.admission import Kubelet, opaque
 from topology.core.availability import Availability
+from topology.core.devicesets import total
 from topology.core.placement.constraints import always_met
-from topology.core.pools import total
 from topology.core.requests import Constraints, Counts, Role
 
 
@@ -37,17 +37,17 @@ def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
     """How many devices may be free when one more pod comes: every number, or more than that.
 
     Each pod that holds devices may have ended by then, each pod that is to come may have come, and
-    every departing pod is gone. It is any number if pods hide devices, or one is in the middle of
+    every victim is gone. It is any number if pods hide devices, or one is in the middle of
     its admission.
     """
     most = kubelet.devices_on(kubelet.shape.all_gpus)
     unsure = now.gone or now.hidden or now.withheld
-    if unsure or any(pod.started or pod.shown or pod.opaque for pod in now.unreported):
+    if unsure or any(pod.started or pod.shown or pod.opaque for pod in now.unacknowledged):
         return frozenset(range(most + 1))
-    reached = 1 << total(now.once_departed.free, now.width)  # a bit for each number
+    reached = 1 << total(now.after_victims.free, now.width)  # a bit for each number
     for holder in (*now.running, *now.releasing):
         reached |= reached << total(holder.shown, now.width)
-    for pod in now.unreported:
+    for pod in now.unacknowledged:
         before, asked = reached, sum(count for _, count in pod.counts)
         # Containers may share devices with others of the pod that have ended.
         for taken in range(1 if len(pod.counts) > 1 else asked, asked + 1):

@@ -25,13 +25,13 @@ Amounts are bytes times the replicas of a GPU, so that a share's part is a whole
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from topology.core.admission import Kubelet, others_on
-from topology.core.admission.others import SILENT
-from topology.core.availability import ALL_MEMORY, Availability, Holder, Unreported, coming
+from topology.core.admission import Kubelet, provider_answers
+from topology.core.admission.hintproviders import NO_ANSWERS
+from topology.core.availability import ALL_MEMORY, Availability, Holder, Unacknowledged, coming
 from topology.core.devices import Bytes, Mask
+from topology.core.devicesets import DeviceSet, count, gpus
 from topology.core.memo import interruptible
 from topology.core.placement.rejections import IN_PROGRESS, Reason, Rejection
-from topology.core.pools import Pool, count, gpus
 from topology.core.requests import GpuRequest, memory_text
 
 NOT_ALONE = Rejection(
@@ -73,12 +73,12 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
         return None  # all parts together are no more than the whole
     # None of its containers has devices, so that it is followed, with init containers, too.
     newcomer = replace(coming(request, kubelet.replicas), opaque=False)
-    now = _once_departed(now)
+    now = _after_victims(now)
     if not _blamed(kubelet, now, newcomer):
         return None
-    started = tuple(pod for pod in now.unreported if pod.started)
-    reported = replace(now, unreported=started)
-    if len(started) < len(now.unreported) and not _blamed(kubelet, reported, newcomer):
+    started = tuple(pod for pod in now.unacknowledged if pod.started)
+    reported = replace(now, unacknowledged=started)
+    if len(started) < len(now.unacknowledged) and not _blamed(kubelet, reported, newcomer):
         return IN_PROGRESS
     running, releasing = (
         tuple(holder for holder in holders if holder.memory != ALL_MEMORY)
@@ -92,19 +92,19 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
     return Rejection(words, True, Reason.MEMORY_IN_USE)
 
 
-def _once_departed(now: Availability) -> Availability:
-    """The same after every departing pod is gone. Pods that come before that may be anywhere: other
+def _after_victims(now: Availability) -> Availability:
+    """The same after every victim is gone. Pods that come before that may be anywhere: other
     GPUs had the most shares left."""
-    if now.once_departed is now and not any(pod.departed for pod in now.unreported):
+    if now.after_victims is now and not any(pod.terminated for pod in now.unacknowledged):
         return now
-    unreported = tuple(replace(pod, opaque=True) for pod in now.once_departed.unreported)
-    return replace(now.once_departed, unreported=unreported)
+    unacknowledged = tuple(replace(pod, opaque=True) for pod in now.after_victims.unacknowledged)
+    return replace(now.after_victims, unacknowledged=unacknowledged)
 
 
 def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     """Whether some GPU with a free share has memory for the pod, by the last report and after every
-    departing pod is gone."""
-    now = now.once_departed
+    victim is gone."""
+    now = now.after_victims
     declared = request.constraints.gpu_memory
     replicas, memory = kubelet.replicas, kubelet.shape.memory
     return any(
@@ -116,12 +116,12 @@ def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
     )
 
 
-def _blamed(kubelet: Kubelet, now: Availability, newcomer: Unreported) -> Mask:
+def _blamed(kubelet: Kubelet, now: Availability, newcomer: Unacknowledged) -> Mask:
     """The GPUs whose memory may be exceeded because of the newcomer.
 
     It may land there, or others may land there only if it comes first.
     """
-    with_it = replace(now, unreported=(*now.unreported, newcomer))
+    with_it = replace(now, unacknowledged=(*now.unacknowledged, newcomer))
     over, reached = _exceeded(kubelet, with_it)
     if over & ~reached:
         over &= reached | ~_exceeded(kubelet, now)[0]
@@ -165,7 +165,8 @@ class _Incoming:
 
 
 def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
-    """The GPUs whose memory may be exceeded, and those that the last unreported pod may reach."""
+    """The GPUs whose memory may be exceeded, and those that the last unacknowledged pod may
+    reach."""
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
     free = [count(now.free, p, width) for p in range(kubelet.shape.size)]
     among = kubelet.shape.topology_nodes if kubelet.aligns else ((),) * kubelet.shape.size
@@ -209,8 +210,8 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
 
 
 def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
-    """The unreported pods, in order. Departed ones only come before others."""
-    everybody = sum(pod.held for pod in now.unreported) + now.hidden
+    """The unacknowledged pods, in order. Departed ones only come before others."""
+    everybody = sum(pod.held for pod in now.unacknowledged) + now.hidden
     return [
         _Incoming(
             pod.held,
@@ -219,22 +220,22 @@ def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
             anywhere=pod.opaque or not _followed(kubelet, pod),
             on=gpus(pod.shown, kubelet.width),
         )
-        for pod in now.unreported
-        if not pod.departed
+        for pod in now.unacknowledged
+        if not pod.terminated
     ]
 
 
-def _followed(kubelet: Kubelet, pod: Unreported) -> bool:
+def _followed(kubelet: Kubelet, pod: Unacknowledged) -> bool:
     """Whether each share that the pod gets is of the GPU with the most left: of all, or under the
     Topology Manager of all on some NUMA nodes. There nobody else may hint: a set of NUMA nodes that
     GPUs alone ask for has as many as the container lacks."""
     if not kubelet.allocator.spreads or not kubelet.aligns:
         return kubelet.allocator.spreads
     placed = all(len(nodes) == 1 for nodes in kubelet.shape.topology_nodes)
-    others = others_on(
+    answers = provider_answers(
         kubelet, None, pod.counts, only_gpu_plugin=pod.only_gpu_plugin, exclusive=pod.exclusive
     )
-    return placed and kubelet.facts.sees_topology and others is SILENT
+    return placed and kubelet.config.sees_topology and answers is NO_ANSWERS
 
 
 def _hidden(hiding: Iterable[Holder], p: int, kubelet: Kubelet, now: Availability) -> list[Amount]:
@@ -257,7 +258,7 @@ def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
     """
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
     holders = [*now.running, *now.releasing]
-    holders += [Holder(pod.shown, 0, pod.memory) for pod in now.unreported if pod.shown]
+    holders += [Holder(pod.shown, 0, pod.memory) for pod in now.unacknowledged if pod.shown]
     by_gpu: list[list[_Tenant]] = [[] for _ in memory]
     kept = [0] * len(memory)
     for holder in holders:
@@ -279,7 +280,7 @@ def _used(holder: Holder, memory: Bytes) -> Bytes:
     return memory if holder.memory == ALL_MEMORY else Bytes(holder.memory)
 
 
-def _fields(pool: Pool, width: int) -> Iterator[tuple[int, int]]:
+def _fields(pool: DeviceSet, width: int) -> Iterator[tuple[int, int]]:
     """The positions of which a pool has devices, each with how many."""
     field = (1 << width) - 1
     while pool:

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import comb
 
-from topology.core.admission import AFFINITY, SEVERAL, Kubelet, others_on
+from topology.core.admission import AFFINITY, SEVERAL, Kubelet, provider_answers
 from topology.core.availability import Availability
 from topology.core.budget import SPENT, most_sets
 from topology.core.devices import positions
+from topology.core.devicesets import pack
 from topology.core.memo import memoized
+from topology.core.numaresources import emptied
 from topology.core.patterns import subset_masks
 from topology.core.placement.constraints import (
     CompiledConstraints,
@@ -26,10 +28,8 @@ from topology.core.placement.constraints import (
     of_models,
     passing_share,
 )
-from topology.core.placement.outlook import Outlook, outlook
-from topology.core.pools import pack
+from topology.core.placement.podoutcomes import PodOutcomes, pod_outcomes
 from topology.core.requests import Constraints, Exclusive, GpuRequest, first_few, memory_text
-from topology.core.room import emptied
 from topology.core.shape import Shape
 
 
@@ -60,7 +60,7 @@ class Reason(Enum):
     MEMORY_IN_USE = "memory-in-use"  # too little memory of a shared GPU is left
     # A pod that is bound to the node has to be reported first.
     IN_PROGRESS = "placement-in-progress"
-    RESERVED = "reserved"  # the place is reserved for another pod
+    RESERVED = "reserved"  # the devices are reserved for another pod
     KUBELET = "kubelet"  # the node's kubelet or device plugin refuses the pod, or may refuse it
     REFUSING = "refusing-pods"  # the node's kubelet has refused such pods in a row
     GROUP = "group"  # the pod's group or gang is to be elsewhere, or has no room
@@ -251,7 +251,7 @@ def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
 
 
 def certain_refusal(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, foreseen: Outlook
+    kubelet: Kubelet, now: Availability, request: GpuRequest, foreseen: PodOutcomes
 ) -> Rejection | None:
     """Why the kubelet surely refuses the pod at this moment, or gives it a sick GPU; None where it
     may admit it to sound ones.
@@ -260,18 +260,18 @@ def certain_refusal(
     """
     if not _refuses(foreseen):
         return ALL_SICK if foreseen.surely_has(now.sick, kubelet) else None
-    others = others_on(
+    answers = provider_answers(
         kubelet,
-        now.room_for(kubelet, endings=False),
+        now.numa_free_for(kubelet, endings=False),
         request.counts,
         only_gpu_plugin=request.only_gpu_plugin,
         exclusive=request.exclusive,
     )
-    numa = kubelet.facts.numa
-    room = None if numa is None or now.room is None else emptied(numa)
-    alone = outlook(
+    numa = kubelet.config.numa
+    numa_free = None if numa is None or now.numa_free is None else emptied(numa)
+    alone = pod_outcomes(
         kubelet,
-        Availability(now.widest(endings=True), width=now.width, gone=now.gone, room=room),
+        Availability(now.widest(endings=True), width=now.width, gone=now.gone, numa_free=numa_free),
         request.counts,
         request.only_gpu_plugin,
         request.exclusive,
@@ -282,8 +282,8 @@ def certain_refusal(
         words = of_plugin
     elif SEVERAL in foreseen.hazards:
         words = "NVIDIA's device plugin gives a container no more than one share of a GPU"
-    elif others.refused:
-        words = others.reason
+    elif answers.refused:
+        words = answers.reason
     elif AFFINITY in foreseen.hazards:
         words = _affinity_words(kubelet, now, request, resolvable)
     elif of_plugin:
@@ -294,7 +294,7 @@ def certain_refusal(
     return Rejection(words, resolvable, Reason.KUBELET)
 
 
-def _refuses(foreseen: Outlook) -> bool:
+def _refuses(foreseen: PodOutcomes) -> bool:
     return foreseen.sets == () and bool(foreseen.hazards) and SPENT not in foreseen.hazards
 
 
@@ -302,7 +302,7 @@ def _affinity_words(
     kubelet: Kubelet, now: Availability, request: GpuRequest, resolvable: bool
 ) -> str:
     """What no NUMA nodes have: GPUs, and CPUs and memory if GPUs alone could be aligned."""
-    policy = kubelet.facts.topology_manager_policy
+    policy = kubelet.config.topology_manager_policy
     some = _to_align(kubelet, now, request)
     if not resolvable:
         return f"Topology Manager {policy}: {some} cannot be aligned here, whichever pods end"
@@ -332,4 +332,4 @@ def _refused_to(
 ) -> bool:
     """Whether the pod would be refused with other CPUs and memory of its own."""
     key = now.outcome_key(endings=False, exclusive=exclusive)
-    return _refuses(outlook(kubelet, key, request.counts, request.only_gpu_plugin, exclusive))
+    return _refuses(pod_outcomes(kubelet, key, request.counts, request.only_gpu_plugin, exclusive))

@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, opaque, widened
-from topology.core.availability import Availability, Unreported, coming, unreported_order
+from topology.core.availability import Availability, Unacknowledged, coming, unacknowledged_order
 from topology.core.budget import CHECK_STEPS, SPENT
 from topology.core.devices import Mask
+from topology.core.devicesets import DeviceSet
 from topology.core.graph import UNKNOWN
 from topology.core.memo import memoized
 from topology.core.placement.constraints import compiled
 from topology.core.placement.indifference import indifferent_to
 from topology.core.placement.memory import has_memory, short_of_memory
-from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
+from topology.core.placement.podoutcomes import Judgement, PodOutcomes, judged, pod_outcomes, spent
 from topology.core.placement.rejections import (
     ALL_SICK,
     SICK,
@@ -34,18 +35,17 @@ from topology.core.placement.rejections import (
     too_few,
     unit_of,
 )
-from topology.core.pools import Pool
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 
 class Verdict(Enum):
     """How sure it is that a node keeps a request's constraints, best first."""
 
-    # Every outcome under every mask of the belief satisfies it, also if running pods end.
+    # Every outcome under every possible free state satisfies it, also if running pods end.
     GUARANTEED = "guaranteed"
     EXPECTED = "expected"  # the same, unless a running GPU pod ends in the moment before admission
-    POSSIBLE = "possible"  # some outcome satisfies it
-    IMPOSSIBLE = "impossible"  # no outcome can, now; the hardware could
+    NOT_GUARANTEED = "not-guaranteed"  # some outcome satisfies it
+    NOT_NOW = "not-now"  # no outcome can, now; the hardware could
     NEVER = "never"  # the hardware itself cannot
 
     @property
@@ -61,8 +61,8 @@ class Assessment:
     verdict: Verdict
     fits: bool  # whether enough devices are left at all
     rejection: Rejection | None = None  # why a required pod is refused; None if the verdict holds
-    # The GPUs that the running pod may have, over the whole belief, ascending. None where they are
-    # too many to list.
+    # The GPUs that the running pod may have, over all possible free states, ascending. None where
+    # they are too many to list.
     sets: tuple[Mask, ...] | None = ()
     share: float = 0.0  # the part of the outcomes that satisfies the constraints
     hazards: tuple[str, ...] = ()  # the refusals that the node may answer with
@@ -106,7 +106,7 @@ def chosen(
     size = request.effective_count
     if not kubelet.allocator.settled or request.exclusive or not size:
         return None
-    if now.unreported or now.releasing or now.departing or now.hidden:
+    if now.unacknowledged or now.releasing or now.victims or now.hidden:
         return None
     free = 0
     if size <= now.devices_left:
@@ -125,7 +125,7 @@ def _assessed(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Asses
         return assessed
     if not (assessed.verdict.holds or request.plain):
         return replace(assessed, memory=memory)
-    verdict = Verdict.POSSIBLE if has_memory(kubelet, now, request) else Verdict.IMPOSSIBLE
+    verdict = Verdict.NOT_GUARANTEED if has_memory(kubelet, now, request) else Verdict.NOT_NOW
     rejection = None if request.plain else memory
     return replace(assessed, verdict=verdict, rejection=rejection, memory=memory)
 
@@ -136,8 +136,8 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     Each question is asked only where those before it are answered:
 
     1. Has the hardware devices enough, and can it meet the constraints at all? If not: never.
-    2. Are enough devices left? If not: impossible.
-    3. What do the outcomes say if no running pod ends? If some fail: possible, or impossible.
+    2. Are enough devices left? If not: not-now.
+    3. What do the outcomes say if no running pod ends? If some fail: not-guaranteed, or not-now.
     4. And if running pods may end? If all still pass, or the choice is settled when we are asked:
        guaranteed, else expected.
     """
@@ -150,7 +150,7 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     fits = request.effective_count <= now.devices_left
     any_will_do = fits and not request.exclusive
     wide = widened(kubelet) if any_will_do else None
-    if wide is None and any_will_do and len(now.unreported) > FOLLOWED:
+    if wide is None and any_will_do and len(now.unacknowledged) > FOLLOWED:
         wide = indifferent_to(kubelet, now, request.counts, request.constraints)
     if wide is not None:
         at_once = assess(wide, now, request)
@@ -167,7 +167,7 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
         refusal = certain_refusal(kubelet, now, request, before)
         return replace(never, hazards=before.hazards, refusal=refusal)
     if not fits:
-        return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=busy(device_unit(kubelet)))
+        return Assessment(Verdict.NOT_NOW, fits=False, rejection=busy(device_unit(kubelet)))
     constraints = compiled(shape, request.constraints, now.sick, kubelet.replicas)
     before = _outlook_of(kubelet, now, request, endings=False)
     judgement = judged(kubelet, before, constraints)
@@ -189,13 +189,13 @@ def _assess_plain(
 ) -> Assessment:
     """The verdict for a pod that asks for devices and nothing else. A sick one is not promised."""
     if not fits:
-        return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=busy(device_unit(kubelet)))
+        return Assessment(Verdict.NOT_NOW, fits=False, rejection=busy(device_unit(kubelet)))
     before = _outlook_of(kubelet, now, request, endings=False)
     share = 1.0
     if now.sick:
         sound = compiled(kubelet.shape, NO_CONSTRAINTS, now.sick, kubelet.replicas)
         share = judged(kubelet, before, sound).share
-    verdict = Verdict.POSSIBLE if before.hazards or share < 1 else Verdict.GUARANTEED
+    verdict = Verdict.NOT_GUARANTEED if before.hazards or share < 1 else Verdict.GUARANTEED
     refusal = certain_refusal(kubelet, now, request, before)
     sets = before.gpus(kubelet)
     return Assessment(verdict, True, None, sets, share, before.hazards, before.exact, refusal)
@@ -221,23 +221,27 @@ def sets_spoken_of(
 
 def _outlook_of(
     kubelet: Kubelet, now: Availability, request: GpuRequest, *, endings: bool
-) -> Outlook:
+) -> PodOutcomes:
     key = now.outcome_key(endings=endings, exclusive=request.exclusive)
-    return outlook(
+    return pod_outcomes(
         kubelet, key, request.counts, request.only_gpu_plugin, request.exclusive, endings=endings
     )
 
 
 def _not_promised(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, before: Outlook, judgement: Judgement
+    kubelet: Kubelet,
+    now: Availability,
+    request: GpuRequest,
+    before: PodOutcomes,
+    judgement: Judgement,
 ) -> Assessment:
     """The assessment where some outcome fails, or may fail for all we know, and why the node cannot
     promise now what its hardware could."""
-    verdict = Verdict.POSSIBLE if judgement.some else Verdict.IMPOSSIBLE
+    verdict = Verdict.NOT_GUARANTEED if judgement.some else Verdict.NOT_NOW
     sets, share, hazards = before.gpus(kubelet), judgement.share, before.hazards
     if not judgement.sure:
         return Assessment(verdict, True, TOO_MUCH, sets, share, spent(hazards))
-    policy, text = kubelet.facts.topology_manager_policy, request.constraints.text
+    policy, text = kubelet.config.topology_manager_policy, request.constraints.text
     if (
         now.sick
         and judged(
@@ -272,7 +276,7 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     Under a monotone allocator it cannot: what it leaves is a part of what the promise was given
     over. A pod in the middle of its admission is safe.
     """
-    if kubelet.monotone or request.effective_count == 0 or not now.unreported:
+    if kubelet.monotone or request.effective_count == 0 or not now.unacknowledged:
         return False
     return _endangers(kubelet, now, request)
 
@@ -280,25 +284,27 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
 @memoized
 def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     newcomer = coming(request, kubelet.replicas)
-    now = _with_departed_alive(now)
+    now = _with_terminated_alive(now)
     steps = 0
-    for i, pod in enumerate(now.unreported):
+    for i, pod in enumerate(now.unacknowledged):
         if pod.promised == NO_CONSTRAINTS or pod.started:
             continue
-        if i and pod == now.unreported[i - 1]:
+        if i and pod == now.unacknowledged[i - 1]:
             continue  # what holds for the one holds for the other
-        others = unreported_order((*now.unreported[:i], *now.unreported[i + 1 :], newcomer))
-        kept = keeps(kubelet, replace(now, unreported=others), pod)
+        others = unacknowledged_order(
+            (*now.unacknowledged[:i], *now.unacknowledged[i + 1 :], newcomer)
+        )
+        kept = keeps(kubelet, replace(now, unacknowledged=others), pod)
         steps += kept.steps + len(others)
         if not kept.every or steps > CHECK_STEPS:
             return True
     return False
 
 
-def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> Judgement:
+def keeps(kubelet: Kubelet, now: Availability, pod: Unacknowledged) -> Judgement:
     """How far a pod gets what it was promised, over every free state; ``now`` is without it.
 
-    It comes after every departed or departing pod is gone. If that is too much to work out, the
+    It comes after every terminated or victim is gone. If that is too much to work out, the
     promise does not hold.
     """
     endings = pod.survives_endings
@@ -310,7 +316,7 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> Judgement:
         if kept.every:
             return kept
     key = now.outcome_key(endings=endings, exclusive=pod.exclusive)
-    foreseen = outlook(
+    foreseen = pod_outcomes(
         kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings
     )
     constraints = compiled(kubelet.shape, pod.promised, now.sick, kubelet.replicas)
@@ -318,24 +324,29 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> Judgement:
 
 
 def predicted(
-    kubelet: Kubelet, now: Availability, pod: Unreported
-) -> tuple[tuple[Pool, ...] | None, tuple[str, ...]]:
-    """Every set that an unreported pod may be seen with, and the refusals it may meet.
+    kubelet: Kubelet, now: Availability, pod: Unacknowledged
+) -> tuple[tuple[DeviceSet, ...] | None, tuple[str, ...]]:
+    """Every set that an unacknowledged pod may be seen with, and the refusals it may meet.
 
     ``now`` is what was known before the report, without the pod itself; running pods may have ended
     since. The sets include what the pod had ``shown`` already; None stands for any devices.
     """
     kubelet = opaque(kubelet) if pod.opaque else kubelet
-    key = _with_departed_alive(now).outcome_key(endings=True, exclusive=pod.exclusive)
-    foreseen = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=True)
+    key = _with_terminated_alive(now).outcome_key(endings=True, exclusive=pod.exclusive)
+    foreseen = pod_outcomes(
+        kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=True
+    )
     if foreseen.sets is None:
         return None, foreseen.hazards
     return tuple(s + pod.shown for s in foreseen.sets), foreseen.hazards
 
 
-def _with_departed_alive(now: Availability) -> Availability:
-    """What an unreported pod may have met: pods that have departed since were still there."""
-    if not any(pod.departed for pod in now.unreported):
+def _with_terminated_alive(now: Availability) -> Availability:
+    """What an unacknowledged pod may have met: pods that have terminated since were still there."""
+    if not any(pod.terminated for pod in now.unacknowledged):
         return now
-    pods = (replace(p, departed=False, ending=True) if p.departed else p for p in now.unreported)
-    return replace(now, unreported=unreported_order(pods))
+    pods = (
+        replace(p, terminated=False, terminating=True) if p.terminated else p
+        for p in now.unacknowledged
+    )
+    return replace(now, unacknowledged=unacknowledged_order(pods))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.equivalence import answer
-from scheduler_extender.framework.rule import AskedNode
-from scheduler_extender.framework.rules.backoff import Backoff, refusing
+from scheduler_extender.framework.rule import NodeEvaluation
+from scheduler_extender.framework.rules.backoff import BackoffRule, refusing
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cache import Cache
@@ -68,15 +68,15 @@ class World:
     def shut(self, asking: GpuRequest = ASKING) -> bool:
         """Whether the node takes no pod that asks this."""
         self.cluster.expire()
-        rejection = answer(self.cluster.snapshot(), self.cluster.facts(NODE), asking).rejection
+        rejection = answer(self.cluster.snapshot(), self.cluster.node_info(NODE), asking).rejection
         assert rejection in (None, SHUT, SHUT_TO_ALIKE)
         return rejection is not None
 
     def refuses(self, asking: GpuRequest) -> bool:
         """Whether the node takes no pod that asks this, whatever is free."""
         self.cluster.expire()
-        node = AskedNode(self.cluster.facts(NODE), asking, self.cluster.settings, decide)
-        return Backoff().check(node) is not None
+        node = NodeEvaluation(self.cluster.node_info(NODE), asking, self.cluster.settings, decide)
+        return BackoffRule().check(node) is not None
 
     def pause(self) -> float:
         """How many seconds the node stays shut if nothing happens."""

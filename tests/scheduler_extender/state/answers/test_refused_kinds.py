@@ -80,8 +80,8 @@ def test_the_nodes_back_off_ends_with_an_admission_and_a_kinds_own_goes_on(world
     assert not world.shut(gpu_request(3))
     assert not world.shut()
     assert world.shut(PINNED)
-    assert world.cluster.facts(NODE).history.backoffs[GPU].of_node is None
-    assert len(world.cluster.facts(NODE).history.backoffs[GPU].of_kind[PINNED].refusals) == 2
+    assert world.cluster.node_info(NODE).history.backoffs[GPU].of_node is None
+    assert len(world.cluster.node_info(NODE).history.backoffs[GPU].of_kind[PINNED].refusals) == 2
 
 
 def test_an_admission_between_two_kinds_keeps_the_node_open(world: World) -> None:
@@ -164,7 +164,7 @@ def test_a_restart_that_lists_the_pods_in_any_order_takes_what_the_former_extend
             pod = world.cluster.pod(PodUid(f"p{i}"))
             if pod is not None and pod.admitted:
                 world.cluster.put_pod(replace(pod, phase="Succeeded"))
-    listed = [raw(manifest_of(pod)) for pod in world.cluster.facts(NODE).pods.bound.values()]
+    listed = [raw(manifest_of(pod)) for pod in world.cluster.node_info(NODE).pods.bound.values()]
     rng.shuffle(listed)
     again = World()
     again.clock.now = world.clock.now
@@ -178,4 +178,4 @@ def test_kinds_without_end_are_not_all_remembered(world: World) -> None:
     for i in range(3 * MOST_KINDS):
         world.answer(world.bind(f"good-{i}"))
         world.refuse(f"bad-{i}", asking=gpu_request(i + 2))
-    assert len(world.cluster.facts(NODE).history.backoffs[GPU].of_kind) == MOST_KINDS
+    assert len(world.cluster.node_info(NODE).history.backoffs[GPU].of_kind) == MOST_KINDS

@@ -95,7 +95,7 @@ def test_pauses_double_up_to_five_minutes(world: World) -> None:
         pauses.append(world.pause())
     assert pauses[:7] == [10, 20, 40, 80, 160, 300, 300]
     assert set(pauses[7:]) == {LONGEST_PAUSE}
-    assert len(world.cluster.facts(NODE).history.backoffs[GPU].of_kind[ASKING].refusals) == (
+    assert len(world.cluster.node_info(NODE).history.backoffs[GPU].of_kind[ASKING].refusals) == (
         MOST_REFUSALS
     )
 
@@ -138,11 +138,11 @@ def test_after_a_pause_one_pod_may_try(world: World) -> None:
     assert world.shut()
     trial = world.bind("c")
     assert world.shut()
-    facts = world.cluster.facts(NODE)
-    assert not facts.without(frozenset({trial.uid})).refusing(ASKING)  # it is not in its own way
+    info = world.cluster.node_info(NODE)
+    assert not info.without(frozenset({trial.uid})).refusing(ASKING)  # it is not in its own way
     world.answer(trial)
     assert not world.shut()
-    assert not world.cluster.facts(NODE).history.backoffs
+    assert not world.cluster.node_info(NODE).history.backoffs
     world.bind("d")
     assert not world.shut()
 
@@ -161,11 +161,11 @@ def test_who_has_ended_is_no_proof_when_a_report_shows_it_late(world: World) -> 
 def test_refused_pods_are_not_gone_through_again_for_each_that_comes(world: World) -> None:
     waits = world.bind("waits")
     world.refuse(*(f"p{i}" for i in range(50)))
-    facts = world.cluster.facts(NODE)
-    assert facts.history.backoffs[GPU].beside == {waits.uid}
+    info = world.cluster.node_info(NODE)
+    assert info.history.backoffs[GPU].beside == {waits.uid}
     world.refuse("another")
-    after = world.cluster.facts(NODE)
-    before, now = facts.pods.bound.ended, after.pods.bound.ended
+    after = world.cluster.node_info(NODE)
+    before, now = info.pods.bound.ended, after.pods.bound.ended
     shared = [a is b for a, b in zip(before.buckets, now.buckets, strict=True)]
     assert shared.count(False) == 1
 
@@ -184,7 +184,7 @@ def test_a_report_that_shows_the_trial_lifts_the_pause(world: World) -> None:
     world.pause()
     world.bind("c")
     world.report("c")
-    assert not world.cluster.facts(NODE).history.backoffs
+    assert not world.cluster.node_info(NODE).history.backoffs
 
 
 @pytest.mark.parametrize("by", ["status", "report"])
@@ -231,7 +231,7 @@ def test_a_node_without_a_record_is_shut_too(world: World) -> None:
     assert world.shut()
     world.pause()
     world.bind("c")
-    assert not world.cluster.facts(NODE).without(frozenset({PodUid("c")})).refusing(ASKING)
+    assert not world.cluster.node_info(NODE).without(frozenset({PodUid("c")})).refusing(ASKING)
 
 
 ORDERS = {"as they came": 1, "the latest first": -1}
@@ -247,7 +247,9 @@ def test_after_a_restart_the_pods_tell_how_long_the_pause_is(step: int) -> None:
         for uid, age in [*ages.items()][::step]:
             world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
         assert world.pause() == left
-        assert len(world.cluster.facts(NODE).history.backoffs[GPU].of_kind[ASKING].refusals) == 3
+        assert (
+            len(world.cluster.node_info(NODE).history.backoffs[GPU].of_kind[ASKING].refusals) == 3
+        )
         assert not world.told
 
 
@@ -256,7 +258,7 @@ def test_after_a_restart_a_success_in_between_counts(world: World, step: int) ->
     answers = [("a", ERROR, 40.0), ("b", ERROR, 30.0), ("good", "", 20.0), ("c", ERROR, 4.0)]
     for uid, reason, age in answers[::step]:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), reason, age)
-    (backoff,) = world.cluster.facts(NODE).history.backoffs[GPU].of_kind.values()
+    (backoff,) = world.cluster.node_info(NODE).history.backoffs[GPU].of_kind.values()
     assert [r.at for r in backoff.refusals] == [-4.0]
     assert world.pause() == 6
 
@@ -289,7 +291,7 @@ def test_after_a_restart_what_was_forgiven_stays_so(world: World, pods_first: bo
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     if pods_first:
         world.cluster.put_node(NODE, NodeObject(), resumed=975.0)
-    (backoff,) = world.cluster.facts(NODE).history.backoffs[GPU].of_kind.values()
+    (backoff,) = world.cluster.node_info(NODE).history.backoffs[GPU].of_kind.values()
     assert len(backoff.refusals) == 1
     assert not world.shut()
 
@@ -299,7 +301,7 @@ def test_a_pause_that_is_left_after_a_restart_ends(world: World) -> None:
     for uid, age in (("a", 25.0), ("b", 24.0), ("c", 12.0), ("d", 1.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     world.cluster.put_node(NODE, NodeObject(), resumed=1000.0 + world.clock.now - 24.5)
-    (backoff,) = world.cluster.facts(NODE).history.backoffs[GPU].of_kind.values()
+    (backoff,) = world.cluster.node_info(NODE).history.backoffs[GPU].of_kind.values()
     assert len(backoff.refusals) == 3
     assert world.pause() == 8
 
@@ -314,7 +316,7 @@ def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
         text = b"".join(cluster_file(world.cluster)).decode()
         replayed = Cache(world.clock, world.cluster.settings)
         feed(replayed, parse(text))
-        shut = answer(replayed.snapshot(), replayed.facts(NODE), ASKING).rejection is not None
+        shut = answer(replayed.snapshot(), replayed.node_info(NODE), ASKING).rejection is not None
         assert shut == world.shut() == (step == 0)
 
 

@@ -13,24 +13,24 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from scheduler_extender.explain.answers import answers_to
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.state.answers import answercache, classes
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster import cache
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node import facts as node
+from scheduler_extender.state.node import nodeinfo as node
 from scheduler_extender.state.node import transitions
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.node.transitions import (
-    MOST_DEPARTED,
-    note_departure,
+    MOST_TERMINATED,
+    note_terminated,
     with_pod,
     with_record,
     without_pod,
 )
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import answers_to
 from tests.nodes import bridged, offered, pcie, shown, switched, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
@@ -75,19 +75,19 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
     found.put_record(switched(), Report("boot", 1))
     request = gpu_request(4, NVLINK)
     ask(found.snapshot(), request, [NAME])
-    read: list[tuple[NodeFacts, Verdict | None]] = []
+    read: list[tuple[NodeInfo, Verdict | None]] = []
 
     def look() -> None:
         if not found.lock.acquire(blocking=False):
             return  # the writer has it
         try:
-            facts = found.facts(NAME)
+            info = found.node_info(NAME)
             ((_, decision),) = ask(found.snapshot(), request, [NAME]).each()
         finally:
             found.lock.release()
         assert decision is not None
-        assert decision == decide(facts, request, Settings())
-        read.append((facts, None if decision.assessment is None else decision.assessment.verdict))
+        assert decision == decide(info, request, Settings())
+        read.append((info, None if decision.assessment is None else decision.assessment.verdict))
 
     with ThreadPoolExecutor(1) as reader:
 
@@ -102,7 +102,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         ask(found.snapshot(), request, [NAME])
         look_beside()
     assert [verdict for _, verdict in read[:1]] == [Verdict.GUARANTEED], "it has read before"
-    assert read[-1][1] is Verdict.IMPOSSIBLE, "and after"
+    assert read[-1][1] is Verdict.NOT_NOW, "and after"
 
 
 def test_what_is_explained_is_of_the_moment_that_was_looked_at() -> None:
@@ -142,23 +142,23 @@ def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
 # What a decision was taken on, and what it is held against when the bind goes in flight.
 
 
-def _crowded(promise: Constraints) -> NodeFacts:
+def _crowded(promise: Constraints) -> NodeInfo:
     """More pods than can be followed came and went beside one; another runs and is not shown."""
-    facts = with_record(NodeFacts(NAME), switched(), Report("boot", 1), "")
-    facts = with_pod(facts, record("stays", 1))
-    facts = with_pod(facts, record("runs", 1, phase="Running", promised=promise))
-    for number in range(MOST_DEPARTED + 1):
+    info = with_record(NodeInfo(NAME), switched(), Report("boot", 1), "")
+    info = with_pod(info, record("stays", 1))
+    info = with_pod(info, record("runs", 1, phase="Running", promised=promise))
+    for number in range(MOST_TERMINATED + 1):
         pod = record(f"u{number}", 1)
-        facts = note_departure(with_pod(facts, pod), replace(pod, phase="Succeeded"))
-        facts = without_pod(facts, pod.uid)
-    assert facts.pods.too_many_departed
-    return facts
+        info = note_terminated(with_pod(info, pod), replace(pod, phase="Succeeded"))
+        info = without_pod(info, pod.uid)
+    assert info.pods.too_many_terminated
+    return info
 
 
 def test_facts_with_one_key_have_one_answer_where_too_many_pods_have_departed() -> None:
     """Where nobody decides, an outstanding promise alone says whether a plain pod passes."""
     promised, plain = _crowded(NVLINK), _crowded(Constraints())
-    decisions = [decide(facts, gpu_request(1), Settings()) for facts in (promised, plain)]
+    decisions = [decide(info, gpu_request(1), Settings()) for info in (promised, plain)]
     assert [d.rejection for d in decisions] == [IN_PROGRESS, None]
     assert offered(promised).availability == offered(plain).availability
     assert promised.key(GPU) != plain.key(GPU)
@@ -174,7 +174,7 @@ def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> N
     ours = record("ours", node=None)
     known.put_pod(ours)
     known.assume(NAME, ours)
-    seen = known.facts(NAME)
+    seen = known.node_info(NAME)
 
     def again() -> PodRecord | None:
         return known.assume(NAME, ours, seen=seen)
@@ -183,7 +183,7 @@ def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> N
     known.drop_pod(PodUid("there"))
     known.put_pod(record("equal"))
     known.put_report(NAME, Report("boot", 3, allocations=(shown("ours", 0, 1),)))
-    now = known.facts(NAME)
+    now = known.node_info(NAME)
     assert now.key(GPU) == seen.key(GPU)
     gone = frozenset({ours.uid})
     assert now.without(gone).key(GPU) != seen.without(gone).key(GPU)

@@ -12,9 +12,9 @@ import pytest
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster import pods
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.node.nodeinfo import Offer
+from scheduler_extender.state.pods.attributes import BARE
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.standing import BARE
 from scheduler_extender.wire import BindingArgs
 from tests.nodes import switched
 from tests.scheduler_extender.binding import Written, bind_error
@@ -50,16 +50,16 @@ CALLS = sorted({call for _, call, _ in told()})
 
 def stage_of(cluster: Cache, uid: PodUid) -> str:
     """The stage of a pod that can be on one node."""
-    there, pod = cluster.facts(NODE).pods, cluster.pod(uid)
-    if uid in there.in_flight:
+    there, pod = cluster.node_info(NODE).pods, cluster.pod(uid)
+    if uid in there.assumed:
         return "assumed"
     if pod is None:
-        return "unconfirmed" if uid in there.leaving else "gone"
+        return "unconfirmed" if uid in there.unconfirmed else "gone"
     if pod.node is None:
         return "nominated" if uid in cluster.snapshot().nominated else "pending"
-    if pod.ended or pod.deleting:
+    if pod.ended or pod.terminating:
         return "ended" if pod.ended else "terminating"
-    return "acknowledged" if uid in there.reported else "bound"
+    return "acknowledged" if uid in there.acknowledged else "bound"
 
 
 class World:
@@ -80,18 +80,18 @@ class World:
         return known or PodRecord(uid, "default", uid, None, gpu_request(1))
 
     def put_pod(self, uid: PodUid) -> None:
-        pod, leaving = self.pod(uid), uid in self.cluster.facts(NODE).pods.leaving
+        pod, unconfirmed = self.pod(uid), uid in self.cluster.node_info(NODE).pods.unconfirmed
         bound = self.rng.random() < 0.6 or self.cluster.assumed(uid) is not None
-        if pod.node is None and (bound or leaving):
+        if pod.node is None and (bound or unconfirmed):
             pod = replace(pod, node=NODE)
         elif pod.node is None:
-            pod = replace(pod, standing=replace(BARE, nominated=self.rng.choice((NODE, None))))
+            pod = replace(pod, attributes=replace(BARE, nominated=self.rng.choice((NODE, None))))
         if pod.node is not None and not pod.ended:
-            pod = replace(pod, **self.rng.choice(({"deleting": True}, {"phase": "Failed"}, {})))
+            pod = replace(pod, **self.rng.choice(({"terminating": True}, {"phase": "Failed"}, {})))
         self.cluster.put_pod(pod)
 
     def assume(self, uid: PodUid) -> None:
-        if self.pod(uid).node is None and uid not in self.cluster.facts(NODE).pods.leaving:
+        if self.pod(uid).node is None and uid not in self.cluster.node_info(NODE).pods.unconfirmed:
             self.cluster.assume(NODE, self.pod(uid))
 
     def forget(self, uid: PodUid) -> None:
@@ -104,15 +104,15 @@ class World:
         if self.cluster.pod(uid) is not None:
             self.cluster.drop_pod(uid, self.rng.choice((None, self.version)))
 
-    def drop_in_flight(self, uid: PodUid) -> None:
+    def drop_assumed(self, uid: PodUid) -> None:
         if self.cluster.pod(uid) is None:
-            self.cluster.drop_in_flight(uid, self.version)
+            self.cluster.drop_assumed(uid, self.version)
 
     def put_report(self, uid: PodUid) -> None:
         """The kubelet has what is bound; now and then the node boots anew."""
         if self.rng.random() < 0.1:
             self.boot, self.sequence = f"{self.boot}'", 0
-        there = self.cluster.facts(NODE).pods.living
+        there = self.cluster.node_info(NODE).pods.living
         self.report({p.uid: i for i, p in enumerate(there) if self.rng.random() < 0.7})
 
     def report(self, held: dict[PodUid, int]) -> None:
@@ -149,26 +149,28 @@ def test_what_a_pod_holds_in_each_stage() -> None:
     world, uid = World(0), UIDS[0]
     cluster, lived = world.cluster, list[str]()
 
-    def holds(*, shown: int = 0, unshown: int = 0, ending: int = 0, place: bool = False) -> None:
+    def holds(
+        *, shown: int = 0, unshown: int = 0, terminating: int = 0, place: bool = False
+    ) -> None:
         """Of the four GPUs the report shows so many held; so many more are held, not which."""
-        facts = cluster.facts(NODE)
-        offer = facts.last_offer("nvidia.com/gpu")
+        info = cluster.node_info(NODE)
+        offer = info.last_offer("nvidia.com/gpu")
         assert isinstance(offer, Offer)
         now = offer.availability
         left = 4 - shown - unshown
-        assert (now.free.bit_count(), now.devices_left, now.devices_ending) == (
+        assert (now.free.bit_count(), now.devices_left, now.devices_terminating) == (
             4 - shown,
             left,
-            ending,
+            terminating,
         )
-        assert facts.is_reserved_for(uid) == place
+        assert info.is_reserved_for(uid) == place
         lived.append(stage_of(cluster, uid))
 
     holds()
     pod = world.pod(uid)
     cluster.put_pod(pod)
     holds()
-    cluster.put_pod(replace(pod, standing=replace(BARE, nominated=NODE)))
+    cluster.put_pod(replace(pod, attributes=replace(BARE, nominated=NODE)))
     holds(place=True)
     cluster.assume(NODE, pod)
     holds(unshown=1, place=True)
@@ -180,12 +182,12 @@ def test_what_a_pod_holds_in_each_stage() -> None:
     world.report({})
     holds(unshown=1)  # a kubelet shows nothing for a moment after its restart
     world.report({uid: 0})
-    cluster.put_pod(replace(pod, deleting=True))
-    holds(shown=1, ending=1)
-    cluster.put_pod(replace(pod, deleting=True, phase="Failed"))
-    holds(shown=1, ending=1)
+    cluster.put_pod(replace(pod, terminating=True))
+    holds(shown=1, terminating=1)
+    cluster.put_pod(replace(pod, terminating=True, phase="Failed"))
+    holds(shown=1, terminating=1)
     cluster.drop_pod(uid, 10)
-    holds(shown=1, ending=1)
+    holds(shown=1, terminating=1)
     world.version = 10
     world.report({})
     holds()
@@ -250,7 +252,7 @@ def forgotten_once_gone(world: World) -> str:
 
 def shown_once_gone(world: World) -> str:
     assumed(world)
-    world.cluster.drop_in_flight(UID, 10)
+    world.cluster.drop_assumed(UID, 10)
     put(world, NODE)
     assert stage_of(world.cluster, UID) == "unconfirmed"
     put(world, None)

@@ -24,7 +24,7 @@ from scheduler_extender.verbs import BindError, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import last_report, pod, record_of
 from tests.scheduler_extender.binding import Written
-from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
+from tests.scheduler_extender.evictions.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import READY, Allocation, Condition, Report
 from topology.core.requests import gpu_request
@@ -84,7 +84,7 @@ def asked_manifest(cluster: Cache, wanted: dict[str, Any]) -> str:
 def evict(cluster: Cache, name: str) -> None:
     """A pod is gone, and a report shows that its GPU is free."""
     cluster.drop_pod(PodUid(name))
-    report = last_report(cluster.facts(NODE))
+    report = last_report(cluster.node_info(NODE))
     left = tuple(a for a in report.allocations if a.pod_uid != name)
     cluster.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
@@ -140,7 +140,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cache) -> None:
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
     assert [found.name for found in written.bindings] == ["wants"]
     cluster.put_pod(replace(wants, node=NODE, reservation=None))
-    assert not cluster.snapshot().places_of(wants.uid)
+    assert not cluster.snapshot().reserved_nodes(wants.uid)
     assert "reserved" not in asked(cluster)
 
 
@@ -148,7 +148,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cache) -> None:
     "end",
     [
         pytest.param(lambda c, w: c.drop_pod(w.uid), id="deleted"),
-        pytest.param(lambda c, w: c.put_pod(replace(w, deleting=True)), id="on-its-way-out"),
+        pytest.param(lambda c, w: c.put_pod(replace(w, terminating=True)), id="on-its-way-out"),
         pytest.param(lambda c, w: c.put_pod(replace(w, reservation=None)), id="taken-back"),
         pytest.param(lambda c, w: c.put_pod(replace(w, phase="Failed")), id="ended"),
         pytest.param(lambda c, w: c.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"),
@@ -163,7 +163,7 @@ def test_it_ends(cluster: Cache, end: Any) -> None:
     cluster.on_change.append(changed.append)
     end(cluster, wants)
     assert asked(cluster) == ""
-    assert not cluster.snapshot().places_of(wants.uid)
+    assert not cluster.snapshot().reserved_nodes(wants.uid)
     assert NODE in changed, "whoever waits may be woken"
 
 
@@ -186,7 +186,7 @@ def test_a_time_far_off_keeps_no_place(cluster: Cache, seconds: float, refused: 
 
 def not_ready(cluster: Cache) -> None:
     """The agent cannot vouch for its report."""
-    report = last_report(cluster.facts(NODE))
+    report = last_report(cluster.node_info(NODE))
     conditions = (Condition(READY, False, "KubeletRestarted"),)
     later = replace(report, sequence=report.sequence + 1, conditions=conditions)
     cluster.put_report(NODE, later)
@@ -195,7 +195,7 @@ def not_ready(cluster: Cache) -> None:
 def stale(cluster: Cache) -> None:
     """The agent says nothing any more."""
     cluster.settings = replace(cluster.settings, stale_after=60.0)
-    report = last_report(cluster.facts(NODE))
+    report = last_report(cluster.node_info(NODE))
     cluster.put_report(NODE, replace(report, sequence=report.sequence + 1))
     cluster.clock.now += 70.0  # type: ignore[attr-defined]
 
@@ -208,7 +208,7 @@ def not_reported(cluster: Cache) -> None:
 def taken(cluster: Cache) -> None:
     """The pod that was bound by hand has got a GPU of the place."""
     not_reported(cluster)
-    report, topology = last_report(cluster.facts(NODE)), cluster.facts(NODE).topology
+    report, topology = last_report(cluster.node_info(NODE)), cluster.node_info(NODE).topology
     assert topology is not None
     ids = (DeviceId(topology.gpus[1].uuid),)
     got = Allocation(PodUid("by hand"), "team", "by hand", "main", "nvidia.com/gpu", ids)
@@ -235,10 +235,10 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
     cluster.today = lambda: TODAY
     kept = Reservation(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
     cluster.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), reservation=kept))
-    facts = cluster.facts(NODE)
-    assert facts.kept is not None
-    assert facts.reserved_for is not None
-    assert leaves_whole(facts.kept, facts.reserved_for)
+    info = cluster.node_info(NODE)
+    assert info.for_reservation is not None
+    assert info.reserved_for is not None
+    assert leaves_whole(info.for_reservation, info.reserved_for)
     assert asked(cluster) == REASON
 
 
@@ -256,10 +256,10 @@ def test_of_two_on_one_node_the_older_pods_is_kept(
     ]
     for which in seen:
         cluster.put_pod(pods[which])
-    assert cluster.snapshot().places_of(older) == {NODE}
-    assert not cluster.snapshot().places_of(younger)
+    assert cluster.snapshot().reserved_nodes(older) == {NODE}
+    assert not cluster.snapshot().reserved_nodes(younger)
     cluster.drop_pod(older)
-    assert cluster.snapshot().places_of(younger) == {NODE}
+    assert cluster.snapshot().reserved_nodes(younger) == {NODE}
 
 
 def test_the_younger_has_its_turn_once_the_olders_time_is_up(cluster: Cache, clock: Clock) -> None:
@@ -268,18 +268,18 @@ def test_the_younger_has_its_turn_once_the_olders_time_is_up(cluster: Cache, clo
     younger = replace(waiting("younger", gpu_request(2, NVLINKED)), reservation=longer, created=2.0)
     cluster.put_pod(younger)
     clock.now = 599.0
-    assert not cluster.snapshot().places_of(younger.uid)
+    assert not cluster.snapshot().reserved_nodes(younger.uid)
     clock.now = 600.0
-    assert cluster.snapshot().places_of(younger.uid) == {NODE}
+    assert cluster.snapshot().reserved_nodes(younger.uid) == {NODE}
     clock.now = 660.0
-    assert cluster.facts(NODE).reserved_for is None
+    assert cluster.node_info(NODE).reserved_for is None
 
 
 def test_a_pod_that_names_another_node_keeps_the_former_no_more(cluster: Cache) -> None:
     wants = reserve(cluster)
     elsewhere = Reservation(NodeName("elsewhere"), NOON)
     cluster.put_pod(replace(wants, reservation=elsewhere))
-    assert cluster.snapshot().places_of(wants.uid) == {NodeName("elsewhere")}
+    assert cluster.snapshot().reserved_nodes(wants.uid) == {NodeName("elsewhere")}
     assert asked(cluster) == ""
 
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_extender.membership import Group, Membership
+from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.state.groups import gangdomains
 from scheduler_extender.state.groups.gangdomains import (
-    ANYWHERE,
+    ANY_DOMAIN,
     QUIET,
     SECONDS,
     Direction,
     GangDomains,
 )
 
-GANG, OTHER = (Membership(Group("default", name), 4, "block", gang=True) for name in "gh")
+GANG, OTHER = (GroupReference(Group("default", name), 4, "block", gang=True) for name in "gh")
 
 
 def test_who_is_asked_next_follows_whoever_asks_and_however_often() -> None:
     gangs = GangDomains()
-    assert gangs.of(GANG, 0.0) == ANYWHERE
+    assert gangs.of(GANG, 0.0) == ANY_DOMAIN
     gangs.answered(GANG, "east", 0.0)
     for moment in (0.0, 1.0, SECONDS - 1):
         gangs.answered(GANG, "west", moment)  # by a thread that looked before the first answer
         assert gangs.of(GANG, moment) == Direction("east")
-    assert gangs.of(OTHER, 1.0) == ANYWHERE
+    assert gangs.of(OTHER, 1.0) == ANY_DOMAIN
 
 
 def test_a_domain_to_which_somebody_could_not_follow_is_given_up_between_two_cycles() -> None:
@@ -49,7 +49,7 @@ def test_what_was_said_long_ago_binds_nobody() -> None:
     gangs = GangDomains()
     gangs.answered(GANG, "east", 0.0)
     gangs.answered(GANG, None, 0.0)
-    assert gangs.of(GANG, SECONDS) == ANYWHERE
+    assert gangs.of(GANG, SECONDS) == ANY_DOMAIN
     gangs.answered(GANG, "west", SECONDS)
     assert gangs.of(GANG, SECONDS) == Direction("west")
 
@@ -57,9 +57,9 @@ def test_what_was_said_long_ago_binds_nobody() -> None:
 def test_gangs_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gangdomains, "MOST_GANGS", 2)
     gangs = GangDomains()
-    third = Membership(Group("default", "i"), 4, "block", gang=True)
+    third = GroupReference(Group("default", "i"), 4, "block", gang=True)
     for gang in (GANG, OTHER, GANG, third):
         gangs.answered(gang, "east", 0.0)
     assert len(gangs) == 2
     assert gangs.of(GANG, 0.0) == Direction("east")
-    assert gangs.of(OTHER, 0.0) == ANYWHERE
+    assert gangs.of(OTHER, 0.0) == ANY_DOMAIN

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from scheduler_extender.membership import NODE, Group, Membership
+from scheduler_extender.groupreference import NODE, Group, GroupReference
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.pods.record import PodRecord
 from tests.counting import calls
@@ -16,9 +16,9 @@ from topology.core.requests import gpu_request
 
 
 def member(name: str, group: str, size: int = 3, node: str = "n") -> PodRecord:
-    membership = Membership(Group("team", group), size, NODE)
+    group_ref = GroupReference(Group("team", group), size, NODE)
     return PodRecord(
-        PodUid(name), "team", name, NodeName(node), gpu_request(1), membership=membership
+        PodUid(name), "team", name, NodeName(node), gpu_request(1), group_ref=group_ref
     )
 
 
@@ -37,7 +37,7 @@ def test_groups_wait_in_the_order_in_which_they_started_whatever_happens(seed: i
         if random.random() < 0.5:
             seen = groups.seen()
             in_order = sorted(seen.members.values(), key=lambda each: each.start)
-            expected = [each.standing() for each in in_order if each.standing().waits]
+            expected = [each.group_status() for each in in_order if each.group_status().waits]
             assert list(seen.waiting) == expected
 
 

@@ -15,7 +15,7 @@ from scheduler_extender.kube.binder import Settler
 from scheduler_extender.kube.sinks import PodSink, RecordSink
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.node.transitions import MOST_DEPARTED
+from scheduler_extender.state.node.transitions import MOST_TERMINATED
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import bridged, last_report, pod, record_of, switched
@@ -23,7 +23,7 @@ from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import Clock
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.links import LinkKind
 from topology.core.report import Allocation, Condition, Report
 from topology.core.requests import NO_CONSTRAINTS, Constraints
@@ -74,7 +74,7 @@ def fits(cluster: Cache, count: int = 2) -> bool:
 def test_a_pod_that_is_gone_counts_once_while_the_watch_is_late(cluster: Cache) -> None:
     """The settler has read that the pod is gone. The watch on pods still shows it bound."""
     assert cluster.assume(NAME, record_of(pod(2, name="uid-1", uid="uid-1")))
-    cluster.drop_in_flight(PodUid("uid-1"), 20)
+    cluster.drop_assumed(PodUid("uid-1"), 20)
     cluster.put_record(NODE, report(2, 19, ("uid-1", 0), ("uid-1", 1)))
     assert fits(cluster)
     PodSink(cluster).apply(raw(bound(count=2)))
@@ -96,16 +96,16 @@ def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cache)
     assert not fits(cluster, 4), "the kubelet shows it still"
     cluster.put_record(NODE, report(4, 20))
     assert fits(cluster, 4)
-    assert cluster.facts(NAME).pods.every == ()
+    assert cluster.node_info(NAME).pods.every == ()
 
 
 def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cache) -> None:
     admitted = bound(startTime="2026-01-01T00:00:00Z")
     PodSink(cluster).apply(raw(admitted))
     delete(cluster, admitted, 20)
-    blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
-    cluster.put_record(NODE, report(2, 30, conditions=blind))
-    assert [p.uid for p in cluster.facts(NAME).pods.every] == ["uid-1"]
+    silent = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
+    cluster.put_record(NODE, report(2, 30, conditions=silent))
+    assert [p.uid for p in cluster.node_info(NAME).pods.every] == ["uid-1"]
     cluster.put_record(NODE, report(3, 30))
     assert fits(cluster, 4)
 
@@ -122,10 +122,10 @@ def test_the_report_may_come_before_the_deletion(cluster: Cache) -> None:
 def test_a_pod_that_was_ending_may_be_deleted_by_force(cluster: Cache) -> None:
     """A finalizer has kept it, as a Job's, or somebody had deleted it before, and did not wait. Its
     kubelet would have said first that the pod has failed or succeeded."""
-    ending = bound()
-    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    PodSink(cluster).apply(raw(ending))
-    delete(cluster, ending, 20)
+    terminating = bound()
+    terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    PodSink(cluster).apply(raw(terminating))
+    delete(cluster, terminating, 20)
     cluster.put_record(NODE, report(2, 20))
     assert not fits(cluster, 4), "its kubelet may not have met it yet"
     cluster.put_record(NODE, report(3, 20))
@@ -209,9 +209,9 @@ def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
     placement = json.dumps({"verdict": "guaranteed", "node": "node", "uid": "uid-1"})
     manifest = bound("uid-1", 2, annotations={**NVLINK, "placement": placement})
     PodSink(cluster).apply(raw(manifest))
-    assert cluster.facts(NAME).pods.every[0].promised == Constraints(link=LinkKind.NVLINK)
+    assert cluster.node_info(NAME).pods.every[0].promised == Constraints(link=LinkKind.NVLINK)
     delete(cluster, manifest, 20)
-    assert cluster.facts(NAME).pods.every[0].promised == NO_CONSTRAINTS
+    assert cluster.node_info(NAME).pods.every[0].promised == NO_CONSTRAINTS
 
 
 def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
@@ -234,7 +234,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     clock: Clock, confirmed: str
 ) -> None:
     """The pair may have been admitted beside either single: what is left may be torn."""
-    topology = replace(bridged(4, "node"), allocator=AllocatorFacts("best-effort"))
+    topology = replace(bridged(4, "node"), allocator=AllocatorConfig("best-effort"))
     cluster = Cache(clock)
     cluster.put_record(topology, report(1, 5))
     pair = bound("pair", 2)
@@ -246,7 +246,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     for single in ("a", "b"):
         PodSink(cluster).apply(raw(bound(single, 1)))
         PodSink(cluster).apply(raw(bound(single, 1, phase="Succeeded")))
-    assert set(cluster.facts(NAME).pods.departed) == {"a", "b"}
+    assert set(cluster.node_info(NAME).pods.terminated) == {"a", "b"}
     assert not fits(cluster)
     if confirmed == "deleted":
         delete(cluster, pair, 50)
@@ -254,7 +254,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
         cluster.keep_pods({PodUid("a"), PodUid("b")}, 50)
     elif confirmed == "bound":
         PodSink(cluster).apply(raw(pair))
-    assert set(cluster.facts(NAME).pods.departed) == {"a", "b"}
+    assert set(cluster.node_info(NAME).pods.terminated) == {"a", "b"}
     assert not fits(cluster)
 
 
@@ -268,11 +268,11 @@ def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
     if agent == "gone":
         cluster.drop_record(NAME)
     PodSink(cluster).apply(raw(bound("stays", 1)))
-    for i in range(3 * MOST_DEPARTED):
+    for i in range(3 * MOST_TERMINATED):
         PodSink(cluster).apply(raw(bound(f"u{i}", 1)))
         PodSink(cluster).apply(raw(bound(f"u{i}", 1, phase="Succeeded")))
         delete(cluster, bound(f"u{i}", 1), 20 + i)
-    assert 0 < len(cluster.facts(NAME).pods.departed) <= MOST_DEPARTED
+    assert 0 < len(cluster.node_info(NAME).pods.terminated) <= MOST_TERMINATED
     cluster.put_record(NODE, report(2, 900))
     assert fits(cluster) is (agent == "never"), "its first report tells of everybody"
     assert verbs.filter_nodes(
@@ -280,7 +280,7 @@ def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
     ).node_names == ["node"]
     cluster.put_record(NODE, report(3, 900, ("stays", 0)))
     assert fits(cluster)
-    assert not cluster.facts(NAME).pods.departed
+    assert not cluster.node_info(NAME).pods.terminated
 
 
 def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cache) -> None:
@@ -301,7 +301,7 @@ def record(sequence: int, uid: str, *, boot: str = "boot", observed: str = "") -
 
 
 def sequence_of(cluster: Cache) -> int:
-    return last_report(cluster.facts(NAME)).sequence
+    return last_report(cluster.node_info(NAME)).sequence
 
 
 def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:
@@ -317,7 +317,7 @@ def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:
     sink.apply(record(3, "second"))
     assert sequence_of(cluster) == 3
     clock.now = 270.0
-    assert not cluster.facts(NAME).record.stale, "and it is fresh"
+    assert not cluster.node_info(NAME).record.stale, "and it is fresh"
 
 
 NOON = 1_795_262_400.0
@@ -341,10 +341,10 @@ def test_a_dead_agents_record_is_stale_from_the_start(observed: str, stale: bool
     cluster = Cache(clock)
     sink = RecordSink(cluster, lambda: NOON)
     sink.apply(record(7, "a", observed=observed))
-    assert cluster.facts(NAME).record.stale is stale
+    assert cluster.node_info(NAME).record.stale is stale
     assert fits(cluster) is not stale
     sink.apply(record(8, "a", observed=observed))
-    assert not cluster.facts(NAME).record.stale, "who writes is alive, whatever its clock says"
+    assert not cluster.node_info(NAME).record.stale, "who writes is alive, whatever its clock says"
 
 
 def test_what_is_old_when_first_seen_has_less_time_left() -> None:
@@ -352,20 +352,20 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
     cluster = Cache(clock)
     RecordSink(cluster, lambda: NOON).apply(record(7, "a", observed="2026-11-21T11:58:00Z"))
     clock.now = 59.0
-    assert not cluster.facts(NAME).record.stale
+    assert not cluster.node_info(NAME).record.stale
     clock.now = 61.0
-    assert cluster.facts(NAME).record.stale
+    assert cluster.node_info(NAME).record.stale
 
 
 def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
-    """The watch was blind: nobody saw that the pod was bound, nor that it was deleted by force."""
+    """The watch was stale: nobody saw that the pod was bound, nor that it was deleted by force."""
     kube.cluster.put_record(NODE, report(1, 5))
     kube.cluster.assume(NAME, record_of(pod(4, name="gone", uid="uid-1")))
     kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)
     settler.round(10)
-    assert list(kube.cluster.snapshot().in_flight.values()) == []
+    assert list(kube.cluster.snapshot().assumed.values()) == []
     assert not fits(kube.cluster), "its kubelet may hold its GPUs"
     kube.cluster.put_record(NODE, report(2, kube.binder.version() - 1))
     assert not fits(kube.cluster)

@@ -16,12 +16,12 @@ from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.objects import NodeObject, contradiction
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.record import PodRecord
-from tests.nodes import container, offered, pod, record_of, shown, switched, unreported
+from tests.nodes import container, offered, pod, record_of, shown, switched, unacknowledged
 from tests.scheduler_extender.serving import Clock
-from topology.core.availability import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
+from topology.core.devicesets import pack
 from topology.core.links import LinkKind
-from topology.core.pools import pack
 from topology.core.report import CLIENT, Allocation, Condition, Health, Report
 from topology.core.requests import Constraints, Exclusive, Role, gpu_request
 from topology.machines import machine
@@ -43,24 +43,24 @@ def test_a_running_pod_that_is_not_shown_holds_devices_that_we_do_not_know() -> 
     """Just after its restart a kubelet shows no pods at all, and every device as allocatable."""
     running = bound(phase="Running")
     assert free(Report(), running) == Availability(0b1111, running=(Holder(0, 2),))
-    assert free(Report(), replace(running, deleting=True)).releasing == (Holder(0, 2),)
+    assert free(Report(), replace(running, terminating=True)).releasing == (Holder(0, 2),)
 
 
 def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
     cluster = Cache(Clock())
     cluster.put_pod(bound())
     cluster.put_record(NODE, Report("boot", 1))
-    now = offered(cluster.facts(NODE.name)).availability
-    assert now == Availability(0b1111, unreported=(unreported(2),))
+    now = offered(cluster.node_info(NODE.name)).availability
+    assert now == Availability(0b1111, unacknowledged=(unacknowledged(2),))
     cluster.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
     cluster.put_record(NODE, Report("boot", 3))
-    assert offered(cluster.facts(NODE.name)).availability == Availability(
+    assert offered(cluster.node_info(NODE.name)).availability == Availability(
         0b1111, running=(Holder(0, 2),)
     )
     # After a reboot it is admitted anew.
     cluster.put_record(NODE, Report("reboot", 1))
-    now = offered(cluster.facts(NODE.name)).availability
-    assert now == Availability(0b1111, unreported=(unreported(2),))
+    now = offered(cluster.node_info(NODE.name)).availability
+    assert now == Availability(0b1111, unacknowledged=(unacknowledged(2),))
 
 
 def test_what_dra_serves_holds_no_plugin_device() -> None:
@@ -73,7 +73,7 @@ def test_what_dra_serves_holds_no_plugin_device() -> None:
     assert free(Report(), served) == Availability(0b1111)
     claim["requestMappings"][0]["resourceName"] = "nvidia.com/mig-1g.10gb"
     other = record_of(pod(2, node="node", extendedResourceClaimStatus=claim))
-    assert free(Report(), other) == Availability(0b1111, unreported=(unreported(2),))
+    assert free(Report(), other) == Availability(0b1111, unacknowledged=(unacknowledged(2),))
 
 
 def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
@@ -81,23 +81,23 @@ def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
     manifest["spec"]["resources"] = {"limits": {GPU: "4"}}
     manifest["spec"]["ephemeralContainers"] = [container("debug", 2)]
     one = replace(
-        unreported(1), exclusive=Exclusive.CPUS
+        unacknowledged(1), exclusive=Exclusive.CPUS
     )  # it may be: that is the kubelet's to say
-    assert free(Report(), record_of(manifest)) == Availability(0b1111, unreported=(one,))
+    assert free(Report(), record_of(manifest)) == Availability(0b1111, unacknowledged=(one,))
 
 
 def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
     two = bound(containers=[container("a", 1), container("b", 2)])
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), two)
-    rest = Unreported(((Role.APP, 2),), started=True, shown=0b0001)
-    assert now == Availability(0b1110, unreported=(rest,))
+    rest = Unacknowledged(((Role.APP, 2),), started=True, shown=0b0001)
+    assert now == Availability(0b1110, unacknowledged=(rest,))
 
 
 def test_init_containers_hold_devices_that_nobody_shows() -> None:
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
     # Its init container may have its devices already: to others it may take any.
-    entry = Unreported(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
-    assert free(Report(), hungry) == Availability(0b1111, unreported=(entry,))
+    entry = Unacknowledged(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
+    assert free(Report(), hungry) == Availability(0b1111, unacknowledged=(entry,))
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
     assert now == Availability(0b1110, running=(Holder(0b0001, 2),))
     assert now.devices_left == 1
@@ -114,7 +114,7 @@ def test_a_pod_of_another_resource_takes_nothing_of_this_one(phase: str, apps: i
     cut_up = bound(containers=containers, init=[_mig("init", 2, profile)], phase=phase)
     allocation = Allocation(cut_up.uid, "default", "uid-1", "app-0", profile, (DeviceId(instance),))
     found = ledger(node, Report(allocations=(allocation,)), (cut_up,), GPU)
-    assert (found.availability, found.unreported) == (Availability(0b1100), {})
+    assert (found.availability, found.unacknowledged) == (Availability(0b1100), {})
     assert found.availability.devices_left == 2
     ours = ledger(node, Report(allocations=(allocation,)), (cut_up,), profile)
     assert ours.availability.devices_left == 4
@@ -132,10 +132,10 @@ def test_what_init_containers_hold_is_not_forgotten_with_the_pod_that_has_ended(
     cluster.put_record(NODE, Report("boot", 1, allocations=(shown("uid-1", 0, name="a"),)))
     cluster.put_pod(replace(hungry, phase="Failed"))
     cluster.drop_pod(hungry.uid, 7)
-    now = offered(cluster.facts(NODE.name)).availability
+    now = offered(cluster.node_info(NODE.name)).availability
     assert now == Availability(0b1110, releasing=(Holder(0b0001, 2),))
     cluster.put_record(NODE, Report("boot", 2, pods_version="7"))
-    assert offered(cluster.facts(NODE.name)).availability == Availability(0b1111)
+    assert offered(cluster.node_info(NODE.name)).availability == Availability(0b1111)
 
 
 def test_what_init_containers_hold_may_have_failed_since() -> None:
@@ -177,7 +177,9 @@ def test_a_promise_is_remembered_by_the_placement_annotation(verdict: str) -> No
         pytest.param({"verdict": "guaranteed"}, id="no-uid"),
         pytest.param({"verdict": "guaranteed", "node": "node", "uid": "uid-2"}, id="another-pod"),
         pytest.param({"verdict": "guaranteed", "node": "n", "uid": "uid-1"}, id="another-node"),
-        pytest.param({"verdict": "possible", "node": "node", "uid": "uid-1"}, id="no-promise"),
+        pytest.param(
+            {"verdict": "not-guaranteed", "node": "node", "uid": "uid-1"}, id="no-promise"
+        ),
     ],
 )
 def test_an_annotation_that_somebody_else_wrote_promises_nothing(written: object) -> None:
@@ -196,16 +198,18 @@ def test_a_promise_is_what_the_bind_gave_whatever_is_written_later() -> None:
     cluster = Cache(Clock())
     cluster.put_pod(bare)
     cluster.put_pod(placed(forged))
-    (known,) = cluster.facts(NODE.name).pods.every
+    (known,) = cluster.node_info(NODE.name).pods.every
     assert known.promised == Constraints()
     cluster = Cache(Clock())
     cluster.put_pod(placed(forged))
     cluster.put_pod(bare)
-    (known,) = cluster.facts(NODE.name).pods.every
+    (known,) = cluster.node_info(NODE.name).pods.every
     assert known.promised == Constraints(link=LinkKind.NVLINK)
 
 
-@pytest.mark.parametrize("how", [{"phase": "Succeeded"}, {"phase": "Failed"}, {"deleting": True}])
+@pytest.mark.parametrize(
+    "how", [{"phase": "Succeeded"}, {"phase": "Failed"}, {"terminating": True}]
+)
 def test_a_pod_that_has_ended_or_ends_may_release_what_is_shown(how: dict[str, Any]) -> None:
     going = replace(bound(), **how)
     now = free(Report(allocations=(shown("uid-1", 1, 2),)), going)
@@ -244,7 +248,7 @@ def test_an_allocation_without_a_uid_is_the_pods_of_that_name() -> None:
     assert free(report, bound(uid="uid-2")) == Availability(0b1100, running=(Holder(0b0011),))
     # Of two pods of that name it cannot be told whose it is: each of them may take two more.
     twice = free(report, bound(uid="uid-2"), bound(uid="uid-3"))
-    assert (twice.free, len(twice.unreported)) == (0b1100, 2)
+    assert (twice.free, len(twice.unacknowledged)) == (0b1100, 2)
 
 
 def test_a_sick_gpu_stays_free_and_is_marked() -> None:
@@ -313,7 +317,7 @@ def cluster() -> Cache:
 def passes(cluster: Cache, count: int = 2) -> bool:
     request = gpu_request(count, Constraints(link=LinkKind.NVLINK))
     ((_, remembered),) = ask(cluster.snapshot(), request, ["node"]).each()
-    decision = answer(cluster.snapshot(), cluster.facts(NodeName("node")), request)
+    decision = answer(cluster.snapshot(), cluster.node_info(NodeName("node")), request)
     assert remembered in (None, decision)
     return decision.rejection is None
 
@@ -392,6 +396,6 @@ def test_a_relist_forgets_what_it_does_not_name(cluster: Cache) -> None:
     cluster.put_pod(bound(3))
     cluster.assume(NodeName("node"), record_of(pod(1, uid="flying")))
     cluster.keep_pods({PodUid("another")})
-    assert [p.uid for p in cluster.facts(NodeName("node")).pods.every] == ["flying"]
+    assert [p.uid for p in cluster.node_info(NodeName("node")).pods.every] == ["flying"]
     cluster.keep_records(set())
     assert not passes(cluster)

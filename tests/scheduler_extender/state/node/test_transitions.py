@@ -13,7 +13,7 @@ from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
-from tests.nodes import offered, pod, record_of, shown, switched, unreported
+from tests.nodes import offered, pod, record_of, shown, switched, unacknowledged
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
 from topology.core.availability import Availability, Holder
@@ -34,7 +34,7 @@ def report(sequence: int, *allocations: Allocation, **more: Any) -> Report:
 
 
 def available(cluster: Cache) -> Availability:
-    found = offered(cluster.facts(NAME)).availability
+    found = offered(cluster.node_info(NAME)).availability
     assert isinstance(found, Availability)
     return found
 
@@ -69,16 +69,16 @@ def test_a_report_may_show_them_for_a_while_yet(cluster: Cache) -> None:
     cluster.put_record(NODE, report(3, shown("first", 1, 2)))
     assert available(cluster) == Availability(0b1111)
     cluster.put_record(NODE, report(4))
-    assert not cluster.facts(NAME).pods.released, "nobody shows it any more"
+    assert not cluster.node_info(NAME).pods.released, "nobody shows it any more"
 
 
 def test_they_stay_free_while_the_next_pod_waits_for_its_report(cluster: Cache) -> None:
     """It comes after the end, so it finds them free, and so does the pod after it."""
     succeed(cluster)
     cluster.put_pod(bound("next", 1))
-    assert available(cluster) == Availability(0b1111, unreported=(unreported(1),))
+    assert available(cluster) == Availability(0b1111, unacknowledged=(unacknowledged(1),))
     cluster.put_record(NODE, report(2, shown("first", 1, 2)))
-    assert available(cluster) == Availability(0b1111, unreported=(unreported(1),))
+    assert available(cluster) == Availability(0b1111, unacknowledged=(unacknowledged(1),))
     cluster.put_record(NODE, report(3, shown("next", 2)))
     assert available(cluster) == Availability(0b1011, running=(Holder(0b0100),))
 
@@ -86,7 +86,7 @@ def test_they_stay_free_while_the_next_pod_waits_for_its_report(cluster: Cache) 
 def test_a_pod_that_is_unreported_then_may_have_found_them_held(cluster: Cache) -> None:
     cluster.put_pod(bound("second", 1))
     succeed(cluster)
-    both = Availability(0b1001, releasing=(Holder(0b0110),), unreported=(unreported(1),))
+    both = Availability(0b1001, releasing=(Holder(0b0110),), unacknowledged=(unacknowledged(1),))
     assert available(cluster) == both
 
 
@@ -115,7 +115,7 @@ def test_a_list_may_show_the_end_of_one_pod_before_the_start_of_another(cluster:
     sink.replace([raw(first), raw(pod(1, name="other", uid="other", node="node"))], "9")
     now = available(cluster)
     assert now.releasing == (Holder(0b0110),)
-    assert now.unreported == (unreported(1),)
+    assert now.unacknowledged == (unacknowledged(1),)
 
 
 def test_an_agent_that_cannot_see_the_kubelet_vouches_for_nothing(cluster: Cache) -> None:
@@ -143,4 +143,4 @@ def test_an_older_report_does_not_bring_it_back(cluster: Cache) -> None:
 def test_after_a_reboot_nothing_is_left_of_it(cluster: Cache) -> None:
     succeed(cluster)
     cluster.put_record(NODE, Report("another boot", 1))
-    assert not cluster.facts(NAME).pods.released
+    assert not cluster.node_info(NAME).pods.released

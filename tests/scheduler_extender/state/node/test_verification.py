@@ -1,4 +1,5 @@
-"""What a report shows is held against what was foreseen; a surprise is counted, logged, told."""
+"""What a report shows is held against what was foreseen; a misprediction is counted, logged,
+told."""
 
 from __future__ import annotations
 
@@ -15,12 +16,18 @@ from scheduler_extender.files.clusterfile import parse
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.node.objects import AgentRecord, NodeObject
-from scheduler_extender.state.node.occupants import Departed, Occupants, Roster
+from scheduler_extender.state.node.occupants import Occupants, Roster, Terminated
 from scheduler_extender.state.node.transitions import with_record
-from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise, Verified, verify
+from scheduler_extender.state.node.verification import (
+    BROKEN,
+    OUTSIDE,
+    Misprediction,
+    Verified,
+    verify,
+)
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod, record_of
@@ -53,33 +60,33 @@ PAIR = record("pair")
 
 
 def kinds(after: Report, *pods: PodRecord, before: Report = BEFORE) -> list[str]:
-    return [surprise.kind for surprise in surprises(after, *pods, before=before)]
+    return [misprediction.kind for misprediction in mispredictions(after, *pods, before=before)]
 
 
-def surprises(
+def mispredictions(
     after: Report,
     *pods: PodRecord,
     before: Report = BEFORE,
-    departed: tuple[Departed, ...] = (),
+    terminated: tuple[Terminated, ...] = (),
     node: NodeTopology = NODE,
-) -> list[Surprise]:
-    facts = known(*pods, before=before, departed=departed, node=node)
-    return list(verified(facts, after).surprises)
+) -> list[Misprediction]:
+    info = known(*pods, before=before, terminated=terminated, node=node)
+    return list(verified(info, after).mispredictions)
 
 
-def verified(facts: NodeFacts, after: Report) -> Verified:
-    return verify(facts, with_record(facts, facts.topology or NODE, after, ""))
+def verified(info: NodeInfo, after: Report) -> Verified:
+    return verify(info, with_record(info, info.topology or NODE, after, ""))
 
 
 def known(
     *pods: PodRecord,
     before: Report = BEFORE,
-    departed: tuple[Departed, ...] = (),
+    terminated: tuple[Terminated, ...] = (),
     node: NodeTopology = NODE,
-) -> NodeFacts:
-    held = {gone.pod.uid: gone for gone in departed}
-    there = Occupants(bound=Roster.of(pods), departed=held)
-    return NodeFacts(NODE.name, record=AgentRecord(node, before), pods=there)
+) -> NodeInfo:
+    held = {gone.pod.uid: gone for gone in terminated}
+    there = Occupants(bound=Roster.of(pods), terminated=held)
+    return NodeInfo(NODE.name, record=AgentRecord(node, before), pods=there)
 
 
 def test_promises_kept_are_counted_once_when_all_devices_are_shown() -> None:
@@ -121,18 +128,20 @@ def test_a_pod_that_came_and_went_may_have_come_first() -> None:
     after = Report("boot", 2, allocations=(shows("pair", 2, 3),))
     gone = record("gone", 1, link=False, phase="Succeeded")
     # Of 0 to 3 the pair would be 0-3 or 1-2; it is 2-3 where another pod took 0 first.
-    found = surprises(after, PAIR, gone, before=before, node=lower)
-    assert [surprise.kind for surprise in found] == [OUTSIDE]
-    departed = Departed(gone, frozenset({PAIR.uid}))
-    assert surprises(after, PAIR, gone, before=before, departed=(departed,), node=lower) == []
+    found = mispredictions(after, PAIR, gone, before=before, node=lower)
+    assert [misprediction.kind for misprediction in found] == [OUTSIDE]
+    terminated = Terminated(gone, frozenset({PAIR.uid}))
+    assert (
+        mispredictions(after, PAIR, gone, before=before, terminated=(terminated,), node=lower) == []
+    )
 
 
 def test_a_pod_that_nobody_told_us_of_is_named() -> None:
     taken = [shows(f"foreign-{p}", p) for p in (1, 2, 3, 4, 6)]
-    (outside, broken) = surprises(report(shows("pair", 0, 5), *taken), PAIR)
+    (outside, broken) = mispredictions(report(shows("pair", 0, 5), *taken), PAIR)
     assert (outside.kind, broken.kind) == (OUTSIDE, BROKEN)
     assert broken.foreign[0] == "default/foreign-1"
-    assert broken.message.endswith("others bound pods there, unreported until now")
+    assert broken.message.endswith("others bound pods there, unacknowledged until now")
     assert broken.message.startswith("node gave GPUs 0,5: GPUs that do not meet what the pod ")
 
 
@@ -175,8 +184,8 @@ def test_gpus_that_healed_before_the_report_may_have_been_withheld_at_admission(
 def test_gpus_that_changed_while_the_pod_was_unreported_count_up_to_its_report(
     when: str, *, in_parts: bool
 ) -> None:
-    cluster, seen = Cache(lambda: 0.0, Settings(stale_after=None)), list[Surprise]()
-    cluster.on_surprise.append(seen.append)
+    cluster, seen = Cache(lambda: 0.0, Settings(stale_after=None)), list[Misprediction]()
+    cluster.on_misprediction.append(seen.append)
     two = record("pair", containers=[container("a", 1), container("b", 2)], link=False)
     pod = two if in_parts else record("pair", link=False)
     first, second = shows("pair", 0, name="a"), shows("pair", 3, 4, name="b")
@@ -197,20 +206,20 @@ def test_gpus_that_changed_while_the_pod_was_unreported_count_up_to_its_report(
         told(4, ALL_8, first)
     told(5, ALL_8, *parts)
     assert [s.kind for s in seen] == ([OUTSIDE] if when == "before the bind" else [])
-    assert cluster.facts(NODE.name).pods.unsettled <= {pod.uid}
+    assert cluster.node_info(NODE.name).pods.unsettled <= {pod.uid}
     told(6, ALL_8, *parts)
-    assert not cluster.facts(NODE.name).pods.unsettled
+    assert not cluster.node_info(NODE.name).pods.unsettled
 
 
 def test_a_half_shown_pod_that_has_ended_is_judged_when_it_is_whole() -> None:
     """Its end may be heard of before the reports of its admission come."""
     two = record("two", containers=[container("a", 1), container("b", 1)], phase="Succeeded")
-    departed = (Departed(two, frozenset({PAIR.uid})),)
+    terminated = (Terminated(two, frozenset({PAIR.uid})),)
     half = report(shows("two", 0, name="a"), sequence=2)
-    assert surprises(half, two, PAIR, departed=departed) == []
+    assert mispredictions(half, two, PAIR, terminated=terminated) == []
     whole = report(shows("two", 0, name="a"), shows("two", 5, name="b"), sequence=3)
-    found = surprises(whole, two, PAIR, before=half, departed=departed)
-    assert [surprise.kind for surprise in found] == [BROKEN]
+    found = mispredictions(whole, two, PAIR, before=half, terminated=terminated)
+    assert [misprediction.kind for misprediction in found] == [BROKEN]
 
 
 def test_a_half_admitted_pod_keeps_what_has_turned_sick_since() -> None:
@@ -233,7 +242,7 @@ def test_a_lost_checkpoint_puts_every_promise_to_the_test(boot: str) -> None:
 
 def test_an_ended_pod_that_is_shown_once_more_is_no_news() -> None:
     """A kubelet that has not forgotten an ended pod yet may leave it out and name it again."""
-    cluster, seen, _ = surprised()
+    cluster, seen, _ = mispredicted()
     assert [s.kind for s in seen] == [OUTSIDE, BROKEN]
     cluster.put_record(NODE, report(sequence=3))
     cluster.put_pod(replace(PAIR, phase="Succeeded"))
@@ -246,28 +255,28 @@ def test_a_pod_that_has_ended_before_its_first_report_is_held_against_its_promis
     assert kinds(report(shows("pair", 0, 5)), ended) == [BROKEN]
 
 
-def surprised() -> tuple[Cache, list[Surprise], Metrics]:
+def mispredicted() -> tuple[Cache, list[Misprediction], Metrics]:
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
-    metrics, seen = Metrics(), list[Surprise]()
+    metrics, seen = Metrics(), list[Misprediction]()
     metrics.watch(cluster)
-    cluster.on_surprise.append(seen.append)
+    cluster.on_misprediction.append(seen.append)
     cluster.put_record(NODE, BEFORE)
     cluster.put_pod(PAIR)
     cluster.put_record(NODE, report(shows("pair", 0, 5)))
     return cluster, seen, metrics
 
 
-def test_a_surprise_is_counted_and_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    _, seen, metrics = surprised()
+def test_a_misprediction_is_counted_and_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    _, seen, metrics = mispredicted()
     text = generate_latest(metrics.registry).decode()
-    assert 'gpu_topology_surprises_total{kind="promise-broken"} 1.0' in text
-    assert 'gpu_topology_surprises_total{kind="outside-outcomes"} 1.0' in text
+    assert 'gpu_topology_mispredictions_total{kind="promise-broken"} 1.0' in text
+    assert 'gpu_topology_mispredictions_total{kind="outside-outcomes"} 1.0' in text
     assert [s.kind for s in seen] == [OUTSIDE, BROKEN]
     assert "promise-broken" in capsys.readouterr().out
 
 
-def test_the_cluster_file_of_a_surprise_replays_it() -> None:
-    _, seen, _ = surprised()
+def test_the_cluster_file_of_a_misprediction_replays_it() -> None:
+    _, seen, _ = mispredicted()
     content = parse(seen[0].cluster_file)
     (found,) = content.records
     assert found.topology == NODE

@@ -9,9 +9,9 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import (
     PodRecord,
-    asking_record,
     counting_record,
     pod_record,
+    requesting_record,
 )
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import Pod
@@ -42,7 +42,7 @@ def cluster(*known: Pod) -> Cache:
 
 
 def asked(of: Cache, wants: Pod) -> PodRecord | None:
-    return asking_record(wants, MANAGED, of.snapshot().waiting)
+    return requesting_record(wants, MANAGED, of.snapshot().waiting)
 
 
 def test_a_state_that_the_watch_has_shown_is_not_read_again() -> None:
@@ -64,7 +64,7 @@ def test_a_state_that_the_watch_has_shown_is_not_read_again() -> None:
     ],
 )
 def test_any_other_state_is_read_anew(known: Pod, wants: Pod) -> None:
-    read = asking_record(wants, MANAGED)
+    read = requesting_record(wants, MANAGED)
     assert asked(cluster(known), wants) == read != counting_record(known, MANAGED)
 
 

@@ -11,10 +11,10 @@ from scheduler_extender.annotations import MANAGED, template_of
 from scheduler_extender.kube.sinks import BudgetSink, NodeSink
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.pods.attributes import SchedulingAttributes, attributes_of
 from scheduler_extender.state.pods.budgets import Budget, refused, violations
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from scheduler_extender.state.pods.selecting import Requirement
-from scheduler_extender.state.pods.standing import Standing, standing_of
 from scheduler_extender.wire import Pod, Taint
 from tests.nodes import container, pod, record_of
 from tests.scheduler_extender.conftest import raw
@@ -104,10 +104,10 @@ def test_where_a_pod_may_be_sent(
     labels = {"pool": "gpu", "rank": "7", "words": "1_000", "huge": "9" * 30}
     NodeSink(cluster).apply(raw({"metadata": {"name": "n", "labels": labels}, "spec": node}))
     wanted = record(spec)
-    assert cluster.facts(NODE).is_open_to(wanted) is expected
+    assert cluster.node_info(NODE).is_open_to(wanted) is expected
     # A snapshot says the same of the pod.
     again = record_of(manifest_of(wanted))
-    assert cluster.facts(NODE).is_open_to(again) is expected
+    assert cluster.node_info(NODE).is_open_to(again) is expected
 
 
 def record(spec: dict[str, Any], **metadata: Any) -> PodRecord:
@@ -119,7 +119,7 @@ def record(spec: dict[str, Any], **metadata: Any) -> PodRecord:
 
 
 def test_where_no_node_object_is_known_everybody_may_come() -> None:
-    assert Cache(lambda: 0.0).facts(NODE).is_open_to(record({"nodeSelector": {"a": "b"}}))
+    assert Cache(lambda: 0.0).node_info(NODE).is_open_to(record({"nodeSelector": {"a": "b"}}))
 
 
 def test_labels_change_no_answer() -> None:
@@ -128,7 +128,7 @@ def test_labels_change_no_answer() -> None:
     version = cluster.version
     cluster.put_node(NODE, NodeObject(labels={"a": "b"}, cordoned=True))
     assert cluster.version == version
-    assert cluster.facts(NODE).node_object.labels == {"a": "b"}
+    assert cluster.node_info(NODE).node_object.labels == {"a": "b"}
 
 
 def asks(cpu: str) -> dict[str, Any]:
@@ -146,18 +146,18 @@ def test_what_kube_scheduler_counts_for_a_pod() -> None:
         ],
     )
     manifest["spec"]["overhead"] = {"cpu": "250m"}
-    found = standing_of(template_of(msgspec.convert(manifest, Pod)), MANAGED)
+    found = attributes_of(template_of(msgspec.convert(manifest, Pod)), MANAGED)
     # Apps and sidecar: 1.5 + 1 + 2; the second init container beside the sidecar: 5; and 0.25.
-    assert found.asks == (("cpu", 5250), ("memory", 3 * 1024 * 1000))
+    assert found.requests == (("cpu", 5250), ("memory", 3 * 1024 * 1000))
 
 
 def test_whose_pod_it_is() -> None:
     owners = [{"kind": "Foo"}, {"kind": "Job", "controller": True}]
     found = record({"priority": 7}, ownerReferences=owners, labels={"b": "2", "a": "1"})
-    assert found.standing.controller == "Job"
-    assert found.standing.priority == 7
-    assert found.standing.labels == (("a", "1"), ("b", "2"))
-    assert record({}).standing.controller == ""
+    assert found.attributes.controller == "Job"
+    assert found.attributes.priority == 7
+    assert found.attributes.labels == (("a", "1"), ("b", "2"))
+    assert record({}).attributes.controller == ""
 
 
 # Budgets.
@@ -174,8 +174,10 @@ def budget(selector: object, allowed: int, **status: Any) -> dict[str, Any]:
 
 def labelled(name: str, **labels: str) -> PodRecord:
     """A running pod with labels."""
-    standing = Standing(labels=tuple(sorted(labels.items())))
-    return PodRecord(PodUid(name), "team", name, NODE, gpu_request(1), "Running", standing=standing)
+    attributes = SchedulingAttributes(labels=tuple(sorted(labels.items())))
+    return PodRecord(
+        PodUid(name), "team", name, NODE, gpu_request(1), "Running", attributes=attributes
+    )
 
 
 def test_budgets_are_followed() -> None:
@@ -238,6 +240,6 @@ def test_two_ways_to_count(found: list[Budget], scheduler: int, eviction: str | 
 def test_what_keeps_a_pod_off_a_node_is_named(
     spec: dict[str, Any], node: dict[str, Any], bar: str
 ) -> None:
-    going = record(spec).standing.destinations
+    going = record(spec).attributes.eligible_nodes
     taints, cordoned = node.get("taints", ()), node.get("cordoned", False)
     assert going.bar("n", {"pool": "b"}, taints, cordoned=cordoned) == bar

@@ -20,7 +20,7 @@ from topology.core.admission.topologymanager import (
     merged_hints,
 )
 from topology.core.devices import Mask
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.requests import Role
 
 LOWER, UPPER, BOTH = 0x0F, 0xF0, 0xFF
@@ -30,7 +30,7 @@ EVERY_UNION = (None, LOWER, UPPER, BOTH)
 
 def kubelet(policy: str, *, scope: str = "container") -> Kubelet:
     """A node under a policy."""
-    return Kubelet(switched(8).shape, AllocatorFacts("best-effort", None, policy, scope))
+    return Kubelet(switched(8).shape, AllocatorConfig("best-effort", None, policy, scope))
 
 
 HINTS = [
@@ -103,7 +103,7 @@ def test_when_one_hint_is_for_the_whole_pod(policy: str, scope: str, whole: bool
 
 
 def test_hints_are_followed_on_eight_numa_nodes_at_most() -> None:
-    aligned = AllocatorFacts("best-effort", None, "restricted")
+    aligned = AllocatorConfig("best-effort", None, "restricted")
     for nodes, followed in ((8, True), (9, False)):
         topology = switched(9)
         gpus = tuple(replace(gpu, topology_nodes=(gpu.index % nodes,)) for gpu in topology.gpus)

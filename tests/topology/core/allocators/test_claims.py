@@ -83,8 +83,10 @@ def test_what_cannot_be_given_takes_no_steps() -> None:
         wanted = [exactly(everything, first), exactly(everything, second)]
         assert allocated(everything, wanted, [by_two]) is None
     assert allocated(everything, [exactly(everything, 1)] * 2, [by_two]) == (0, 1)
-    ending = Alternative(1 << 63, None)
-    assert allocated(everything ^ ending.devices, [exactly(everything, 8), [ending]]) is None
+    terminating = Alternative(1 << 63, None)
+    assert (
+        allocated(everything ^ terminating.devices, [exactly(everything, 8), [terminating]]) is None
+    )
 
 
 def test_no_claim_is_too_deep() -> None:

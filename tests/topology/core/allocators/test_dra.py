@@ -8,7 +8,7 @@ import pytest
 
 from tests.nodes import bridged
 from topology.core.admission import kubelet_of
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from topology.core.graph import AllocatorFacts
 def test_the_first_free_devices_come(
     order: tuple[int, ...], free: int, size: int, sets: tuple[int, ...]
 ) -> None:
-    node = replace(bridged(), allocator=AllocatorFacts("dra", published=order))
+    node = replace(bridged(), allocator=AllocatorConfig("dra", published=order))
     kubelet = kubelet_of(node, node.resources[0])
     assert kubelet.outcomes(free, size).sets == sets
     assert kubelet.allocator.never_refuses(node.shape, size, None)

@@ -14,15 +14,15 @@ import pytest
 from tests.nodes import bridged
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
-from topology.core.availability import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import GpuResource
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.devicesets import count, pack, total
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess, endangers, keeps, predicted
-from topology.core.pools import count, pack, total
 from topology.core.report import MissingGpu
 from topology.core.requests import Constraints, GpuRequest, Role, gpu_request
-from topology.core.scoring import PRIOR, merit, scores, worth
+from topology.core.scoring import PRIOR, guaranteed_capacity, normalized_scores, placement_score
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 THREE = "nobody-gets-three"
@@ -65,7 +65,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def node() -> Kubelet:
     """Six GPUs in bridged pairs, published in the order 5, 4 … 0."""
-    topology = replace(bridged(6), allocator=AllocatorFacts("first-fit"))
+    topology = replace(bridged(6), allocator=AllocatorConfig("first-fit"))
     found = kubelet_of(topology, topology.resources[0])
     assert found.allocator == FirstFit((5, 4, 3, 2, 1, 0))
     return found
@@ -78,7 +78,7 @@ def verdict(now: Availability, request: GpuRequest) -> Verdict:
 def test_verdicts_follow_from_its_outcomes() -> None:
     pair = gpu_request(2, NVLINK)
     assert verdict(Availability(0b111111), pair) is Verdict.GUARANTEED
-    assert verdict(Availability(0b011011), pair) is Verdict.IMPOSSIBLE, "4 and 3 come"
+    assert verdict(Availability(0b011011), pair) is Verdict.NOT_NOW, "4 and 3 come"
     held = Availability(0b001111, running=(Holder(0b100000),))
     assert verdict(held, pair) is Verdict.EXPECTED, "with GPU 5 free again, 5 and 3 come"
 
@@ -93,29 +93,39 @@ def test_what_it_refuses_is_said_in_its_words() -> None:
 
 def test_pods_that_come_first_are_followed() -> None:
     single, pair = ((Role.APP, 1),), ((Role.APP, 2),)
-    now = Availability(0b111111, unreported=(Unreported(pair, NVLINK, survives_endings=True),))
+    now = Availability(
+        0b111111, unacknowledged=(Unacknowledged(pair, NVLINK, survives_endings=True),)
+    )
     assert endangers(node(), now, gpu_request(1)), "it may take GPU 5 first"
     assert not endangers(node(), now, gpu_request(2))
-    assert predicted(node(), Availability(0b111111), Unreported(pair)) == ((0b110000,), ())
+    assert predicted(node(), Availability(0b111111), Unacknowledged(pair)) == ((0b110000,), ())
     assert not keeps(
-        node(), Availability(0b111111, unreported=(Unreported(single),)), Unreported(pair, NVLINK)
+        node(),
+        Availability(0b111111, unacknowledged=(Unacknowledged(single),)),
+        Unacknowledged(pair, NVLINK),
     ).every
 
 
-def test_worth_and_scores_follow() -> None:
+def test_guaranteed_capacity_and_scores_follow() -> None:
     whole, broken = Availability(0b111111), Availability(0b011111)
-    assert worth(node(), whole.free, PRIOR) > worth(node(), broken.free, PRIOR) + 1
+    assert (
+        guaranteed_capacity(node(), whole.free, PRIOR)
+        > guaranteed_capacity(node(), broken.free, PRIOR) + 1
+    )
     single = gpu_request(1)
-    merits = [
-        merit(node(), now, single, assess(node(), now, single), PRIOR) for now in (whole, broken)
+    node_scores = [
+        placement_score(node(), now, single, assess(node(), now, single), PRIOR)
+        for now in (whole, broken)
     ]
-    rated = scores(single, merits)
-    assert rated[merits[1]] > rated[merits[0]], "a single goes where a pair is broken already"
+    rated = normalized_scores(single, node_scores)
+    assert rated[node_scores[1]] > rated[node_scores[0]], (
+        "a single goes where a pair is broken already"
+    )
 
 
 def test_where_nobody_knows_how_it_is_asked_any_devices_may_come() -> None:
-    facts = AllocatorFacts("first-fit", None, "restricted", sees_topology=False)
-    kubelet = Kubelet(node().shape, facts)
+    config = AllocatorConfig("first-fit", None, "restricted", sees_topology=False)
+    kubelet = Kubelet(node().shape, config)
     found = assess(kubelet, Availability(0b111111), gpu_request(2, NVLINK))
     assert not found.verdict.holds
     assert THREE in found.hazards
@@ -123,7 +133,7 @@ def test_where_nobody_knows_how_it_is_asked_any_devices_may_come() -> None:
 
 def test_memory_of_shared_gpus_is_added_up() -> None:
     """Any share may come next, as far as memory is concerned: it does not spread them."""
-    kubelet = Kubelet(node().shape, AllocatorFacts("first-fit"), replicas=2)
+    kubelet = Kubelet(node().shape, AllocatorConfig("first-fit"), replicas=2)
     half = gpu_request(1, Constraints(gpu_memory=kubelet.shape.memory[0]))
     user = Holder(pack([1, 0, 0, 0, 0, 0], 2), memory=kubelet.shape.memory[0])
     now = Availability(pack([1, 2, 2, 2, 2, 2], 2), running=(user,), width=2)

@@ -9,30 +9,30 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scheduler_extender.framework.decision import places
+from scheduler_extender.framework.decision import pod_capacity
 from tests.scheduler_extender.verbs.test_gangs import gang, on
 from topology.core.admission import Kubelet
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import BEST_EFFORT
-from topology.core.availability import Availability, Holder, Unreported, unreported_order
-from topology.core.belief import belief
+from topology.core.availability import Availability, Holder, Unacknowledged, unacknowledged_order
 from topology.core.budget import SPENT
 from topology.core.devices import NodeName
-from topology.core.graph import AllocatorFacts
+from topology.core.graph import AllocatorConfig
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess, endangers, keeps, verdict
 from topology.core.placement.indifference import indifferent_to, pool_sizes
+from topology.core.possiblestates import possible_states
 from topology.core.requests import Constraints, GpuRequest, Role, gpu_request
 from topology.machines import MACHINES, machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
-FACTS = AllocatorFacts("best-effort", topology_manager_policy="none", plugin_version="0.19.3")
+CONFIGS = AllocatorConfig("best-effort", topology_manager_policy="none", plugin_version="0.19.3")
 STEP_BY_STEP, AT_ONCE = 99, -1
 SMALL = sorted(name for name in MACHINES if len(machine(name).topology(NodeName("n")).gpus) <= 8)
 
 
 def node(kind: str) -> Kubelet:
-    return Kubelet(machine(kind).topology(NodeName("n")).shape, FACTS)
+    return Kubelet(machine(kind).topology(NodeName("n")).shape, CONFIGS)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -80,7 +80,10 @@ counts = st.one_of(
     ),
 )
 pods = st.builds(
-    Unreported, counts, promised=st.sampled_from((Constraints(), NVLINK)), ending=st.booleans()
+    Unacknowledged,
+    counts,
+    promised=st.sampled_from((Constraints(), NVLINK)),
+    terminating=st.booleans(),
 )
 
 
@@ -96,7 +99,7 @@ def states(draw: st.DrawFn, size: int) -> Availability:
     return Availability(
         free,
         running=tuple(running),
-        unreported=unreported_order(coming),
+        unacknowledged=unacknowledged_order(coming),
         sick=draw(st.sampled_from((0, 0, 1))),
     )
 
@@ -113,7 +116,9 @@ def test_what_is_promised_at_once_is_promised_step_by_step(kind: str, data: st.D
     at_once, slow = (_assessed(kubelet, now, request, n) for n in (AT_ONCE, STEP_BY_STEP))
     if at_once.verdict is Verdict.GUARANTEED:
         assert slow.verdict is Verdict.GUARANTEED or _too_much(kubelet, now, request)
-    pod = Unreported(request.counts, request.constraints, survives_endings=data.draw(st.booleans()))
+    pod = Unacknowledged(
+        request.counts, request.constraints, survives_endings=data.draw(st.booleans())
+    )
     if keeps(kubelet, now, pod).every:
         with patch.object(verdict, "indifferent_to", lambda *_: None):
             kept = keeps(kubelet, now, pod).every
@@ -126,12 +131,12 @@ def test_every_number_of_free_gpus_is_foreseen(kind: str, data: st.DataObject) -
     """Followed step by step, the pods leave no other number."""
     kubelet = node(kind)
     now = data.draw(states(kubelet.shape.size))
-    found = belief(kubelet, now.outcome_key(endings=True), endings=True).free_states
+    found = possible_states(kubelet, now.outcome_key(endings=True), endings=True).free_states
     assume(found is not None)
     assert found
     left = {state.free.bit_count() for state in found}
     assert left <= pool_sizes(kubelet, now)
-    if not now.running and all(len(pod.counts) == 1 for pod in now.unreported):
+    if not now.running and all(len(pod.counts) == 1 for pod in now.unacknowledged):
         assert max(pool_sizes(kubelet, now)) == max(left)
 
 
@@ -167,8 +172,8 @@ def test_linked_pods_fill_a_machine(kind: str, sizes: tuple[int, ...]) -> None:
     that these pods may leave each other makes the plugin fail."""
     kubelet = node(kind)
     for at, size in enumerate(sizes):
-        earlier = [Unreported(((Role.APP, n),), NVLINK, True) for n in sizes[:at]]
-        now = Availability(kubelet.shape.all_gpus, unreported=unreported_order(earlier))
+        earlier = [Unacknowledged(((Role.APP, n),), NVLINK, True) for n in sizes[:at]]
+        now = Availability(kubelet.shape.all_gpus, unacknowledged=unacknowledged_order(earlier))
         request = gpu_request(size, NVLINK)
         assert assess(kubelet, now, request).verdict is Verdict.GUARANTEED, at
         assert not endangers(kubelet, now, request), at
@@ -177,8 +182,8 @@ def test_linked_pods_fill_a_machine(kind: str, sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("many", "size"), [(8, 2), (5, 3)])
 def test_a_gang_fills_a_machine_of_sixteen_linked_gpus(many: int, size: int) -> None:
     scheduler = on("dgx2")
-    (facts,) = scheduler.cluster.snapshot().nodes
-    assert places(facts, gpu_request(size, NVLINK), scheduler.cluster.settings, 64) == many
+    (config,) = scheduler.cluster.snapshot().nodes
+    assert pod_capacity(config, gpu_request(size, NVLINK), scheduler.cluster.settings, 64) == many
     required = {"policy": "required", "group-domain": "node"}
     pods = [gang(f"m{i}", many, size, **required) for i in range(many)]
     assert all(scheduler.passing(each) for each in pods)
@@ -188,8 +193,8 @@ def test_a_gang_fills_a_machine_of_sixteen_linked_gpus(many: int, size: int) -> 
 def test_triples_beside_pairs_are_followed_for_the_plugin_may_fail() -> None:
     """Eight GPUs are two triples and a pair, which may score more than a triple on a DGX-2."""
     kubelet = node("dgx2")
-    pairs = (Unreported(((Role.APP, 2),)),) * 4
-    now = Availability(kubelet.shape.all_gpus, unreported=pairs)
+    pairs = (Unacknowledged(((Role.APP, 2),)),) * 4
+    now = Availability(kubelet.shape.all_gpus, unacknowledged=pairs)
     assert 8 in pool_sizes(kubelet, now)
     assert indifferent_to(kubelet, now, ((Role.APP, 3),), NVLINK) is None
     assert indifferent_to(kubelet, now, ((Role.APP, 2),), NVLINK) is not None
@@ -198,7 +203,7 @@ def test_triples_beside_pairs_are_followed_for_the_plugin_may_fail() -> None:
 def test_pairs_that_must_be_linked_are_still_told_apart_on_a_cube_mesh() -> None:
     """Any pair may come there, so what comes first matters, and is followed."""
     scheduler = on("dgx1-v100")
-    (facts,) = scheduler.cluster.snapshot().nodes
-    assert places(facts, gpu_request(4, NVLINK), scheduler.cluster.settings, 64) == 2
+    (config,) = scheduler.cluster.snapshot().nodes
+    assert pod_capacity(config, gpu_request(4, NVLINK), scheduler.cluster.settings, 64) == 2
     scattered = on("dgx1-v100", free=[1, 2, 3, 4])
     assert not any(scattered.passing(gang(f"m{i}", 2, policy="required")) for i in range(2))

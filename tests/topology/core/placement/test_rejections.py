@@ -11,7 +11,7 @@ from tests.nodes import gpus
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability, Holder
 from topology.core.devices import Bytes, GpuResource, Mask, NodeName, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import Link, LinkKind
 from topology.core.placement import Verdict, assess
 from topology.core.placement.rejections import ALL_SICK
@@ -29,11 +29,11 @@ from topology.machines import machine
 
 DGX = machine("dgx1-v100").topology("n")  # two NUMA nodes of four GPUs: 0 to 3 and 4 to 7
 POLICIES = [
-    AllocatorFacts("best-effort", None, policy, scope, "none", "None")
+    AllocatorConfig("best-effort", None, policy, scope, "none", "None")
     for policy in ("best-effort", "restricted", "single-numa-node")
     for scope in ("container", "pod")
 ]
-SINGLE_NODE = AllocatorFacts("best-effort", None, "single-numa-node", "container", "none", "None")
+SINGLE_NODE = AllocatorConfig("best-effort", None, "single-numa-node", "container", "none", "None")
 RESTRICTED = replace(SINGLE_NODE, topology_manager_policy="restricted")
 SPREAD = 0b0001_0011  # free: two GPUs on one NUMA node and one on the other
 
@@ -53,8 +53,8 @@ PODS = [
 ]
 
 
-def emulated_refuses(facts: AllocatorFacts, free: Mask, pod: GpuRequest, seed: int) -> bool:
-    topology = replace(DGX, allocator=facts)
+def emulated_refuses(config: AllocatorConfig, free: Mask, pod: GpuRequest, seed: int) -> bool:
+    topology = replace(DGX, allocator=config)
     emulated = EmulatedKubelet(topology, random.Random(seed))
     emulated.sicken(p for p in range(8) if not free >> p & 1)
     try:
@@ -64,11 +64,11 @@ def emulated_refuses(facts: AllocatorFacts, free: Mask, pod: GpuRequest, seed: i
     return False
 
 
-@pytest.mark.parametrize("facts", POLICIES, ids=lambda f: f.topology_manager_policy)
-def test_a_certain_refusal_comes_every_time(facts: AllocatorFacts) -> None:
+@pytest.mark.parametrize("config", POLICIES, ids=lambda f: f.topology_manager_policy)
+def test_a_certain_refusal_comes_every_time(config: AllocatorConfig) -> None:
     """And one that does not is always taken at least once, where nothing is random."""
-    rng = random.Random(str(facts))
-    kubelet = Kubelet(DGX.shape, facts)
+    rng = random.Random(str(config))
+    kubelet = Kubelet(DGX.shape, config)
     certain = taken = 0
     for pod in PODS:
         for _ in range(12):
@@ -76,7 +76,7 @@ def test_a_certain_refusal_comes_every_time(facts: AllocatorFacts) -> None:
             found = assess(kubelet, Availability(free), pod)
             if not found.fits:
                 continue
-            refused = [emulated_refuses(facts, free, pod, seed) for seed in range(4)]
+            refused = [emulated_refuses(config, free, pod, seed) for seed in range(4)]
             if found.refusal is not None:
                 certain += 1
                 assert all(refused), (free, pod)
@@ -84,11 +84,11 @@ def test_a_certain_refusal_comes_every_time(facts: AllocatorFacts) -> None:
                 taken += 1
                 assert not all(refused), (free, pod)
     assert taken > 10
-    assert certain > 5 or facts.topology_manager_policy == "best-effort"
+    assert certain > 5 or config.topology_manager_policy == "best-effort"
 
 
-def words(facts: AllocatorFacts, free: Mask, pod: GpuRequest) -> tuple[str, bool] | None:
-    found = assess(Kubelet(DGX.shape, facts), Availability(free), pod).refusal
+def words(config: AllocatorConfig, free: Mask, pod: GpuRequest) -> tuple[str, bool] | None:
+    found = assess(Kubelet(DGX.shape, config), Availability(free), pod).refusal
     return None if found is None else (found.reason, found.resolvable)
 
 
@@ -145,7 +145,7 @@ def test_the_plugin_may_be_what_fails() -> None:
     """Two GPUs count the links between them differently: NVIDIA's plugin ends with an error."""
     links = (Link(0, 1, LinkKind.SYS, 1, one_sided=True), Link(0, 2, LinkKind.SYS))
     topology = NodeTopology(NodeName("n"), gpus(3), (*links, Link(1, 2, LinkKind.SYS)))
-    kubelet = Kubelet(topology.shape, AllocatorFacts("best-effort"))
+    kubelet = Kubelet(topology.shape, AllocatorConfig("best-effort"))
     found = assess(kubelet, Availability(0b111), gpu_request(2)).refusal
     assert found is not None
     assert "device plugin fails" in found.reason
@@ -168,8 +168,10 @@ def test_the_plugin_may_be_what_fails() -> None:
 def test_a_sick_gpu_that_surely_comes_refuses_every_pod(
     policy: str, free: Mask, count: int, certain: bool, policy_of: Policy, wanted: Constraints
 ) -> None:
-    facts = AllocatorFacts(policy, published=(0, 1, 2, 3) if policy == "dra" else ())
-    node = machine("a100-pcie-4-bridged").topology("n").served(GpuResource("nvidia.com/gpu"), facts)
+    config = AllocatorConfig(policy, published=(0, 1, 2, 3) if policy == "dra" else ())
+    node = (
+        machine("a100-pcie-4-bridged").topology("n").served(GpuResource("nvidia.com/gpu"), config)
+    )
     kubelet = kubelet_of(node, node.resources[0])
     request = replace(gpu_request(count, wanted), policy=policy_of)
     assessed = assess(kubelet, Availability(free, sick=0b0001), request)

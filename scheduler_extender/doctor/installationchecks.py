@@ -1,0 +1,279 @@
+"""Checks of what is installed once in a cluster: kube-scheduler's configuration, the extender, its
+certificates, the resource and the policies."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+from scheduler_extender.doctor import schedulerconfig
+from scheduler_extender.doctor.findings import Finding, fail, ok, unseen, warn
+from scheduler_extender.doctor.observations import (
+    Certificate,
+    Json,
+    Seen,
+    Unseen,
+    at,
+    first_container,
+    tag_of,
+    there,
+)
+from scheduler_extender.doctor.schedulerconfig import ADDRESS, SCHEDULER, Around
+from scheduler_extender.explain.wording import duration, listed
+from topology.times import seconds_of
+from topology.yamltext import documents
+
+SOON = 14 * 86_400.0  # seconds before the end of a certificate
+NAMESPACE = "gpu-topology-system"  # in the manifests
+AGENT, OPERATIONS = "docs/agent.md", "docs/operations.md"
+CERTIFICATES = f"{OPERATIONS}#certificates"
+UPGRADE = f"{OPERATIONS}#upgrade-and-rollback"
+INSTALL = "docs/install.md#2-install-extender-and-agents"
+NAME_IT = (
+    "run this on a control-plane node, or copy the file here, with --scheduler-config FILE; "
+    "--forward shows what kube-scheduler has asked"
+)
+DOOR = "docs/troubleshooting.md#all-gpu-pods-wait"
+
+
+def scheduler(seen: Seen) -> Iterator[Finding]:
+    """Whether kube-scheduler's configuration has the extender as it should."""
+    pods = there(seen.schedulers) or ()
+    for pod in pods:
+        if not _config_of(pod):
+            said = f"{at(pod, 'metadata', 'name')} runs without --config: it asks no extender"
+            yield fail(said, "add the flag on its control-plane node", SCHEDULER)
+    for each in seen.configurations:
+        yield from schedulerconfig.judged(each.where, each.text, _around(seen))
+    if not seen.configurations:
+        read = sorted({file for pod in pods if (file := _config_of(pod))})
+        where = f"the file {listed(read)} of its node" if read else "in no object of the cluster"
+        if isinstance(seen.schedulers, Unseen):
+            where = seen.schedulers.why
+        if read or not pods:
+            yield unseen(f"its configuration: {where}", NAME_IT, SCHEDULER)
+    yield from _requests(seen)
+
+
+def _config_of(pod: Json) -> str:
+    """The file that a kube-scheduler's pod has as its --config; empty if it has none."""
+    words = [str(w) for key in ("command", "args") for w in first_container(pod).get(key) or ()]
+    found = re.search(r"--config[= ](\S+)", " ".join(words))
+    return found[1] if found else ""
+
+
+def _around(seen: Seen) -> Around:
+    flags, pods = seen.flags, there(seen.schedulers)
+    nodes = there(seen.nodes) or ()
+    dns = None
+    if pods:
+        dns = all(
+            at(pod, "spec", "hostNetwork") is not True
+            or at(pod, "spec", "dnsPolicy") == "ClusterFirstWithHostNet"
+            for pod in pods
+        )
+    return Around(
+        resources=sorted({name for node in nodes for name in node.resources}),
+        addresses=at(there(seen.service), "spec", "clusterIPs") or (),
+        tls=not flags or "--tls-cert" in flags,
+        shadow="--shadow" in flags,
+        cluster_dns=dns,
+    )
+
+
+def _requests(seen: Seen) -> Iterator[Finding]:
+    """What kube-scheduler has asked of the replica whose metrics were read."""
+    if isinstance(seen.metrics, Unseen):
+        return
+    asked: dict[str, float] = defaultdict(float)
+    failed = 0.0
+    for name, labels, value, *_ in seen.metrics:
+        if name == "gpu_topology_requests_total":
+            asked[labels["verb"]] += value
+            failed += value if labels["code"][:1] in "45" else 0.0
+    total = sum(asked.values())
+    if not total:
+        said = "kube-scheduler has asked this replica nothing since its start"
+        yield warn(said, "make a pod with a GPU, and look again", DOOR)
+    elif failed * 2 > total:
+        yield fail(f"{failed:,.0f} of {total:,.0f} requests failed", "look at the log", DOOR)
+    else:
+        verbs = ", ".join(f"{verb} {n:,.0f}" for verb, n in sorted(asked.items()) if n)
+        yield ok(f"it has asked this replica: {verbs}")
+
+
+def extender(seen: Seen) -> Iterator[Finding]:
+    """Whether a replica leads, and another one can take over."""
+    found, pods = there(seen.extender), "look at its pods and their logs"
+    page = "docs/runbooks.md#gputopologynoleader"
+    if found is None:
+        yield fail(
+            f"there is no Deployment gpu-topology-extender in {seen.system}",
+            "install it, or name its namespace: --system",
+            INSTALL,
+        )
+        return
+    wanted, ready = at(found, "spec", "replicas") or 1, at(found, "status", "readyReplicas") or 0
+    if not ready:
+        yield fail(f"no replica of {wanted} is ready", pods, page)
+    elif ready < wanted:
+        yield warn(f"{ready} of {wanted} replicas are ready", pods, page)
+    elif wanted < 2:
+        yield warn(
+            "one replica runs: nobody takes over from it",
+            "run two",
+            f"{OPERATIONS}#when-the-extender-is-down",
+        )
+    lease = at(there(seen.lease), "spec")
+    holder, lasts = at(lease, "holderIdentity"), at(lease, "leaseDurationSeconds") or 10
+    written = seconds_of(str(at(lease, "renewTime")))
+    renewed = None if written is None else max(0.0, seen.now - written)
+    if not holder or renewed is None:
+        yield fail("no replica leads: nobody holds the Lease gpu-topology", pods, page)
+    elif renewed > lasts + 2:
+        yield fail(f"no replica leads: its Lease is {duration(renewed)} old", pods, page)
+    elif not at(there(seen.leader), "endpoints", 0, "addresses"):
+        yield fail(f"{holder} leads, and the Service has no address", pods, page)
+    else:
+        yield ok(f"{holder} leads; {ready} of {wanted} replicas are ready")
+    image = str(first_container(at(found, "spec", "template")).get("image"))
+    runs = tag_of(image)
+    if re.fullmatch(r"v?\d+\.\d+\.\d+", runs) and runs.removeprefix("v") != seen.version:
+        yield warn(
+            f"{runs} runs, and this command is of {seen.version}: what is compared below is "
+            "of another release",
+            "use the command of the same release",
+            UPGRADE,
+        )
+
+
+def certificates(seen: Seen) -> Iterator[Finding]:
+    """Whether the certificates fit, and for how long."""
+    found = [each for each in seen.certificates if isinstance(each, Certificate)]
+    for each in seen.certificates:
+        if isinstance(each, Unseen):
+            yield unseen(each.why)
+    for each in found:
+        left = each.expires - seen.now
+        if left < SOON:
+            verb = f"ends in {duration(left)}" if left > 0 else f"ended {duration(-left)} ago"
+            say = fail if left <= 0 else warn
+            yield say(f"{each.where} {verb}", "renew the certificates", CERTIFICATES)
+    yield from _trust(seen, found)
+    for name, _, value, *_ in there(seen.metrics) or ():
+        if name == "gpu_topology_tls_reload_failing" and value:
+            said = "the extender cannot use the new files, and keeps the old ones"
+            yield fail(said, "look at its log", CERTIFICATES)
+        if name == "gpu_topology_tls_expires_timestamp_seconds" and not found and value:
+            said = f"the extender's ends in {duration(value - seen.now)}"
+            soon = value - seen.now < SOON
+            yield warn(said, "renew the certificates", CERTIFICATES) if soon else ok(said)
+    if found:
+        least = min(each.expires for each in found) - seen.now
+        if least >= SOON:
+            yield ok(f"{len(found)} certificates; the first one ends in {duration(least)}")
+
+
+def _trust(seen: Seen, found: list[Certificate]) -> Iterator[Finding]:
+    """Whether each side has a certificate that the other side believes."""
+    trusted: dict[str, list[Certificate]] = defaultdict(list)
+    for each in found:
+        if each.whose == "authority":
+            trusted[each.where].append(each)
+    for each in found:
+        if each.whose == "authority":
+            continue
+        doubts = [w for w, those in trusted.items() if not any(map(each.signed_by, those))]
+        if doubts:
+            said = f"{each.where} is not signed by {listed(sorted(doubts))}"
+            yield fail(said, "put one authority's files on both sides", CERTIFICATES)
+        client = seen.flags.get("--client-name", "kube-scheduler")
+        if each.whose == "scheduler" and each.common_name != client:
+            yield fail(
+                f"{each.where} is for {each.common_name}, and the extender lets in {client}",
+                "make it with --client-name",
+                CERTIFICATES,
+            )
+        if each.whose == "extender":
+            yield from _named(seen, each)
+
+
+def _named(seen: Seen, certificate: Certificate) -> Iterator[Finding]:
+    """Whether kube-scheduler looks for a name that the extender's certificate has."""
+    for each in seen.configurations:
+        entry = schedulerconfig.entry_in(each.text)
+        name = at(entry, "tlsConfig", "serverName")
+        if name and name not in certificate.names:
+            yield fail(
+                f"{each.where}: serverName is {name}, which {certificate.where} is not for",
+                "write a name of it",
+                ADDRESS,
+            )
+
+
+def resource(seen: Seen) -> Iterator[Finding]:
+    """Whether the resource GPUTopology is the one of this release."""
+    (shipped,) = _shipped("crd", seen.system)
+    apply, page = "apply manifests/base/crd.yaml of this release, or upgrade the chart", UPGRADE
+    found = there(seen.crd)
+    if found is None:
+        yield fail("the cluster has no GPUTopology records", "install it", INSTALL)
+    elif (other := difference(shipped["spec"], found.get("spec"), "spec")) is not None:
+        yield fail(f"the CustomResourceDefinition is of another release: {other}", apply, page)
+    else:
+        yield ok("the CustomResourceDefinition is of this release")
+
+
+def policies(seen: Seen) -> Iterator[Finding]:
+    """Whether the admission policies are those of this release."""
+    live = {(e["kind"], at(e, "metadata", "name")): e for e in there(seen.policies) or ()}
+    wrong = right = 0
+    for file, needed in {"policy": True, "agentpolicy": True, "validation": False}.items():
+        for shipped in _shipped(file, seen.system):
+            kind, name = key = shipped["kind"], shipped["metadata"]["name"]
+            if "AdmissionPolicy" not in kind:
+                continue
+            other = difference(shipped["spec"], at(live.get(key), "spec"), "spec")
+            if key not in live:
+                other = "it is missing" if needed else None
+            else:
+                right += 1
+            if other is not None:
+                wrong += 1
+                said = f"{kind} {name}: {other}"
+                yield fail(said, "apply the manifests of this release", UPGRADE)
+    if not wrong:
+        yield ok(f"{right} policies and bindings are of this release")
+
+
+def _shipped(name: str, system: str) -> list[Json]:
+    """The objects of a manifest of this release, for the namespace of the installation."""
+    text = files("scheduler_extender.doctor").joinpath("shipped", f"{name}.yaml").read_text()
+    return documents(text.replace(NAMESPACE, system))
+
+
+def difference(shipped: Any, live: Any, where: str) -> str | None:
+    """What differs from what we ship. An API server adds defaults, and those count as equal; a
+    field of a schema that we do not ship does not.
+
+    >>> difference({"a": [1, 2]}, {"a": [1, 3], "b": 0}, "spec")
+    'spec.a.1 differs'
+    """
+    if isinstance(shipped, dict) and isinstance(live, dict):
+        if where.endswith(".properties") and (more := sorted(live.keys() - shipped.keys())):
+            return f"{where}.{more[0]} is not in it"
+        for key, value in shipped.items():
+            if key not in live:
+                if value in ({}, [], None):
+                    continue
+                return f"{where}.{key} is missing"
+            if (other := difference(value, live[key], f"{where}.{key}")) is not None:
+                return other
+        return None
+    if isinstance(shipped, list) and isinstance(live, list) and len(shipped) == len(live):
+        every = enumerate(zip(shipped, live, strict=True))
+        return next((o for n, (a, b) in every if (o := difference(a, b, f"{where}.{n}"))), None)
+    return None if shipped == live else f"{where} differs"

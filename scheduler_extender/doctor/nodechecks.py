@@ -1,0 +1,231 @@
+"""Checks of what is on each node with GPUs: NVIDIA's plugin and feature discovery, the agent, the
+kubelet's configuration and the clock.
+
+Each says one thing of each node; what is the same for many is said once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from msgspec import structs
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.doctor.findings import Finding, State, fail, ok, unseen, warn
+from scheduler_extender.doctor.observations import (
+    Json,
+    Kubelet,
+    Node,
+    Record,
+    Seen,
+    Unseen,
+    ahead,
+    at,
+    tag_of,
+    there,
+)
+from scheduler_extender.explain.wording import duration, listed
+from topology.core.devices import NodeName
+from topology.core.report import CLIENT
+from topology.times import seconds_of
+
+STALE = 180.0  # seconds after which a report counts no more: --stale-after
+APART, FAR_APART = 5.0, 60.0  # seconds between two clocks
+LABEL = "nvidia.com/gpu.present"  # of the GPU operator, on nodes with GPUs
+DISCOVERY, PLUGIN = "gpu-feature-discovery", "k8s-device-plugin"
+AGENT, DRA = "docs/agent.md", "docs/dra.md#moving-a-node-to-dra"
+NO_RECORD = "docs/troubleshooting.md#a-node-has-no-good-record"
+KUBELETS = f"{AGENT}#the-kubelets-certificate"
+UPGRADE = "docs/operations.md#when-the-gpu-operator-upgrades-a-driver"
+HERE = "this machine"
+
+
+def _of_each(said: Mapping[str, Finding | None], what: str = "nodes") -> Iterator[Finding]:
+    """What is said of each, once for all of whom it is said; of those who are well, the number."""
+    groups: dict[Finding, list[str]] = defaultdict(list)
+    for name, each in said.items():
+        if each is not None:
+            groups[each].append(name)
+    for each, names in groups.items():
+        well = each.state is State.OK
+        who = f"{len(names)} of {len(said)} {what}" if well else listed(sorted(names))
+        yield structs.replace(each, text=f"{who}: {each.text}")
+
+
+def _records(seen: Seen) -> dict[str, Record]:
+    return {record.metadata.name: record for record in there(seen.records) or ()}
+
+
+def _gpu_nodes(seen: Seen) -> dict[str, Node]:
+    """The nodes that have GPUs, or should have a record."""
+    known = _records(seen)
+    return {
+        node.metadata.name: node
+        for node in there(seen.nodes) or ()
+        if node.resources or node.labels.get(LABEL) == "true" or node.metadata.name in known
+    }
+
+
+def plugin(seen: Seen) -> Iterator[Finding]:
+    """What serves the GPUs: which versions of NVIDIA's device plugin, or a DRA driver."""
+    nodes, claimable = _gpu_nodes(seen), ok("a DRA driver")
+    classes = [str(at(e, "spec", "extendedResourceName")) for e in there(seen.classes) or ()]
+    if MANAGED[0] not in classes:
+        said = f"a DRA driver, and no DeviceClass has extendedResourceName {MANAGED[0]}"
+        claimable = warn(
+            f"{said}: only pods with claims of their own get GPUs",
+            "add it to the DeviceClass gpu.nvidia.com",
+            DRA,
+        )
+    return _of_each(
+        {
+            name: claimable if _by_claims(seen, name) else _plugin(seen, record, nodes.get(name))
+            for name, record in _records(seen).items()
+        }
+    )
+
+
+def _by_claims(seen: Seen, name: str) -> bool:
+    """Whether ResourceSlices have a node's GPUs."""
+    cluster = there(seen.cluster)
+    return cluster is not None and bool(cluster.node_info(NodeName(name)).serves_claims)
+
+
+def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
+    page = f"{AGENT}#the-device-plugin"
+    if node is not None and not node.resources:
+        cluster = there(seen.cluster)
+        known = cluster.node_info(NodeName(record.metadata.name)).record if cluster else None
+        if known is not None and known.problem is not None:
+            return fail(f"its record cannot be used: {known.problem}", "mend this", NO_RECORD)
+        if isinstance(seen.classes, Unseen):
+            return unseen(f"the kubelet serves no GPUs; whether DRA does: {seen.classes.why}")
+        return fail("the kubelet serves no GPUs", "look at the log of NVIDIA's plugin", page)
+    if not (version := record.spec.allocator.plugin_version):
+        said = "no version of NVIDIA's plugin is known, so little is promised"
+        return warn(said, "does the plugin run there?", page)
+    return ok(f"NVIDIA's plugin {version}")
+
+
+def features(seen: Seen) -> Iterator[Finding]:
+    """Whether the nodes have the label on which agents run; who else labels them."""
+    tags = sorted({tag for each in there(seen.daemon_sets) or () for tag in _discovery(each)})
+    runs = f"{DISCOVERY} {listed(tags)}" if tags else f"no DaemonSet of {DISCOVERY}"
+    missing = warn(
+        f"no label {LABEL}, so no agent runs there; {runs}",
+        f"label the nodes ({LABEL}=true), or choose the component every-node",
+        f"{AGENT}#choices",
+    )
+    there_are = ok(f"labels; {runs}")
+    every = _gpu_nodes(seen).items()
+    return _of_each({name: there_are if LABEL in n.labels else missing for name, n in every})
+
+
+def _discovery(daemon_set: Json) -> Iterator[str]:
+    """The versions of feature discovery in a DaemonSet. The plugin's image has it, too."""
+    for each in at(daemon_set, "spec", "template", "spec", "containers") or ():
+        image, words = str(at(each, "image")), f"{at(each, 'command')} {at(each, 'args')}"
+        if DISCOVERY in image or (PLUGIN in image and DISCOVERY in words):
+            yield tag_of(image) or image
+
+
+def agents(seen: Seen) -> Iterator[Finding]:
+    """Whether each GPU node has an agent, and its report is fresh and complete."""
+    records = _records(seen)
+    told = seen.flags.get("--stale-after", "")
+    oldest = seen.now - (float(told) if told.isdecimal() else STALE)
+    names = [*_gpu_nodes(seen)] or [*records]
+    if not names:
+        none = "no node with GPUs is known"
+        yield warn(none, "look at NVIDIA's device plugin", f"{AGENT}#choices")
+    nodes = _gpu_nodes(seen)
+    yield from _of_each(
+        {
+            name: _maintained(nodes.get(name))
+            or _agent(records.get(name), oldest, _by_claims(seen, name))
+            for name in names
+        }
+    )
+    if there(seen.gpu_clusters):
+        yield warn(
+            f"a GPUCluster: the GPU operator takes the label {CLIENT} away, so it stops no agent "
+            "before it upgrades a driver, and waits for it",
+            "put a label of yours into the agents' nodeSelector, and take it off a node before",
+            UPGRADE,
+        )
+
+
+def _maintained(node: Node | None) -> Finding | None:
+    value = "true" if node is None else node.labels.get(CLIENT, "true")
+    if value == "true":
+        return None
+    return warn(f"under maintenance ({CLIENT}={value}): no agent runs", "wait for it", UPGRADE)
+
+
+def _agent(record: Record | None, oldest: float, serves_claims: bool) -> Finding:
+    if record is None:
+        return fail("no agent has reported", "does its pod run there?", NO_RECORD)
+    look, reported = "look at the agent's pod and its log", seconds_of(record.status.observed_at)
+    if reported is None or reported < oldest:
+        return fail("the report is too old to count", look, NO_RECORD)
+    if (ready := record.condition("Ready")).status == "False":
+        return fail(f"not Ready: {ready.message}", look, NO_RECORD)
+    if not serves_claims and (complete := record.condition("Complete")).status == "False":
+        page = f"{AGENT}#what-it-needs-and-for-what"
+        return warn(complete.message, "give the agent what it needs for more promises", page)
+    return ok("a fresh report")
+
+
+def kubelets(seen: Seen) -> Iterator[Finding]:
+    """Whether it is known how each kubelet hands out devices."""
+    every = _records(seen).items()
+    return _of_each(
+        {
+            name: ok("no kubelet chooses GPUs: a DRA driver serves them")
+            if _by_claims(seen, name)
+            else _kubelet(record, seen.kubelets.get(name))
+            for name, record in every
+        }
+    )
+
+
+def _kubelet(record: Record, kubelet: Kubelet | Unseen | None) -> Finding | None:
+    told = record.spec.allocator
+    if told.topology_manager_policy == "unknown":
+        numa = {device.numa_node for device in record.spec.devices or ()}
+        several, dark = len(numa) > 1, "the agent cannot read its configuration"
+        promises = "nothing is promised" if several else "fewer promises"
+        say = fail if several else warn
+        return say(f"{dark}: {promises}", "let the agent read it", KUBELETS)
+    if kubelet is None or isinstance(kubelet, Unseen):
+        return unseen(kubelet.why) if kubelet is not None else None
+    for field in Kubelet.__struct_fields__:
+        ours, theirs = getattr(told, field), getattr(kubelet, field)
+        if ours != theirs:
+            said = f"the record says {field.replace('_', ' ')} {ours}, the kubelet {theirs}"
+            mend = "take the agent's flag or file away, or restart the agent"
+            return fail(f"{said}: promises can break", mend, KUBELETS)
+    return ok("configured as the record says")
+
+
+def clocks(seen: Seen) -> Iterator[Finding]:
+    """Whether the clocks of nodes, leader and this machine are the API server's."""
+    lease = there(seen.lease)
+    writes = [at(w, "time") or "" for w in at(lease, "metadata", "managedFields") or ()]
+    apart = {name: record.ahead for name, record in _records(seen).items()}
+    apart["the leader's node"] = ahead(str(at(lease, "spec", "renewTime")), writes)
+    apart[HERE] = seen.ahead
+    return _of_each({name: _clock(name, seconds) for name, seconds in apart.items()}, "clocks")
+
+
+def _clock(name: str, seconds: float | None) -> Finding | None:
+    if seconds is None:
+        return None
+    if abs(seconds) < APART:
+        return ok("the API server's time")
+    side = "ahead of" if seconds > 0 else "behind"
+    say = fail if abs(seconds) >= FAR_APART and name != HERE else warn
+    said = f"the clock is {duration(abs(seconds))} {side} the API server's"
+    mend = "mend its time service: a report looks old or new by it"
+    return say(said, mend, f"{AGENT}#what-it-publishes")

@@ -1,0 +1,408 @@
+"""The cheapest plan of the whole cluster that makes a guaranteed place appear for a pod.
+
+Candidates are sets of pods of one node: the place appears on that node. Smaller sets come first.
+Of each size every set of every node is looked at that could do, those first that could be the
+cheapest; a set is worked out only if it can still be cheaper than the best plan so far. Nodes that
+differ in nothing but their names count once.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from math import inf
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
+from scheduler_extender.evictions.plan import Advice, Cost, Plan, Step
+from scheduler_extender.evictions.relocation import (
+    Places,
+    Relocation,
+    domain_that_binds,
+    may_be_lost,
+    recreated,
+    simulate_relocations,
+)
+from scheduler_extender.evictions.victims import (
+    TIED,
+    VictimPrecheck,
+    after,
+    candidates,
+    devices_of,
+)
+from scheduler_extender.framework.afterwards import Joining
+from scheduler_extender.framework.evaluator import may_go
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.domains import domain_of
+from scheduler_extender.state.groups.groups import RESERVED_FOR_GROUP
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
+from scheduler_extender.state.pods.budgets import refused
+from scheduler_extender.state.pods.record import PodRecord, resource_of
+from topology.core.devices import PodUid
+from topology.core.placement import Verdict
+from topology.core.requests import GpuRequest
+
+# Pods that one plan evicts.
+MAX_VICTIMS = 8
+# Sets of pods that are looked at, over all nodes; a size for which there would be more is left.
+MAX_SETS = 200_000
+
+# Above every priority, as Kubernetes knows them.
+HIGHEST = 2**31
+BARE = "no controller makes it anew"
+HOMELESS = "no node has a guaranteed place for it"
+BY_CLAIMS = "it has claims of its own, and nobody can say which GPUs the next ones get"
+
+
+# The group of the waiting pod, asked about a node as it would be, which pods would have gone, and
+# other nodes as they would be.
+Group = Callable[[NodeInfo, frozenset[PodUid], Collection[NodeInfo]], Joining]
+NOBODY: frozenset[PodUid] = frozenset()
+
+
+def search(
+    snapshot: Snapshot,
+    pod: PodRecord,
+    deadline: Deadline = NO_DEADLINE,
+    *,
+    request: GpuRequest | None = None,
+    group: Group = lambda info, gone, others: Joining(),
+) -> Advice:
+    """The cheapest plan for a waiting pod, or why there is none.
+
+    A place where its ``group`` does not let it go is none. ``request`` is what a member of a gang
+    asks for with its siblings; the pod's own if left out. A node that lacks CPU or memory is no
+    place and no home (:class:`.relocations.SpareResources`).
+    The place of a nominated pod of lower priority is not kept from the waiting pod, as filter has
+    it; no evicted pod is sent to one.
+
+    A pod moves only if its priority is not above the waiting pod's, and is lost only if it is
+    below. Nobody is evicted whose eviction a budget forbids now. After the deadline the best plan
+    so far is the answer.
+    """
+    if isinstance(pod.request, Malformed):
+        return Advice(reason=pod.request.reason)
+    found = _Search(snapshot, pod, request or pod.request, deadline, group)
+    whole = True
+    try:
+        with deadline.enforced():
+            whole = found.run()
+    except OutOfTimeError:
+        whole = False
+    return found.advice(whole=whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """A node on which a place could appear, with the pods that may be evicted there.
+
+    ``alike`` are all nodes on which the same evictions cost the same, each with its pods in the
+    same order; the first is this one. They differ in what is spare.
+    """
+
+    info: NodeInfo
+    pods: tuple[PodRecord, ...]
+    reckoning: VictimPrecheck
+    alike: list[tuple[NodeInfo, tuple[PodRecord, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Pods of one node, and the least that evicting them costs."""
+
+    site: _Site
+    victims: tuple[PodRecord, ...]
+    least: Cost
+
+
+class _Search:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        pod: PodRecord,
+        request: GpuRequest,
+        deadline: Deadline,
+        group: Group,
+    ) -> None:
+        self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
+        self._nodes = [f.yielding_to(pod.attributes.priority, pod.gang) for f in snapshot.nodes]
+        self._group = group
+        self._deadline = deadline
+        self._pod = pod
+        self._request = request
+        self._budgets = snapshot.budgets or ()
+        self._goes = may_go(snapshot, pod)
+        self._places = Places(snapshot)
+        self._spare_resources = self._places.spare_resources
+        self._takes: NodeInfo | None = None
+        self._best: Plan | None = None
+        self._could = False
+        self._unsaid = ""  # why nobody can say which GPUs its claims get
+        self._sick = ""  # a node that would take it, and which sick GPUs it may hand out
+        self._looked_at = 0
+
+    def run(self) -> bool:
+        """Look for the cheapest plan; whether all sets were looked at."""
+        for info in self._nodes:
+            self._deadline.check()
+            without = self._without_asking(info)
+            if not self._goes(info):
+                continue
+            if (
+                self._places.takes(without, self._pod, self._request)
+                and self._group(without, NOBODY, ()).rejection is None
+                and self._spare_resources.takes(without, self._pod)
+            ):
+                self._takes = info
+                return True
+            if not self._sick and (words := self._places.sick(without, self._request)):
+                self._sick = f"{info.name} would take it, and {words}"
+        sites = list(self._sites())
+        for size in range(MAX_VICTIMS + 1):
+            if self._best is not None and self._best.cost < Cost(0, size):
+                return True
+            found = self._candidates(sites, size)
+            if found is None:
+                return False
+            found.sort(key=lambda candidate: candidate.least)
+            for candidate in found:
+                if self._best is not None and candidate.least >= self._best.cost:
+                    break
+                self._deadline.check()
+                self._work_out(candidate)
+        return all(len(site.pods) <= MAX_VICTIMS for site in sites)
+
+    def advice(self, *, whole: bool) -> Advice:
+        """What has been found so far."""
+        if self._takes is not None:
+            return Advice(takes=self._takes.name)
+        if self._best is not None:
+            return Advice(self._best, whole=whole)
+        if self._sick:
+            why = self._sick
+        elif not whole:
+            why = "no plan was found among the sets of pods that were looked at, and there are more"
+        elif not self._could:
+            never = "no node that it may go to has GPUs that can ever keep what it asks for"
+            why = self._unsaid or never
+        else:
+            why = (
+                "no node gets a guaranteed place for it, with the CPU and memory that it asks for, "
+                f"if up to {MAX_VICTIMS} pods are evicted. A pod may be evicted if no budget "
+                "forbids it, and if its priority is lower, or it has a controller and a guaranteed "
+                "place elsewhere"
+            )
+        return Advice(reason=why, whole=whole)
+
+    def _sites(self) -> Iterator[_Site]:
+        """The nodes on which a place could appear, one of each kind, with those that are alike."""
+        of_kind: dict[Hashable, list[tuple[NodeInfo, tuple[PodRecord, ...]]]] = {}
+        for info in self._nodes:
+            if info.topology is None or info.record.problem is not None:
+                continue
+            self._deadline.check()
+            if not self._goes(info):
+                continue
+            # Beside a nominated pod there may be a place once others have gone.
+            everything = self._without_asking(info).yielding_to(HIGHEST)
+            if not self._places.may_take(everything, self._pod, self._request):
+                self._unsaid = self._unsaid or self._places.unsaid(everything, self._pod)
+                continue
+            joining = self._group(self._without_asking(info), NOBODY, ())
+            if joining.rejection is not None and not joining.rejection.resolvable:
+                continue
+            self._could = True
+            pods = tuple(p for p in candidates(info, self._request.resource) if self._may(p))
+            kind = (joining.domain, self._kind(info, pods))
+            alike = of_kind.setdefault(kind, [])
+            alike.append((info, pods))
+            if len(alike) == 1:
+                reckoning = VictimPrecheck(info, self._request, self._pod.uid, pods)
+                if reckoning.usable:
+                    yield _Site(info, pods, reckoning, alike)
+
+    def _without_asking(self, info: NodeInfo) -> NodeInfo:
+        """The facts without the pod, where it counts on them."""
+        asking = self._pod.uid
+        counts = asking in info.pods.assumed or info.is_reserved_for(asking)
+        return info.without(frozenset({asking})) if counts else info
+
+    def _may(self, victim: PodRecord) -> bool:
+        """Whether a pod may be evicted now."""
+        self._deadline.check()  # there may be thousands of budgets
+        return _may_be_planned(victim, self._pod) and refused((victim,), self._budgets) is None
+
+    def _kind(self, info: NodeInfo, pods: tuple[PodRecord, ...]) -> Hashable:
+        """Equal for nodes on which the same evictions cost the same."""
+        resource = self._request.resource
+        offer = info.last_offer(resource)
+        shown = offer.ledger.shown if isinstance(offer, Offer) else {}
+        each = [
+            (
+                pod.request,
+                pod.attributes.priority,
+                recreated(pod),
+                self._goes(info),
+                (kind := domain_that_binds(pod)) and (kind, domain_of(info, kind)),
+                pod.group_ref if kind and self._pod.group_ref else None,
+                shown.get(pod.uid),
+                pod.phase,
+                tuple(i for i, budget in enumerate(self._budgets) if budget.selects(pod)),
+            )
+            for pod in pods
+        ]
+        terminating = sorted(shown.get(uid, 0) for uid in info.pods.terminating)
+        shared = info.report is not None and any(a.sharers for a in info.report.allocations)
+        itself = info.name if shared or self._pod.of_claims else None
+        return (info.key(resource), tuple(each), tuple(terminating), itself)
+
+    def _candidates(self, sites: Sequence[_Site], size: int) -> list[_Candidate] | None:
+        """The sets of so many pods that are worth working out; None where they are too many."""
+        found = []
+        for site in sites:
+            self._deadline.check()
+            for victims in combinations(site.pods, size):
+                self._looked_at += 1
+                if self._looked_at > MAX_SETS:
+                    return None
+                if site.reckoning.worth_trying(victims):
+                    least = self._least(site, victims)
+                    if least is not None:
+                        found.append(_Candidate(site, victims, least))
+        return found
+
+    def _least(self, site: _Site, victims: tuple[PodRecord, ...]) -> Cost | None:
+        """The least that these evictions cost; None where one may not be lost, and would be.
+
+        Who has no place on any node as it is can only go back to this one, if there is room.
+        """
+        room = site.reckoning.devices_after(victims) - self._request.effective_count
+        lost = 0
+        homeless = []
+        for pod in victims:
+            devices = devices_of(site.info, pod)
+            no_room = devices > room and not self._elsewhere(pod)
+            if no_room or not recreated(pod):
+                if not may_be_lost(pod, self._pod):
+                    return None
+                lost += 1
+            elif not self._elsewhere(pod):
+                homeless.append(devices)
+        for devices in sorted(homeless):
+            room -= devices
+            lost += room < 0
+        return self._cost(site.info, victims, lost)
+
+    def _elsewhere(self, pod: PodRecord) -> bool:
+        return isinstance(pod.request, GpuRequest) and bool(self._places.open(pod, pod.request))
+
+    def _cost(self, info: NodeInfo, victims: Sequence[PodRecord], lost: int) -> Cost:
+        return Cost(
+            lost,
+            len(victims) - lost,
+            sum(pod.attributes.priority for pod in victims),
+            sum(devices_of(info, pod) for pod in victims),
+        )
+
+    def _work_out(self, candidate: _Candidate) -> None:
+        """Keep the plan of a candidate if it is one, and cheaper than the best so far."""
+        info, victims = candidate.site.info, candidate.victims
+        if refused(victims, self._budgets) is not None:
+            return
+        without = after(info, victims, self._pod.uid)
+        if not self._places.takes(without, self._pod, self._request):
+            return
+        most = len(victims)
+        if self._best is not None:
+            best = self._best.cost
+            while most >= 0 and self._cost(info, victims, most) >= best:
+                most -= 1
+        if most < 0:
+            return
+        for info, victims in self._alike(candidate):
+            without = after(info, victims, self._pod.uid)
+            if self._spare_resources.takes(without, self._pod):
+                gone = frozenset(pod.uid for pod in victims)
+                why = self._group(without, gone, ()).rejection
+                if why is RESERVED_FOR_GROUP:
+                    continue  # for others, on this node
+                if why is not None:
+                    return
+                suits = partial(self._suits, without, gone, victims)
+                relocations = simulate_relocations(
+                    self._places, without, self._pod, victims, most, suits
+                )
+                if relocations is not None:
+                    self._best = self._plan(info, victims, relocations)
+                return  # on the nodes that are alike their relocations are the same
+
+    def _suits(
+        self,
+        without: NodeInfo,
+        gone: frozenset[PodUid],
+        victims: Sequence[PodRecord],
+        relocations: Sequence[Relocation],
+    ) -> bool:
+        """Whether the pod's group can come with these relocations of the victims: they may take
+        what its other members need."""
+        world = self._places.settled(without, victims, relocations)
+        here = world.pop(without.name)
+        return self._group(here, gone, world.values()).rejection is None
+
+    def _alike(self, candidate: _Candidate) -> Iterator[tuple[NodeInfo, tuple[PodRecord, ...]]]:
+        """The candidate's node and pods, and those of the nodes that are alike."""
+        site = candidate.site
+        places = {pod.uid: i for i, pod in enumerate(site.pods)}
+        for info, pods in site.alike:
+            yield info, tuple(pods[places[pod.uid]] for pod in candidate.victims)
+
+    def _plan(
+        self, info: NodeInfo, victims: Sequence[PodRecord], relocations: Sequence[Relocation]
+    ) -> Plan:
+        steps = []
+        for pod, relocation in zip(victims, relocations, strict=True):
+            why = HOMELESS if recreated(pod) else BY_CLAIMS if pod.attributes.controller else BARE
+            steps.append(Step(pod, relocation, "" if relocation is not None else why))
+        terminating = [p for p in info.pods.every if p.uid in info.pods.terminating]
+        cost = self._cost(info, victims, sum(relocation is None for relocation in relocations))
+        unknown = sorted(self._spare_resources.unknown & {info.name, *relocations})
+        return Plan(info.name, tuple(steps), cost, tuple(terminating), tuple(unknown))
+
+
+def unplanned(
+    places: Places,
+    info: NodeInfo,
+    without: NodeInfo,
+    waiting: PodRecord,
+    victims: Sequence[PodRecord],
+) -> str:
+    """Why no plan for the waiting pod evicts these ``victims`` from a node; empty where one may.
+    ``without`` is the node once they have let go. Budgets do not count: they may allow it later."""
+    found = candidates(info, resource_of(waiting))
+    able = {pod.uid: pod for pod in found if _may_be_planned(pod, waiting)}
+    for pod in victims:
+        if pod.uid not in able:
+            return f"no plan evicts {pod.full_name} for it"
+    if lost(places, without, waiting, [able[pod.uid] for pod in victims]) == inf:
+        return "a pod would be lost whose priority is not lower"
+    return ""
+
+
+def lost(
+    places: Places, without: NodeInfo, waiting: PodRecord, victims: Sequence[PodRecord]
+) -> float:
+    """How many of the victims have no relocation once all of them have let go of a node, which is
+    ``without`` them then; infinite where one of them may not be lost."""
+    relocations = simulate_relocations(places, without, waiting, victims, len(victims))
+    return inf if relocations is None else relocations.count(None)
+
+
+def _may_be_planned(victim: PodRecord, waiting: PodRecord) -> bool:
+    """Whether a plan may evict a pod at all, as a move or as a loss."""
+    if victim.uid == waiting.uid or victim.attributes.controller in TIED:
+        return False
+    ours = waiting.group_ref
+    if ours is not None and victim.group_ref and victim.group_ref.group == ours.group:
+        return False  # the group would lack it
+    moves = victim.attributes.priority <= waiting.attributes.priority and recreated(victim)
+    return moves or may_be_lost(victim, waiting)

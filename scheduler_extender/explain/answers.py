@@ -1,0 +1,309 @@
+"""What nodes answer to a pod, for people: the verdict, the score, and why there is no promise.
+
+Filter says why a node refuses a pod. People also ask why a node that would take it promises
+nothing: that is what it would say to the same pod if its constraints were required.
+
+:class:`Counts` says in one line how many nodes take a pod, and for which reasons the others do not.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.explain.wording import nodes_text, sentence
+from scheduler_extender.framework.capacity import ANY_GPU
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.outcomes import sick_among, unconstrained
+from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.results import PASSES, Results
+from scheduler_extender.framework.scores import scored
+from scheduler_extender.state.answers.classes import ClassId
+from scheduler_extender.state.answers.decision import Decision
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName
+from topology.core.graph import names_strange_nodes
+from topology.core.placement import ALL_SICK, SICK, Assessment, Reason, Rejection, Verdict
+from topology.core.requests import GpuRequest, Policy
+
+BARS = 3  # that are named
+NO_NODE = "no node takes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One node's answer."""
+
+    info: NodeInfo  # those that it was worked out on
+    class_id: ClassId | None  # equal for nodes that answer one request alike
+    decision: Decision
+    score: int | None  # None on a node that refuses, is closed, or has the pod already
+    doubt: Rejection | None  # why a node that takes the pod promises it nothing
+
+    # What the node may hand out, None for nothing. If the pod only prefers what the hardware never
+    # can, it is what the same pod would get without its constraints.
+    outcomes: Assessment | None
+
+    # Fields of the node's record without which the pod's exclusive CPUs and memory do not count.
+    lacks: tuple[str, ...] = ()
+    bar: str = ""  # what keeps kube-scheduler from sending the pod here, whatever we answer
+
+    @property
+    def node(self) -> NodeName:
+        """The node's name."""
+        return self.info.name
+
+    @property
+    def reason(self) -> str:
+        """Why the node refuses the pod; empty if it does not."""
+        return self.decision.rejection.reason if self.decision.rejection else ""
+
+    @property
+    def note(self) -> str:
+        """Why a node that takes the pod promises it nothing; empty on other nodes."""
+        return self.doubt.reason if self.doubt else ""
+
+    @property
+    def kind(self) -> Reason | None:
+        """The reason of a refusal or a doubt, without details; None if the node promises."""
+        why = self.decision.rejection or self.doubt
+        return why.kind if why is not None else None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict's word; ``unknown`` without a usable record."""
+        never = self.kind in (Reason.NOT_SERVED, Reason.SPLIT)
+        return "never" if never else self.decision.verdict
+
+    @property
+    def closed(self) -> bool:
+        """Whether kube-scheduler will not send the pod here."""
+        return bool(self.bar)
+
+    @property
+    def passes(self) -> bool:
+        """Whether filter lets the pod pass here."""
+        return self.decision.rejection is None
+
+    @property
+    def may_come(self) -> bool:
+        """Whether the pod may come here: filter lets it pass, and kube-scheduler may send it."""
+        return self.passes and not self.closed
+
+    @property
+    def resolvable(self) -> bool | None:
+        """Whether evictions may turn a refusal; None without a refusal."""
+        return None if self.decision.rejection is None else self.decision.rejection.resolvable
+
+    @property
+    def promises(self) -> bool:
+        """Whether all that the pod asks for is promised."""
+        return self.passes and self.doubt is None
+
+
+def answers_to(
+    snapshot: Snapshot, pod: PodRecord, deadline: Deadline = NO_DEADLINE
+) -> list[Answer]:
+    """Every node's answer to a pod at the moment of ``snapshot``, by name.
+
+    The pod may be on a node already: this node answers as it did before the pod came, and has no
+    score. The others have prioritize's scores, but for those to which kube-scheduler will not send
+    the pod. After the ``deadline`` nodes are not asked any more: those that are left over are
+    undecided, and none of them is called closed.
+    """
+    assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
+    question = Question(pod, Purpose.EXPLAIN)
+    results = strict = evaluate(snapshot, question, None, deadline)
+    of_claims = pod.of_claims is not None
+    if not of_claims:
+        # Where a node would refuse the pod if it required what it asks for, it promises nothing.
+        wanted = ANY_GPU if pod.request.plain else pod.request.constraints
+        required = replace(pod.request, constraints=wanted, policy=Policy.REQUIRED)
+        stern = replace(question, request=required, alone=True)
+        strict = evaluate(snapshot, stern, None, deadline)
+    class_ids = {
+        name: class_id
+        for each in results.answers
+        for name, class_id in zip(each.names, each.class_ids, strict=True)
+    }
+    handed_out: dict[ClassId, Assessment | None] = {}
+    attributes, exclusive, rows = pod.attributes, results.request.exclusive, list[Answer]()
+    for info in snapshot.nodes:
+        name, judged = info.name, results.judged(info.name)
+        decision, own = results.decisions[name], results.own.get(name, PASSES)
+        class_id = class_ids.get(name) if judged is info else None
+        if of_claims or class_id not in handed_out:
+            outcomes = own.assessment if of_claims else _outcomes(results, judged, own, deadline)
+        else:
+            outcomes = handed_out[class_id]
+        if class_id is not None:
+            handed_out[class_id] = outcomes
+        doubt = None
+        if of_claims:
+            doubt = results.unknown.get(name) if decision.rejection is None else None
+        elif decision.rejection is None:
+            # Without an answer of its own where there was no time to ask whether it is open.
+            doubt = strict.own.get(name, strict.decisions[name]).rejection
+            if doubt in (SICK, ALL_SICK):
+                named = sick_among(judged, results.request, outcomes)
+                doubt = replace(doubt, reason=named) if named else doubt
+        bar = "" if deadline.passed() else info.bar(attributes.eligible_nodes, attributes.requests)
+        missing = lacks(judged, results.request) if exclusive and not of_claims else ()
+        rows.append(Answer(judged, class_id, decision, None, doubt, outcomes, missing, bar))
+    here = {
+        info.name
+        for info in snapshot.nodes
+        if pod.uid in info.pods.bound or pod.uid in info.pods.assumed
+    }
+    names = [row.node for row in rows if row.may_come]
+    by_node = scored(snapshot, question, names, deadline)
+    of = {name: score for name, score in zip(names, by_node, strict=True) if name not in here}
+    return [replace(row, score=of.get(row.node)) for row in rows]
+
+
+def lacks(info: NodeInfo, request: GpuRequest) -> tuple[str, ...]:
+    """The fields of a node's record without which the pod's exclusive CPUs and memory do not count.
+
+    None where the pod has no exclusive ones there.
+    """
+    topology, report = info.topology, info.report
+    if topology is None or report is None or info.record.problem is not None:
+        return ()
+    allocator, exclusive = topology.allocator, request.exclusive
+    cpus = exclusive.cpus and allocator.cpu_manager_policy != "none"
+    memory = exclusive.memory and allocator.memory_manager_policy != "None"
+    if not cpus and not memory:
+        return ()
+    aligned = allocator.topology_manager_policy != "none"
+    has = {
+        "spec.allocator.cpuManagerPolicy": allocator.cpu_manager_policy is not None,
+        "spec.allocator.memoryManagerPolicy": allocator.memory_manager_policy is not None,
+        **dict.fromkeys(() if allocator.numa else allocator.numa_lacks, False),
+        "spec.numaNodes[].distances": not aligned or allocator.numa_distances is not None,
+        "spec.devices[].topologyNodes": not aligned
+        or (allocator.sees_topology and not names_strange_nodes(topology.shape, allocator)),
+        "status.exclusive": report.holdings is not None,
+    }
+    return tuple(field for field, there in has.items() if not there)
+
+
+def _outcomes(
+    results: Results, info: NodeInfo, decision: Decision, deadline: Deadline
+) -> Assessment | None:
+    """What the node may hand out to the pod, as far as there is time; see :class:`Answer`."""
+    assessed = decision.assessment
+    if assessed is None or not assessed.fits:
+        return None
+    if assessed.verdict is not Verdict.NEVER:
+        return assessed
+    if decision.rejection is not None:
+        return None
+    try:
+        with deadline.ends():
+            return unconstrained(info, results.request)
+    except Exception as error:  # noqa: BLE001 (a listener logs it)
+        results.asked.faults.note(info.name, error)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Nodes by what they answer to a pod."""
+
+    nodes: int
+    takes: int = 0
+    closed: int = 0  # of those that take it: kube-scheduler will not send it there
+    refused: Mapping[Rejection, int] = field(default_factory=dict)
+    doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
+    bars: Mapping[str, int] = field(default_factory=dict)  # what keeps it off the closed ones
+    late: bool = False  # there was no time for every node
+
+    @property
+    def headline(self) -> str:
+        """All of it in one line."""
+        if not self.nodes:
+            return "no node is known"
+        refused = sentence(self.refused)
+        if self.takes == self.closed:
+            would = (
+                "node that would is"
+                if self.closed == 1
+                else f"{self.closed:,} nodes that would are"
+            )
+            closed = f"the {would} closed to it by {bars_text(self.bars)}" if self.closed else ""
+            none = "not worked out in time, so far no node takes it" if self.late else NO_NODE
+            return f"{none}: {'; '.join(filter(None, (closed, refused)))}"
+        taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
+        promised = self.takes - sum(self.doubted.values())
+        if self.doubted:
+            taken += f" ({promised:,} with a promise)"
+        taken += closed_text(self)
+        doubts = f"without a promise: {sentence(self.doubted)}" if self.doubted else ""
+        return "; ".join(filter(None, (taken, refused, doubts)))
+
+
+def by_kind(refused: Mapping[Rejection, int]) -> dict[Reason, int]:
+    """The nodes by the kind of their reason."""
+    found: dict[Reason, int] = {}
+    for why, nodes in refused.items():
+        found[why.kind] = found.get(why.kind, 0) + nodes
+    return found
+
+
+def counts_of(answers: Sequence[Answer], *, late: bool = False) -> Counts:
+    """The nodes' answers to a pod, counted; ``late`` says that not all were worked out in time."""
+    return Counts(
+        len(answers),
+        sum(answer.passes for answer in answers),
+        sum(answer.passes and answer.closed for answer in answers),
+        dict(Counter(a.decision.rejection for a in answers if a.decision.rejection is not None)),
+        dict(Counter(a.doubt for a in answers if a.passes and a.doubt is not None)),
+        dict(Counter(a.bar for a in answers if a.passes and a.closed)),
+        late,
+    )
+
+
+def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
+    """How many nodes would take the pod, and what that means."""
+    counts = counts_of(answers)
+    promised = sum(answer.promises for answer in answers)
+    text = f"{counts.takes} of {counts.nodes} nodes would take it"
+    text += closed_text(counts)
+    doubtful = counts.takes - promised
+    if not doubtful:
+        return text
+    if request.plain:
+        return f"{text}; on {doubtful} of them nothing is promised about the {request.unit}s"
+    return (
+        f"{text}: {promised} promise what it asks for, {doubtful} do not "
+        "(policy preferred refuses no node for that, it scores them lower)"
+    )
+
+
+def closed_text(counts: Counts) -> str:
+    """How many of the nodes that take the pod are closed to it, as the end of a sentence; empty for
+    none.
+
+    >>> closed_text(Counts(3, takes=2, closed=1, bars={"taint gpu:NoSchedule": 1}))
+    ', 1 of them closed to it by taint gpu:NoSchedule'
+    """
+    if not counts.closed:
+        return ""
+    some = f"{counts.closed:,}" if counts.closed < counts.takes else "all"
+    return f", {some} of them closed to it by {bars_text(counts.bars)}"
+
+
+def bars_text(bars: Mapping[str, int]) -> str:
+    """What keeps a pod off nodes, the most frequent first.
+
+    >>> bars_text({"a cordon": 1, "taint gpu:NoSchedule": 3})
+    'taint gpu:NoSchedule (3 nodes) or a cordon (1 node)'
+    """
+    often = sorted(bars, key=lambda bar: (-bars[bar], bar))
+    if len(often) == 1:
+        return often[0]
+    told = [f"{bar} ({nodes_text(bars[bar])})" for bar in often[:BARS]]
+    told += [f"{len(often) - BARS} others"] if len(often) > BARS else []
+    return f"{', '.join(told[:-1])} or {told[-1]}"

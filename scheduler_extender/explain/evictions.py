@@ -1,0 +1,234 @@
+"""Whom to evict so that a waiting pod gets a guaranteed place, and its reservation."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.clientlimits import UNBLOCK_SECONDS
+from scheduler_extender.deadline import OutOfTimeError, within
+from scheduler_extender.evictions import Advice, Cost, Plan, lost, search, unplanned
+from scheduler_extender.evictions.relocation import Places
+from scheduler_extender.evictions.victims import after, importance
+from scheduler_extender.explain import Struct
+from scheduler_extender.framework.afterwards import Afterwards
+from scheduler_extender.framework.evaluator import may_go
+from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import PodUid
+from topology.core.requests import GpuRequest
+from topology.times import time_text
+
+NO_BUDGETS = "the PodDisruptionBudgets are not known (yet): nothing is planned without them"
+LATE = "whether the place is there was not worked out in time: ask again"
+
+
+class Eviction(Struct, frozen=True):
+    """A pod that is to be evicted."""
+
+    namespace: str
+    pod: str
+    uid: str
+    priority: int
+    controller: Annotated[str, Meta(description="the kind of the object that makes it anew")]
+
+    @property
+    def name(self) -> str:
+        """The pod's name and namespace."""
+        return f"{self.namespace}/{self.pod}"
+
+
+class PlanStep(Eviction, frozen=True):
+    """One eviction of a plan."""
+
+    relocation: Annotated[
+        str | None, Meta(description="where the pod would go; null if it is lost")
+    ]
+    why: Annotated[str, Meta(description="why it is lost")]
+
+
+class EvictionPlan(Struct, frozen=True):
+    """The evictions after which a node has a guaranteed place."""
+
+    node: str
+    cost: Cost
+    steps: list[PlanStep]
+    waits_for: Annotated[list[str], Meta(description="pods that are ending already")]
+    resources_unknown: Annotated[
+        list[str], Meta(description="nodes of which nobody knows whether CPU and memory are free")
+    ]
+
+
+class Reservation(Struct, frozen=True):
+    """The place that is reserved for the pod."""
+
+    node: str
+    until: str
+    victims: Annotated[list[str], Meta(description="UIDs of the pods that are evicted for it")]
+    left: Annotated[list[Eviction], Meta(description="those that are not evicted yet")]
+    problem: Annotated[str, Meta(description="why it is of no use; empty if it is there then")]
+
+
+class EvictionAdvice(Struct, frozen=True, omit_defaults=False):
+    """Whom to evict so that a pod gets a guaranteed place."""
+
+    pod: str
+    uid: str
+    node: Annotated[str | None, Meta(description="where the pod is")]
+    takes: Annotated[str | None, Meta(description="a node that takes it as it is")] = None
+    plan: Annotated[
+        EvictionPlan | None,
+        Meta(description="null if nobody has to be evicted, and if that would not help"),
+    ] = None
+    whole: Annotated[bool, Meta(description="false if a cheaper plan may exist")] = True
+    reservation: Reservation | None = None
+    undecided: Annotated[str, Meta(description="why nothing can be said now; empty if it can")] = ""
+    text: list[str] = []
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.pod.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self.pod.partition("/")[2]
+
+
+def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice | None:
+    """The answer; None if the pod is unknown."""
+    snapshot = cluster.snapshot()
+    pod = snapshot.pod_named(namespace, name)
+    if pod is None:
+        return None
+    answer = partial(EvictionAdvice, f"{namespace}/{name}", pod.uid, pod.node)
+    if pod.node is not None:
+        return answer(text=[f"{namespace}/{name} is on {pod.node}"])
+    unscheduled = _why_not_scheduled(pod)
+    if unscheduled:
+        return answer(text=[f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"])
+    deadline = within(cluster.clock, UNBLOCK_SECONDS)
+    if isinstance(pod.request, Malformed):
+        return answer(text=Advice(reason=pod.request.reason).lines(pod))
+    afterwards = Afterwards(snapshot, Question(pod, Purpose.PREEMPT), deadline)
+    try:
+        with deadline.enforced():
+            reservation = _reservation_now(snapshot, pod, afterwards)
+    except OutOfTimeError:
+        return answer(undecided=LATE, text=[LATE])
+    if reservation is not None:
+        state = "it is of no use" if reservation.problem else "it is there"
+        text = [f"reservation on {reservation.node} until {reservation.until}; {state}"]
+        if reservation.problem:
+            text.append(reservation.problem)
+        elif reservation.left:
+            names = ", ".join(each.name for each in reservation.left)
+            text.append(f"still to be evicted for it: {names}")
+        return answer(reservation=reservation, text=text)
+    if snapshot.budgets is None:
+        return answer(undecided=NO_BUDGETS, text=[NO_BUDGETS])
+    advice = search(
+        snapshot,
+        pod,
+        deadline,
+        request=afterwards.request,
+        group=afterwards.on,
+    )
+    if advice.plan is not None:
+        info = snapshot.node_info(advice.plan.node)
+        without = after(info, (step.pod for step in advice.plan.steps), pod.uid)
+        without = without.yielding_to(pod.attributes.priority, pod.gang)
+        advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
+    plan = None if advice.plan is None else _plan(advice.plan)
+    late = "" if pod.reservation is None else pod.reservation.too_late(snapshot.today)
+    text = [*advice.lines(pod), *filter(None, [late])]
+    return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=text)
+
+
+def _plan(plan: Plan) -> EvictionPlan:
+    return EvictionPlan(
+        plan.node,
+        plan.cost,
+        [PlanStep(*_evicted(step.pod), step.relocation, step.why) for step in plan.steps],
+        [pod.full_name for pod in plan.terminating],
+        list(plan.resources_unknown),
+    )
+
+
+def _why_not_scheduled(pod: PodRecord) -> str:
+    """Why kube-scheduler does not look at a pod, so that no eviction helps it; empty if it does."""
+    if pod.ended:
+        return "it has ended"
+    if pod.terminating:
+        return "it is being deleted"
+    if pod.gated:
+        return "it has scheduling gates; until they are gone kube-scheduler does not look at it"
+    return ""
+
+
+def _reservation_now(
+    snapshot: Snapshot, pod: PodRecord, afterwards: Afterwards
+) -> Reservation | None:
+    """The place that the pod's annotation keeps, and whether it is there once its victims have let
+    go. A member of a group also needs its group to let it go there.
+
+    The caller may not have written the annotation: only those victims are left that the place
+    needs, or the home of another victim, and all of them have to be such as a plan evicts. Raises
+    :class:`.OutOfTimeError`.
+    """
+    reservation = pod.reservation
+    if (
+        reservation is None
+        or not isinstance(pod.request, GpuRequest)
+        or not reservation.lasts(snapshot.today)
+    ):
+        return None
+    info, places = snapshot.node_info(reservation.node), Places(snapshot)
+    request = afterwards.request
+
+    def without(gone: frozenset[PodUid]) -> NodeInfo:
+        return info.without(gone | info.pods.terminating | {pod.uid})
+
+    def lacks(gone: frozenset[PodUid]) -> str:
+        """Why the place is not there once these have let go; empty where it is."""
+        then = without(gone)
+        if not (may_go(snapshot, pod)(info) and places.takes(then, pod, request)):
+            return f"{reservation.node} has no guaranteed place for the pod"
+        if not places.spare_resources.takes(then, pod):
+            return f"{reservation.node} has too little CPU or memory for the pod"
+        rejection = afterwards.on(then, gone).rejection
+        return "" if rejection is None else rejection.reason
+
+    gone = reservation.victims
+    problem = f"another pod's reservation on {reservation.node} counts"
+    if reservation.node in snapshot.reserved_nodes(pod.uid):
+        problem = lacks(gone)
+    alive = [each for uid, each in info.pods.bound.alive.items() if uid in gone]
+    left = sorted((each for each in alive if not each.terminating), key=importance)
+    for victim in tuple(left):
+        others = [each for each in left if each is not victim]
+        if problem or lacks(gone - {victim.uid}):
+            continue
+        if lost(places, without(gone - {victim.uid}), pod, others) <= lost(
+            places, without(gone), pod, left
+        ):
+            gone, left = gone - {victim.uid}, others
+    return Reservation(
+        reservation.node,
+        time_text(int(reservation.until)),
+        sorted(reservation.victims),
+        [Eviction(*_evicted(each)) for each in left],
+        problem or unplanned(places, info, without(gone), pod, left),
+    )
+
+
+def _evicted(pod: PodRecord) -> tuple[str, str, str, int, str]:
+    """The fields of an :class:`Eviction`."""
+    attributes = pod.attributes
+    return pod.namespace, pod.name, pod.uid, attributes.priority, attributes.controller

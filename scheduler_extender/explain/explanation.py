@@ -1,0 +1,209 @@
+"""Why a pod waits, or what became of it: the whole answer, as data and as words.
+
+It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Annotated
+
+from msgspec import Meta
+
+from scheduler_extender.annotations import UNASKED, Malformed
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.explain import Struct
+from scheduler_extender.explain.answers import Answer, Counts, answers_to, by_kind, counts_of
+from scheduler_extender.explain.nodeanswers import NEAREST, NearMiss, NodeAnswer, nearest, rows_of
+from scheduler_extender.explain.placedpod import Placed, Written, placed_on
+from scheduler_extender.explain.remedies import Help, helps_of
+from scheduler_extender.explain.wording import asked_text, not_joined, request_text
+from scheduler_extender.groupreference import GroupReference
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.groups import by_domain
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName
+from topology.core.placement import Reason
+
+MOST_SETS = 16
+"""Sets of one node in an answer over many."""
+
+
+class GroupInBrief(Struct, frozen=True):
+    """A pod's group, and where its members live."""
+
+    name: str
+    gang: bool
+    size: Annotated[int | None, Meta(description="how many members it is to have, if that is said")]
+    domain: Annotated[str | None, Meta(description="the kind of domain that they share")]
+    come: Annotated[int, Meta(description="how many members have come")]
+    nodes: dict[NodeName, int]
+    domains: dict[str, int]
+
+
+class Unreadable(Struct, frozen=True):
+    """All that is told of a pod whose annotations cannot be read; ``reason`` says why."""
+
+    pod: str
+    node: str | None
+    headline: str
+    reason: str
+    notes: list[str]
+
+
+class Explanation(Struct, frozen=True):
+    """What every node answers to a pod, and what follows."""
+
+    pod: str
+    node: str | None
+    headline: Annotated[str, Meta(description="where it stands, in a line")]
+    asks: Annotated[str, Meta(description="the request and the group in a few words")]
+    request: Annotated[str, Meta(description="the request in a sentence")]
+    takes: Annotated[int, Meta(description="nodes that would take the pod")]
+    closed: Annotated[
+        int,
+        Meta(
+            description="those of them to which kube-scheduler will not send it: its selector or "
+            "affinity, or the node's taints or cordon"
+        ),
+    ]
+    refusals: Annotated[
+        dict[str, int], Meta(description="by kind of reason, the nodes that do not take it")
+    ]
+    doubts: Annotated[
+        dict[str, int],
+        Meta(description="by kind, those that take it and promise nothing"),
+    ]
+    nearest: list[NearMiss]
+    helps: list[Help]
+    whole: Annotated[bool, Meta(description="there was time to try all that may help")]
+    unblocks: Annotated[bool, Meta(description="evictions may help")]
+    notes: list[str]
+    placed: Placed | None
+    nodes: list[NodeAnswer]
+    group: GroupInBrief | None = None
+
+
+def explanation_of(
+    snapshot: Snapshot,
+    pod: PodRecord,
+    *,
+    written: Written | None = None,
+    deadline: Deadline = NO_DEADLINE,
+) -> Explanation | Unreadable:
+    """The whole answer about a pod at the moment of ``snapshot``.
+
+    ``written`` is its placement annotation, where the caller has it. After the ``deadline`` nothing
+    more is worked out: nodes that are left over count as undecided, and the notes say so.
+    """
+    request = pod.request
+    if isinstance(request, Malformed):
+        headline = f"no node takes it: {request.reason}"
+        return Unreadable(pod.full_name, pod.node, headline, request.reason, [])
+    answers = answers_to(snapshot, pod, deadline)
+    answered = not deadline.passed()
+    rows = rows_of(request, answers, snapshot.today, MOST_SETS)
+    both = zip(answers, rows, strict=True)
+    missing = [(answer, row.miss) for answer, row in both if not answer.passes]
+    here = None if pod.node is None else snapshot.by_name.get(pod.node)
+    placed = None if here is None else placed_on(here, pod, written)
+    counts = counts_of(answers, late=not answered)
+    helps: list[Help] = []
+    whole = answered
+    waits = placed is None and counts.takes == counts.closed
+    if waits and answered:
+        helped = helps_of(snapshot, pod, request, missing, deadline)
+        helps, whole, missing = helped.helps, helped.whole, helped.missing
+    return Explanation(
+        pod=pod.full_name,
+        node=pod.node,
+        headline=counts.headline if placed is None else placed.words[0],
+        asks=asked_text(pod),
+        request=request_text(request),
+        takes=counts.takes,
+        closed=counts.closed,
+        refusals={kind.value: nodes for kind, nodes in by_kind(counts.refused).items()},
+        doubts={kind.value: nodes for kind, nodes in by_kind(counts.doubted).items()},
+        nearest=nearest(missing) if placed is None else [],
+        helps=helps,
+        whole=whole,
+        unblocks=waits and any(answer.resolvable for answer in answers),
+        notes=[
+            *(() if answered else [NOT_ALL_ASKED]),
+            *_notes(snapshot, pod, counts, waits=waits, placed=placed is not None),
+            *(_obstacles(answers) if placed is None else ()),
+            *filter(None, [not_joined(request, pod.group_ref)]),
+        ],
+        placed=placed,
+        nodes=rows,
+    )
+
+
+NOT_ALL_ASKED = (
+    "there was no time for every node: the others count as not worked out, and their taints and "
+    "labels were not compared with the pod; ask again, for what was worked out is remembered"
+)
+
+BY_SETS = (
+    "its claims leave the choice to kube-scheduler, which takes the first free GPUs; a claim can "
+    "name the sets that will do: gpu-topology claim"
+)
+
+
+def group_of(snapshot: Snapshot, group_ref: GroupReference) -> GroupInBrief:
+    """A pod's group."""
+    attributes, kind = snapshot.group_status(group_ref), group_ref.domain
+    return GroupInBrief(
+        group_ref.group.name,
+        group_ref.gang,
+        group_ref.size,
+        group_ref.domain,
+        attributes.have_come(group_ref.size),
+        dict(attributes.living),
+        dict(by_domain(attributes, snapshot.domains(kind).of)) if kind else {},
+    )
+
+
+def _notes(
+    snapshot: Snapshot, pod: PodRecord, counts: Counts, *, waits: bool, placed: bool
+) -> Iterator[str]:
+    if pod.unasked:
+        yield UNASKED
+    if pod.reservation is not None and (said := pod.reservation.too_late(snapshot.today)):
+        yield said
+    if pod.terminating:
+        yield "the pod is being deleted"
+    if pod.ended and pod.refusal is None:
+        yield f"the pod has ended ({pod.phase})"
+    if pod.refusal is not None:
+        yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
+    if waits and pod.of_claims is not None and Reason.SCATTERED in by_kind(counts.refused):
+        yield BY_SETS
+    if pod.uid in snapshot.assumed:
+        yield "the extender is binding the pod now"
+    elif not waits and not placed and pod.unschedulable:
+        yield passed_over("it", pod.said)
+
+
+def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
+    """What has to be mended first where no node promises, each once, with its first node."""
+    if any(each.promises and not each.closed for each in answers):
+        return
+    first: dict[str, str] = {}
+    for each in answers:
+        if each.kind is Reason.DRA_ONLY:
+            first.setdefault(each.reason or each.note, each.node)
+        elif each.kind is Reason.UNUSABLE and each.info.record.problem:
+            first.setdefault(each.info.record.problem, each.node)
+    for words, node in islice(first.items(), NEAREST):
+        yield f"{node}: {words}"
+
+
+def passed_over(whom: str, said: str = "") -> str:
+    """That kube-scheduler sends ``whom`` nowhere, though nodes would take it, and what it ``said``
+    of that."""
+    if said:
+        return f"kube-scheduler has found no node for {whom}, though. It says: {said}"
+    return (
+        f"kube-scheduler has found no node for {whom}, though: CPU, memory or another of its own "
+        "rules is missing, or it has not looked again yet (kubectl describe pod)"
+    )

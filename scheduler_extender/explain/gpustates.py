@@ -1,0 +1,513 @@
+"""How every GPU of a node stands: free, on its way to a pod, held and by whom, or sick.
+
+The commands, the map, the metrics and their JSON all count GPUs by :attr:`NodeState.uses`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from scheduler_extender.explain.wording import GONE, asks_text, pod_names, withheld
+from scheduler_extender.framework.capacity import Capacities, Capacity, stranded
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
+from scheduler_extender.state.node.transitions import without_record
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import GpuUuid, NodeName, PodUid
+from topology.core.devicesets import count, gpus, total
+from topology.core.graph import NodeTopology
+from topology.core.placement import BY_CLAIMS_ALONE, Reason, Rejection, used_memory
+from topology.core.placement.constraints import satisfies
+from topology.core.report import Health
+from topology.core.requests import GpuRequest
+from topology.times import age, seconds_of
+
+
+class Use(Enum):
+    """How a GPU stands; the value is the word for it in filters, style sheets and metrics."""
+
+    FREE = "free"
+    STRANDED = "stranded"
+    ASSUMED = "assumed"
+    RESERVED = "reserved"
+    AS_ASKED = "in-use-as-asked"
+    IN_USE = "in-use"
+    MISMATCHED = "in-use-mismatched"
+    TERMINATING = "terminating"
+    SICK = "sick"
+
+    @property
+    def word(self) -> str:
+        """The word for people."""
+        return use_text(self.value)
+
+
+def use_text(value: str) -> str:
+    """The word for people of a state's value.
+
+    >>> use_text("free"), use_text("in-use"), use_text("in-use-as-asked")
+    ('free', 'in use', 'in use (as asked)')
+    """
+    kind = value.removeprefix("in-use-")
+    words = kind.replace("-", " ")
+    return words if kind == value else f"in use ({words})"
+
+
+MEANINGS = {
+    Use.FREE: "no pod has it",
+    Use.STRANDED: "free, but no other free GPU has an NVLink to it",
+    Use.ASSUMED: "looks free, but a pod that is on its way will have it",
+    Use.RESERVED: "looks free, but it is reserved for a waiting pod",
+    Use.AS_ASKED: "its pod has the GPUs that it asks for",
+    Use.IN_USE: "its pod accepts any GPU",
+    Use.MISMATCHED: "its pod requires other GPUs",
+    Use.TERMINATING: "its pod is terminating",
+    Use.SICK: "unhealthy, or it does not answer; in use or not",
+}
+USED = (Use.MISMATCHED, Use.AS_ASKED, Use.IN_USE, Use.TERMINATING)
+"""In use by pods. Of several pods on a GPU the first of these says how the GPU stands."""
+
+
+class Flag(Enum):
+    """What is particular about a node; the value is the word for it in pages and filters."""
+
+    UNUSABLE = "no usable record"
+    MAINTENANCE = "under maintenance"
+    STALE = "stale"
+    NOT_READY = "not ready"
+    CORDONED = "cordoned"
+    PAUSED = "paused after refusals"
+    SICK = "sick GPU"
+    FABRIC = "fabric not ready"
+    RESERVED = "reserved"
+    COMING = "pods not shown yet"
+    SHARED = "shared or split GPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolder:
+    """A pod on a GPU."""
+
+    uid: PodUid
+    name: str
+    use: Use
+    devices: int  # of the GPU, that it holds
+    asks: str = ""
+    since: float | None = None  # when its kubelet took it, in seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One GPU: how it stands."""
+
+    use: Use
+    in_use: int  # of its devices
+    devices: int  # 1 for a whole GPU
+    holders: tuple[GpuHolder, ...] = ()
+    trouble: str = ""  # what its agent says of its health
+    since: str = ""  # when it said so first (RFC 3339)
+    memory_used: int | None = None  # bytes, by its pods; None of a GPU that is not shared
+
+    @property
+    def partly(self) -> bool:
+        """Whether some of its devices are in use, and some are not."""
+        return 0 < self.in_use < self.devices
+
+    @property
+    def key(self) -> tuple[Use, int, int]:
+        """All of it that a drawing shows."""
+        return self.use, self.in_use, self.devices
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node: its GPUs by position, and what else is to be said."""
+
+    info: NodeInfo
+    kind: str  # the machine in one line
+    gpus: tuple[GpuState, ...] = ()
+    flags: frozenset[Flag] = frozenset()
+    coming: int = 0  # devices of pods that no report shows yet: which ones, the kubelet decides
+    reserved_for: str = ""  # the waiting pod for which a place is reserved
+    trouble: tuple[str, ...] = ()  # what is wrong, in words
+    uses: Counter[Use] = field(default_factory=Counter)  # GPUs by how they stand
+    # For each pod that has several GPUs for itself, their positions.
+    together: tuple[tuple[int, ...], ...] = ()
+    capacity: Capacity = field(default_factory=Capacity)  # what it can still promise
+
+    @property
+    def name(self) -> NodeName:
+        """The node's name."""
+        return self.info.name
+
+    @property
+    def topology(self) -> NodeTopology | None:
+        """The node's hardware, if its record can be used."""
+        return self.info.topology
+
+    @property
+    def observed_at(self) -> str:
+        """When the agent looked, by its own clock (RFC 3339); empty if it does not say."""
+        return self.info.report.observed_at if self.info.report is not None else ""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The :func:`tally` of its GPUs as data."""
+        return {_camel(word): n for word, n in tally(self.uses).items()}
+
+    def reported(self, today: float) -> float | None:
+        """Seconds since the agent looked; None if it does not say when."""
+        return age(seconds_of(self.observed_at), today)
+
+    def as_json(self, *, devices: bool) -> dict[str, Any]:
+        """The node as data; with ``devices`` each of its GPUs."""
+        data: dict[str, Any] = {
+            "node": self.name,
+            "machine": self.kind,
+            "gpus": {"total": len(self.gpus), **self.counts},
+            "canPromise": {
+                "pairs": self.capacity.pairs,
+                "quads": self.capacity.quads,
+                "wholeNodes": self.capacity.nodes,
+            },
+            "flags": sorted(flag.value for flag in self.flags),
+            "trouble": list(self.trouble),
+            "onTheirWay": self.coming,
+            "reservedFor": self.reserved_for or None,
+            "observedAt": self.observed_at or None,
+        }
+        if devices and self.topology is not None:
+            data["devices"] = [
+                {
+                    "gpu": gpu.index,
+                    "uuid": gpu.uuid,
+                    "product": gpu.product,
+                    "numaNode": gpu.numa_node,
+                    "state": state.use.value,
+                    "inUse": state.in_use,
+                    "of": state.devices,
+                    "memoryUsed": state.memory_used,
+                    "pods": [holder.name for holder in state.holders],
+                    "trouble": state.trouble or None,
+                }
+                for gpu, state in zip(self.topology.gpus, self.gpus, strict=True)
+            ]
+        return data
+
+
+def links_of(topology: NodeTopology) -> list[tuple[int, list[str]]]:
+    """Each GPU's index, and what joins it to every GPU and NIC, as ``nvidia-smi topo -m`` has it:
+    NV and the number of NVLinks, or the PCIe class."""
+    words = {}
+    for link in topology.links:
+        word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
+        words[link.a, link.b] = words[link.b, link.a] = word
+    near = [dict(nic.distances) for nic in topology.nics]
+    indices = [gpu.index for gpu in topology.gpus]
+    return [
+        (
+            a,
+            [
+                *("–" if a == b else words.get((a, b), "?") for b in indices),
+                *(kinds[a].label if a in kinds else "?" for kinds in near),
+            ],
+        )
+        for a in indices
+    ]
+
+
+def tally(uses: Counter[Use]) -> dict[str, int]:
+    """GPUs by how they stand, those in use as one number."""
+    apart = {use.word: uses[use] for use in Use if use not in USED and use is not Use.SICK}
+    return {**apart, "in use": sum(uses[use] for use in USED), "sick": uses[Use.SICK]}
+
+
+def _camel(word: str) -> str:
+    first, *rest = word.split()
+    return first + "".join(map(str.title, rest))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Several nodes together."""
+
+    nodes: int
+    uses: Counter[Use]
+    coming: int
+    capacity: Capacity
+    memory: int = 0  # bytes of the GPUs that pods share
+    memory_used: int = 0  # by the pods on them
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs they have."""
+        return self.uses.total()
+
+
+def totals(nodes: Iterable[NodeState]) -> Totals:
+    """The sums over these nodes."""
+    nodes = list(nodes)
+    uses: Counter[Use] = Counter()
+    for node in nodes:
+        uses.update(node.uses)
+    capacity = sum((node.capacity for node in nodes), Capacity())
+    memory, memory_used = 0, 0
+    for node in nodes:
+        if Flag.SHARED in node.flags and node.topology is not None:
+            for gpu, state in zip(node.topology.gpus, node.gpus, strict=True):
+                if state.memory_used is not None:
+                    memory, memory_used = memory + gpu.memory, memory_used + state.memory_used
+    coming = sum(node.coming for node in nodes)
+    return Totals(len(nodes), uses, coming, capacity, memory, memory_used)
+
+
+NO_RECORD = "no usable record"
+"""In place of a machine's kind, if nothing is known of the machine."""
+
+
+class Nodes:
+    """How the nodes of a cluster stand; of those that have not changed it is remembered. Any
+    thread."""
+
+    def __init__(self, cluster: Cache) -> None:
+        self._cluster = cluster
+        self._capacities = Capacities(cluster.settings)
+        self._known: dict[NodeName, NodeState] = {}
+
+    def all(self) -> list[NodeState]:
+        """Every node, by name."""
+        return self.of_all(self._cluster.snapshot())
+
+    def of_all(self, snapshot: Snapshot) -> list[NodeState]:
+        """Every node at the moment of ``snapshot``, in its order."""
+        states = [self.of(info) for info in snapshot.nodes]
+        self._known = {state.name: state for state in states}
+        return states
+
+    def of(self, info: NodeInfo) -> NodeState:
+        """One node. A fault of ours costs the node, not the answer: it is noted, and told as a
+        trouble."""
+        known = self._known.get(info.name)
+        if known is not None and known.info is info:
+            return known
+        try:
+            state = node_state(info)
+            return replace(state, capacity=self._capacities.of(info)) if state.gpus else state
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._cluster.faults.note(info.name, error)
+            trouble = (f"internal error: {type(error).__name__}",)
+            bare = without_record(info)
+            return NodeState(bare, NO_RECORD, flags=frozenset({Flag.UNUSABLE}), trouble=trouble)
+
+
+def has_gpus(info: NodeInfo) -> bool:
+    """Whether there is anything to tell of a node."""
+    if info.topology is not None or info.record.problem is not None:
+        return True
+    return info.node_object.exists and not info.serves_nothing
+
+
+def node_state(info: NodeInfo) -> NodeState:
+    """How a node stands, but for its capacity. Raises whatever a fault of ours raises."""
+    flags, trouble = set(_flags(info)), []
+    topology, report = info.topology, info.report
+    if topology is None:
+        flags.add(Flag.UNUSABLE)
+        trouble.append(info.record.problem or "its agent has written no record yet")
+        return NodeState(info, NO_RECORD, flags=frozenset(flags), trouble=tuple(trouble))
+    if report is not None and report.not_ready:
+        trouble.append(report.not_ready)
+    wrong = [info.record.contradiction(served.name) for served in topology.resources]
+    if report is None:
+        wrong.append("its agent has written no report yet")
+    trouble += filter(None, wrong)
+    offer = info.offer("")
+    if isinstance(offer, Rejection) and offer.kind is Reason.DRA_ONLY:
+        trouble.append(offer.reason)
+    if not topology.allocator.by_number:
+        trouble.append(BY_CLAIMS_ALONE.reason)
+    trouble += filter(None, [info.fabric_fault])
+    trouble += [f"{gone.name} does not answer its driver" for gone in info.record.missing]
+    offers = [info.last_offer(served.name) for served in topology.resources]
+    usable = [offer for offer in offers if not isinstance(offer, Rejection)]
+    coming = sum(map(_coming, usable))
+    place = info.reserved_for if info.for_reservation is not None else None
+    states = _gpu_states(info, topology, usable)
+    shares = max((state.devices for state in states), default=1)
+    kept = place.request.count if place and isinstance(place.request, GpuRequest) else 0
+    states, uses = _with_takers(states, -(-coming // shares), -(-(coming + kept) // shares))
+    more = {
+        Flag.UNUSABLE: any(wrong),
+        Flag.SICK: bool(uses[Use.SICK] or info.record.missing),
+        Flag.FABRIC: bool(info.fabric_fault),
+        Flag.COMING: coming > 0,
+        Flag.SHARED: any(state.devices != 1 for state in states),
+        Flag.RESERVED: place is not None,
+    }
+    return NodeState(
+        info,
+        _kind(topology),
+        states,
+        frozenset({*flags, *(flag for flag, there in more.items() if there)}),
+        coming,
+        place.full_name if place is not None else "",
+        tuple(trouble),
+        uses,
+        _together(states),
+    )
+
+
+def _together(states: tuple[GpuState, ...]) -> tuple[tuple[int, ...], ...]:
+    """For each pod that has several GPUs for itself, their positions."""
+    found: dict[PodUid, list[int]] = {}
+    for p, state in enumerate(states):
+        if len(state.holders) == 1 and not state.partly:
+            found.setdefault(state.holders[0].uid, []).append(p)
+    return tuple(sorted(tuple(at) for at in found.values() if len(at) > 1))
+
+
+def _flags(info: NodeInfo) -> Iterator[Flag]:
+    if info.node_object.maintained:
+        yield Flag.MAINTENANCE
+    elif info.record.stale:
+        yield Flag.STALE
+    elif info.report is not None and info.report.not_ready:
+        yield Flag.NOT_READY
+    if info.node_object.cordoned:
+        yield Flag.CORDONED
+    if any(backoffs.pauses for backoffs in info.history.backoffs.values()):
+        yield Flag.PAUSED
+
+
+def _kind(topology: NodeTopology) -> str:
+    """The machine in one line, and how its GPUs are shared."""
+    replicas = max((served.replicas for served in topology.resources), default=1)
+    summary = topology.summary() or "no GPU"
+    return f"{summary}, {replicas} shares of each" if replicas > 1 else summary
+
+
+def _coming(offer: Offer) -> int:
+    """Devices that pods have or will get, and that no report shows yet."""
+    now = offer.availability
+    return now.hidden + sum(pod.held for pod in now.unacknowledged if not pod.terminated)
+
+
+def _with_takers(
+    states: tuple[GpuState, ...], assumed: int, taken: int
+) -> tuple[tuple[GpuState, ...], Counter[Use]]:
+    """The GPUs, and how many stand how, if pods on their way take ``assumed`` of the free ones
+    at least, and these and a reservation ``taken``.
+
+    Which of the free ones they take nobody knows, so a GPU says it only if all of them are taken.
+    Stranded ones are counted as taken last.
+    """
+    uses = Counter(state.use for state in states)
+    free = uses[Use.FREE] + uses[Use.STRANDED]
+    taken = min(free, taken)
+    uses[Use.ASSUMED] = min(assumed, taken)
+    uses[Use.RESERVED] = taken - uses[Use.ASSUMED]
+    uses[Use.STRANDED] = min(uses[Use.STRANDED], free - taken)
+    uses[Use.FREE] = free - taken - uses[Use.STRANDED]
+    if not 0 < taken == free:
+        return states, uses
+    takers = Counter({use: uses[use] for use in (Use.ASSUMED, Use.RESERVED)}).elements()
+    looks_free = (Use.FREE, Use.STRANDED)
+    return tuple(
+        replace(state, use=next(takers)) if state.use in looks_free else state for state in states
+    ), uses
+
+
+def _gpu_states(
+    info: NodeInfo, topology: NodeTopology, offers: list[Offer]
+) -> tuple[GpuState, ...]:
+    n = len(topology.gpus)
+    devices, free, holders = [0] * n, [0] * n, [list[GpuHolder]() for _ in range(n)]
+    memory: dict[int, int] = {}
+    for offer in offers:
+        now = offer.availability
+        for p, gpu in enumerate(offer.devices.gpu_of):
+            devices[gpu] += offer.devices.counts[p]
+            free[gpu] += count(now.free, p, now.width)
+        for gpu, holder in _holders(info, offer):
+            holders[gpu].append(holder)
+        if offer.resource.replicas > 1:
+            used = used_memory(offer.kubelet, now)
+            for gpu, of_device in zip(offer.devices.gpu_of, used, strict=True):
+                memory[gpu] = memory.get(gpu, 0) + of_device.used
+    told = {health.uuid: health for health in (info.report.health if info.report else ())}
+    health = [
+        Health(GpuUuid(""), False, withheld(info))
+        if devices[p] and not free[p] and not holders[p] and told.get(gpu.uuid, WELL).healthy
+        else told.get(gpu.uuid, WELL)
+        for p, gpu in enumerate(topology.gpus)
+    ]
+    whole = sum(1 << p for p in range(n) if not holders[p] and health[p].healthy)
+    lonely = stranded(topology.shape, whole)
+    return tuple(
+        GpuState(
+            _use_of(holders[p], health[p], lonely=bool(lonely >> p & 1)),
+            held := sum(holder.devices for holder in holders[p]),
+            max(devices[p], held, 1),
+            tuple(holders[p]),
+            health[p].reason,
+            health[p].since,
+            memory.get(p),
+        )
+        for p in range(n)
+    )
+
+
+WELL = Health(GpuUuid(""), True)
+
+
+def _holders(info: NodeInfo, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
+    """By the position of a GPU: who holds how many of its devices."""
+    pods, width = {pod.uid: pod for pod in info.pods.every}, offer.availability.width
+    names = pod_names(info)
+    for uid, pool in offer.ledger.shown.items():
+        pod, on = pods.get(uid), Counter[int]()
+        for p, gpu in enumerate(offer.devices.gpu_of):
+            on[gpu] += count(pool, p, width)
+        name = names.get(uid, GONE)
+        use = _use(info, offer, uid, pod, pool)
+        asks, since = (asks_text(pod.request), pod.started) if pod is not None else ("", None)
+        if pod is None and uid in names and _would_know(info):
+            name += " (gone)"
+        for gpu, devices in on.items():
+            if devices:
+                yield gpu, GpuHolder(uid, name, use, devices, asks, since)
+
+
+def _would_know(info: NodeInfo) -> bool:
+    """Whether a holder is known as long as it is there. A claim lasts, whoever has it."""
+    return info.pods.complete and not info.serves_claims
+
+
+def _use(info: NodeInfo, offer: Offer, uid: PodUid, pod: PodRecord | None, pool: int) -> Use:
+    """How a pod stands that holds these devices."""
+    if uid in info.pods.terminating or (pod is None and _would_know(info)):
+        return Use.TERMINATING
+    request = pod.request if pod is not None else None
+    if not isinstance(request, GpuRequest) or request.plain:
+        return Use.IN_USE
+    width, replicas = offer.availability.width, offer.resource.replicas
+    held = total(pool, width)
+    if held < request.count:  # the rest is not shown yet: nobody can judge
+        return Use.AS_ASKED
+    shape, mask = offer.devices.shape, gpus(pool, width)
+    if satisfies(shape, request.constraints, mask, count=held, replicas=replicas):
+        return Use.AS_ASKED
+    return Use.MISMATCHED if request.required else Use.IN_USE
+
+
+def _use_of(holders: Sequence[GpuHolder], health: Health, *, lonely: bool) -> Use:
+    """How a GPU stands that these pods hold; ``lonely`` if no free one has an NVLink to it."""
+    if not health.healthy:
+        return Use.SICK
+    if not holders:
+        return Use.STRANDED if lonely else Use.FREE
+    uses = {holder.use for holder in holders}
+    return next(use for use in USED if use in uses)

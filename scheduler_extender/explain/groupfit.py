@@ -1,0 +1,294 @@
+"""Pods that do not exist yet, judged beside one another: each member of a group, and the group.
+
+A node answers each pod by itself, so all members of a group may pass while there is no room for all
+of them at once. The group is *whole* where there is: its members are put on the nodes one after the
+other, each decided about with those before it bound and not reported. What is counted so surely
+fits, whichever GPUs each of them gets.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from msgspec import Meta
+
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.explain import Struct
+from scheduler_extender.explain.answers import Answer, answers_to
+from scheduler_extender.explain.wording import asked_text
+from scheduler_extender.framework.packing import packed
+from scheduler_extender.groupreference import NODE, Group, GroupReference
+from scheduler_extender.state.answers.decision import Decision
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.domains import domain_of
+from scheduler_extender.state.groups.groups import lives
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.attributes import BARE, SchedulingAttributes
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Reason, Rejection, Verdict
+from topology.core.requests import GpuRequest, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A pod that does not exist yet, as a file describes it."""
+
+    name: str
+    request: GpuRequest
+    notes: tuple[str, ...] = ()  # what was written that does not count
+    group_ref: GroupReference | None = None
+    attributes: SchedulingAttributes = BARE
+    copies: int = 1  # that its object makes of it at one time
+    file: str = ""  # that has it
+    maker: str = ""  # the object, if it makes pods that ask for other things, too
+
+    @property
+    def text(self) -> str:
+        """The request and the group in a few words."""
+        return asked_text(self.record(PodUid("")))
+
+    @property
+    def alike(self) -> Hashable:
+        """Equal for pods to which all nodes answer alike."""
+        return self.request, self.group_ref, self.attributes
+
+    def on(self, info: NodeInfo) -> NodeInfo:
+        """A node as it is for the pod: without a place that yields to it."""
+        gang = None if self.group_ref is None else self.group_ref.as_gang
+        return info.yielding_to(self.attributes.priority, gang)
+
+    def record(self, uid: PodUid) -> PodRecord:
+        """The pod as one that waits."""
+        namespace = self.group_ref.group.namespace if self.group_ref is not None else ""
+        return PodRecord(
+            uid=uid,
+            namespace=namespace,
+            name=self.name,
+            node=None,
+            request=self.request,
+            group_ref=self.group_ref,
+            attributes=self.attributes,
+        )
+
+    def and_as_many_as(self, other: "Wanted") -> "Wanted":
+        """The same pod, as often again as another one of its object that asks for the same."""
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return replace(self, copies=self.copies + other.copies, notes=notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Pods to which all nodes answer alike, and the answers.
+
+    ``room`` is for how many pods without a group, up to the most copies of one, there surely is
+    room at once.
+    """
+
+    pods: tuple[Wanted, ...]
+    answers: Sequence[Answer]
+    room: int = 1
+
+    def fit(self, pod: Wanted) -> int | None:
+        """How many of a pod's copies fit at once; None where it has none, or a group."""
+        return None if pod.copies == 1 or pod.group_ref else min(self.room, pod.copies)
+
+
+class GroupFit(Struct, frozen=True):
+    """A group: of its members that have no place yet, how many fit at once."""
+
+    group: str
+    namespace: str
+    pods: list[str]
+    members: Annotated[int, Meta(description="those that have no place yet")]
+    fit: Annotated[int, Meta(description="how many of them fit at once")]
+
+    @property
+    def refused(self) -> bool:
+        """Whether not all of them fit."""
+        return self.fit < self.members
+
+    @property
+    def text(self) -> str:
+        """The same in words.
+
+        >>> GroupFit("podgroup/gang", "team", ["a", "b"], 4, 3).text
+        'group podgroup/gang: there is room for 3 of its 4 members at once, so it is refused'
+        >>> GroupFit("train", "team", ["a"], 4, 4).text
+        'group train: there is room for all of its 4 members at once'
+        """
+        room = f"group {self.group}: there is room for"
+        if self.refused:
+            return f"{room} {self.fit:,} of its {self.members:,} members at once, so it is refused"
+        return f"{room} all of its {self.members:,} members at once"
+
+
+class ObjectFit(Struct, frozen=True):
+    """An object that makes several kinds of pods, without a group: how many of all fit at once."""
+
+    object: str
+    file: str
+    copies: Annotated[int, Meta(description="pods that it makes at one time")]
+    fit: Annotated[int, Meta(description="how many of them surely fit at once")]
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        return f"{self.object}: there is room for {self.fit:,} of its {self.copies:,} pods at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The answers about several pods, about the groups among them, and about the objects that make
+    several kinds of them."""
+
+    judged: list[Judged]
+    groups: list[GroupFit]
+    objects: list[ObjectFit]
+
+    @property
+    def all_may_come(self) -> bool:
+        """Whether some node takes each pod, and there is room for each group."""
+        return all(any(answer.may_come for answer in each.answers) for each in self.judged)
+
+    @property
+    def all_fit(self) -> bool:
+        """Whether there is room at once for all pods without a group of each object."""
+        return all(each.fit == each.copies for each in self.objects) and all(
+            fit is None or fit == pod.copies
+            for each in self.judged
+            for pod in each.pods
+            for fit in [each.fit(pod)]
+        )
+
+
+def judge(cluster: Cache, wanted: Sequence[Wanted]) -> Together:
+    """What every node would answer to each of these pods.
+
+    Members of a group are judged as siblings that wait together. Pods without a group are judged
+    each by itself, as if the others were not there. ``cluster`` is told of the members.
+    """
+    uids: dict[int, PodUid] = {}
+    members: dict[Group, list[Wanted]] = {}
+    there, come = {(pod.namespace, pod.name): pod for pod in cluster.snapshot().pods}, set[int]()
+    for number, pod in enumerate(wanted):
+        uids[id(pod)] = PodUid(f"wanted {number}")
+        if pod.group_ref is None:
+            continue
+        members.setdefault(pod.group_ref.group, []).append(pod)
+        # It is one of the file's; others of this name are further pods of the same template.
+        known = there.pop((pod.group_ref.group.namespace, pod.name), None)
+        if known is None:
+            cluster.put_pod(pod.record(uids[id(pod)]))
+        else:  # the file tells of a pod that is there already
+            uids[id(pod)] = known.uid
+            if lives(known):
+                come.add(id(pod))
+    snapshot = cluster.snapshot()
+    alike: dict[Hashable, list[Wanted]] = {}
+    for pod in wanted:
+        alike.setdefault(pod.alike, []).append(pod)
+    judged: list[Judged] = []
+    of_group: dict[Group, list[Judged]] = {}
+    for pods in alike.values():
+        first = pods[0]
+        told = answers_to(snapshot, first.record(uids[id(first)]))
+        most = 1 if first.group_ref else max(pod.copies for pod in pods)
+        room = room_for(snapshot, first, told, most, NO_DEADLINE) if most > 1 else 1
+        each = Judged(tuple(pods), told, room)
+        judged.append(each)
+        if first.group_ref is not None:
+            of_group.setdefault(first.group_ref.group, []).append(each)
+    fits = {
+        group: _fit(snapshot, group, pods, of_group[group], come) for group, pods in members.items()
+    }
+    objects = list(_objects(snapshot, judged))
+    return Together([_refused(each, fits) for each in judged], list(fits.values()), objects)
+
+
+def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit]:
+    """Whether each object that makes several kinds of pods has room for all of them at once."""
+    made: dict[tuple[str, str], dict[Wanted, set[NodeName]]] = {}
+    for each in judged:
+        names = {answer.node for answer in each.answers if answer.may_come}
+        for pod in each.pods:
+            if pod.maker and pod.group_ref is None:
+                made.setdefault((pod.file, pod.maker), {})[pod] = names
+    for (file, maker), open_to in made.items():
+        wants = {pod: pod.copies for pod in open_to}
+        if len(wants) > 1:
+            fit = packed(snapshot.settings, snapshot.nodes, wants, open_to)
+            yield ObjectFit(maker, file, sum(wants.values()), fit)
+
+
+def _refused(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:
+    """The same, but no node takes the pods if their group is refused."""
+    group_ref = judged.pods[0].group_ref
+    fit = fits[group_ref.group] if group_ref is not None else None
+    if fit is None or not fit.refused:
+        return judged
+    why = Rejection(
+        f"there is room for {fit.fit:,} of the group's {fit.members:,} members at once",
+        True,
+        Reason.GROUP,
+    )
+    answers = []
+    for answer in judged.answers:
+        if answer.passes:
+            assessed = answer.decision.assessment
+            if assessed is not None:
+                assessed = replace(assessed, verdict=Verdict.NOT_NOW)
+            no = Decision(why, assessed)
+            answer = replace(answer, decision=no, score=None, doubt=None, outcomes=None)
+        answers.append(answer)
+    return replace(judged, answers=answers)
+
+
+def _fit(
+    snapshot: Snapshot,
+    group: Group,
+    pods: Sequence[Wanted],
+    judged: Sequence[Judged],
+    come: Collection[int],
+) -> GroupFit:
+    """How many members fit at once: those of the file, and those that its size says are missing,
+    which count as if they asked what the first one asks. ``come`` are the ids of those that have
+    their place."""
+    first = pods[0]
+    assert first.group_ref is not None  # noqa: S101 (the caller looked)
+    status = snapshot.group_status(first.group_ref)
+    wants = Counter[Wanted]()
+    size = first.group_ref.size
+    left = max(size or 0, sum(pod.copies for pod in pods)) - status.have_come(size)
+    for each in judged:
+        waiting = [pod.copies for pod in each.pods if id(pod) not in come]
+        wants[each.pods[0]] = max(len(waiting), min(sum(waiting), left))
+        left -= wants[each.pods[0]]
+    wants[first] += max(0, left)
+    open_to = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}
+    somewhere = set().union(*open_to.values())
+    nodes = [info for info in snapshot.nodes if info.name in somewhere]
+    bound = first.group_ref.domain is not None and first.request.policy is Policy.REQUIRED
+    domains: dict[str | None, list[NodeInfo]] = {}
+    for info in nodes:
+        domain = domain_of(info, first.group_ref.domain or NODE) if bound else None
+        domains.setdefault(domain, []).append(info)
+    fits = max(
+        (packed(snapshot.settings, at, wants, open_to) for at in domains.values()), default=0
+    )
+    names = [pod.name for pod in pods]
+    members = wants.total()
+    return GroupFit(group.name, group.namespace, names, members, min(fits, members))
+
+
+def room_for(
+    snapshot: Snapshot, pod: Wanted, told: Sequence[Answer], copies: int, deadline: Deadline
+) -> int:
+    """How many of so many copies of a pod fit at once on the nodes that it may come to, whatever
+    GPUs each of them gets. ``explain`` are the nodes' answers to the pod. Raises
+    :class:`.OutOfTimeError`."""
+    names = {answer.node for answer in told if answer.may_come}
+    with deadline.enforced():
+        return packed(snapshot.settings, snapshot.nodes, {pod: copies}, {pod: names})

@@ -1,0 +1,189 @@
+"""Who holds GPUs without using them, for how long, and which waiting pods the end would help.
+
+That GPUs are unused the agents say (``idleSince`` in the records). What their release would do is
+tried out: the node is asked about each waiting request as if the pod had ended.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from scheduler_extender.deadline import Deadline, OutOfTimeError
+from scheduler_extender.explain.remedies import Ends
+from scheduler_extender.explain.waitingreasons import queues, waiting_pods
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.trials import Trials
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
+from topology.core.report import Allocation, IdleAllocation
+from topology.core.requests import GpuRequest
+from topology.times import seconds_of
+
+MOST_REQUESTS = 32
+"""Different requests of waiting pods that are tried, those of most pods first."""
+MOST_TOGETHER = 64
+"""Idle pods of one node whose ends are tried together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completes:
+    """Waiting pods that ask the same, of which the node would take one then."""
+
+    pods: Sequence[PodRecord]
+    together: tuple[PodUid, ...] = ()  # idle pods of the node that would have to end, too
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePod:
+    """A pod, and those of its devices of one resource that it does not use."""
+
+    node: NodeName
+    uid: PodUid
+    namespace: str
+    pod: str
+    containers: tuple[str, ...]
+    resource: str
+    gpus: tuple[int, ...]  # driver indices; of MIG instances those of their GPUs
+    devices: tuple[DeviceId, ...]
+    since: str  # RFC 3339, rounded down by the agent
+    seconds: float  # between this and the agent's last look, both by the node's clock
+    looked: str  # when that was (RFC 3339)
+    partly: bool  # another container of the pod uses what it holds
+
+    @property
+    def full_name(self) -> str:
+        """The pod's namespace and its name."""
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(slots=True)
+class Tried:
+    """What came of trying: by idle pod, whom its end would help."""
+
+    completes: dict[PodUid, list[Completes]] = field(default_factory=dict)
+    whole: bool = True  # there was time to try everything
+
+
+def idle_pods(snapshot: Snapshot, today: float) -> list[IdlePod]:
+    """The pods that do not use what they hold, the longest idle first.
+
+    ``today`` is the time in seconds since 1970, for agents that do not say when they looked.
+    """
+    found = [pod for info in snapshot.nodes for pod in _on(info, today)]
+    return sorted(found, key=lambda pod: (-pod.seconds, pod.node, pod.namespace, pod.pod))
+
+
+def what_ends_would_do(
+    snapshot: Snapshot,
+    idle: Sequence[IdlePod],
+    deadline: Deadline,
+) -> Tried:
+    """Whom the end of each idle pod would help, of the waiting pods that no node takes now."""
+    found = Tried()
+    terminating = [pod for pod in idle if not pod.partly]
+    by_node: dict[NodeName, list[PodUid]] = {}
+    for pod in terminating:
+        uids = by_node.setdefault(pod.node, [])
+        if pod.uid not in uids:
+            uids.append(pod.uid)
+    trials = Trials(snapshot)
+    try:
+        with deadline.enforced():
+            for pods in _waiting(snapshot, deadline) if by_node else ():
+                ends = Ends(snapshot, trials, pods[0], deadline)
+                for name, uids in by_node.items():
+                    if not ends.goes(snapshot.node_info(name)):
+                        continue
+                    info = Question(pods[0], Purpose.EXPLAIN).on(snapshot.node_info(name))
+                    _try(ends, info, uids, pods, found)
+    except OutOfTimeError:
+        found.whole = False
+    return found
+
+
+def _try(
+    ends: Ends,
+    info: NodeInfo,
+    uids: Sequence[PodUid],
+    pods: Sequence[PodRecord],
+    found: Tried,
+) -> None:
+    """Try the end of each idle pod of a node; if none would do alone, of several together."""
+    request = pods[0].request
+    if not isinstance(request, GpuRequest):
+        return
+    helped = False
+    for uid in uids:
+        if ends.lets_in(info, request, frozenset({uid})):
+            helped = True
+            found.completes.setdefault(uid, []).append(Completes(pods))
+    if helped or not 2 <= len(uids) <= MOST_TOGETHER:
+        return
+    together = ends.fewest(info, request, uids) or frozenset()
+    for uid in together:
+        others = tuple(other for other in uids if other in together and other != uid)
+        found.completes.setdefault(uid, []).append(Completes(pods, others))
+
+
+def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRecord]]:
+    """The waiting pods that no node takes now, those that ask the same together.
+
+    A member of a group waits for its group, too: nothing is said of it, nor of a pod with claims of
+    its own.
+    """
+    readable = (
+        pod
+        for pod in waiting_pods(snapshot)
+        if isinstance(pod.request, GpuRequest)
+        and pod.of_claims is None
+        and not (pod.group_ref is not None and (pod.group_ref.gang or pod.group_ref.domain))
+    )
+    for pods in islice(queues(readable).values(), MOST_REQUESTS):
+        deadline.check()
+        if not evaluate(snapshot, Question(pods[0], Purpose.EXPLAIN)).passed:
+            yield pods
+
+
+def _on(info: NodeInfo, today: float) -> Iterator[IdlePod]:
+    """The idle pods of one node."""
+    report = info.report
+    if report is None or not report.idle:
+        return
+    looked = seconds_of(report.observed_at)
+    grouped: dict[tuple[PodUid, str], list[tuple[Allocation, IdleAllocation]]] = {}
+    held = {(a.pod_uid, a.container, a.resource): a for a in report.allocations}
+    for idle in report.idle:
+        allocation = held.get((idle.pod_uid, idle.container, idle.resource))
+        if allocation is not None:
+            grouped.setdefault((idle.pod_uid, idle.resource), []).append((allocation, idle))
+    rest = {(i.pod_uid, i.container, i.resource) for i in report.idle}
+    used = {key[0] for key in held if key not in rest}
+    # The driver's index of each GPU, and of the GPU of each MIG instance.
+    gpus_here = info.topology.gpus if info.topology is not None else ()
+    indices: dict[str, int] = {gpu.uuid: gpu.index for gpu in gpus_here}
+    indices |= {part.uuid: gpu.index for gpu in gpus_here for part in gpu.mig_instances}
+    for (uid, resource), parts in grouped.items():
+        since = max(idle.since for _, idle in parts)
+        began = seconds_of(since)
+        if began is None:
+            continue
+        devices = tuple(device for allocation, _ in parts for device in allocation.device_ids)
+        gpus = {indices[base] for base in map(base_uuid, devices) if base in indices}
+        first = parts[0][0]
+        yield IdlePod(
+            info.name,
+            uid,
+            first.namespace,
+            first.pod,
+            tuple(allocation.container for allocation, _ in parts),
+            resource,
+            tuple(sorted(gpus)),
+            devices,
+            since,
+            max(0.0, (looked if looked is not None else today) - began),
+            report.observed_at,
+            partly=uid in used,
+        )

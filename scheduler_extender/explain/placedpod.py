@@ -1,0 +1,145 @@
+"""A pod that is on a node: its promise, the GPUs that it got, and whether they keep the promise."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from scheduler_extender.annotations import PLACEMENT
+from scheduler_extender.explain import Struct
+from scheduler_extender.explain.wording import gpus_text, sets_text
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.wire import Pod
+from topology.core.devices import GpuUuid
+from topology.core.devicesets import gpus
+from topology.core.placement import Rejection, satisfies
+from topology.core.requests import GpuRequest
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The placement annotation, as bind has written it. ``sets`` are driver indices."""
+
+    verdict: str
+    node: str = ""
+    uid: str = ""
+    sets: list[list[int]] = []
+    time: str = ""
+    sets_omitted: int = msgspec.field(name="setsOmitted", default=0)
+
+
+def bound_text(placement: str, request: GpuRequest | None) -> str:
+    """What a placement annotation tells, for an Event: node, promise, possible GPUs.
+
+    >>> from topology.core.requests import gpu_request
+    >>> bound_text('{"verdict":"guaranteed","node":"n","sets":[[0,1]]}', gpu_request(2))
+    'on n; possible GPUs: 0,1'
+    """
+    found = _written(placement)
+    if found is None:
+        return "bound"
+    promise = ""
+    if request is not None and not request.plain:
+        sure = request.required and found.verdict in ("guaranteed", "expected")
+        promise = f"; {found.verdict if sure else 'not promised'}: {request.text}"
+    sets = f"; possible GPUs: {sets_text(found.sets)}" if found.sets else ""
+    more = f" and {found.sets_omitted} more sets" if found.sets_omitted else ""
+    return f"on {found.node}{promise}{sets}{more}"
+
+
+def _written(text: str) -> Written | None:
+    try:
+        return msgspec.json.decode(text, type=Written)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def written_on(pod: Pod) -> Written | None:
+    """The pod's placement annotation; None without one, or if it is another pod's."""
+    found = _written((pod.metadata.annotations or {}).get(PLACEMENT, ""))
+    return found if found is not None and found.uid == pod.metadata.uid else None
+
+
+NO_CLAIM = (
+    "no claim of its is known that has GPUs: if that lasts, kube-scheduler has deleted the claim, "
+    "and the pod never starts. Delete the pod"
+)
+
+
+class Placed(Struct, frozen=True):
+    """A pod on its node."""
+
+    node: str
+    verdict: Annotated[str, Meta(description="the promise that it was bound with, or empty")]
+    sets: Annotated[
+        list[list[int]], Meta(description="the sets of GPUs that it could get by that, if known")
+    ]
+    got: Annotated[
+        list[int] | None, Meta(description="the GPUs that a report shows; null if none does yet")
+    ]
+    keeps: Annotated[
+        bool | None, Meta(description="whether they meet what it asks for; null if nothing says")
+    ]
+    words: list[str]
+
+
+def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed:
+    """What is known of a pod on its node."""
+    request = pod.request
+    verdict = written.verdict if written is not None else ""
+    if not verdict and pod.promised.text:
+        verdict = "guaranteed" if pod.survives_endings else "expected"
+    sets = list(written.sets) if written is not None else []
+    got, keeps = None, None
+    if isinstance(request, GpuRequest) and info.topology is not None:
+        got, keeps = _got(info, pod, request)
+    words = [f"on {info.name}, {_promise(verdict, request)}"]
+    if sets:
+        more = f" and {written.sets_omitted} more" if written and written.sets_omitted else ""
+        words.append(f"possible GPUs when it was bound: {sets_text(sets)}{more}")
+    if got is None:
+        words.append(NO_CLAIM if info.serves_claims else "no report shows yet which GPUs it got")
+    else:
+        outside = bool(sets) and not (written and written.sets_omitted) and got not in sets
+        kept = "" if keeps is None else ": they are what it asks for"
+        if keeps is False and isinstance(request, GpuRequest):
+            kept = f": they lack {request.constraints.text}"
+        words.append(f"it got {gpus_text(got)}{kept}")
+        if outside:
+            words.append("these are not among the predicted GPUs")
+    return Placed(info.name, verdict, sets, got, keeps, words)
+
+
+def _promise(verdict: str, request: object) -> str:
+    required = isinstance(request, GpuRequest) and request.required
+    if verdict in ("guaranteed", "expected") and required:
+        return f"what it asks for was {verdict} when it was bound"
+    if not verdict:
+        return "bound by somebody else: nothing was promised"
+    return f"nothing was promised when it was bound (the verdict was {verdict})"
+
+
+def _got(
+    info: NodeInfo, pod: PodRecord, request: GpuRequest
+) -> tuple[list[int] | None, bool | None]:
+    offer = info.last_offer(request.resource)
+    if isinstance(offer, Rejection) or pod.uid in offer.ledger.unacknowledged:
+        return None, None  # some of its containers may wait for theirs
+    # By claims it has those that it shares, too, and a report knows nothing of these.
+    devices = info.devices_of(pod)
+    if not devices and pod.uid not in offer.ledger.shown:
+        return None, None
+    kubelet, bits = offer.kubelet, offer.topology.bit_of_uuid
+    mask = gpus(offer.ledger.shown.get(pod.uid, 0), offer.availability.width)
+    mask |= sum(bits.get(GpuUuid(each), 0) for each in {*devices})
+    got = list(offer.devices.indices(mask))
+    if request.plain or info.lacks(devices):
+        return got, None
+    kept = satisfies(
+        kubelet.shape,
+        request.constraints,
+        mask,
+        count=request.count,
+        replicas=kubelet.replicas,
+    )
+    return got, kept

@@ -1,0 +1,305 @@
+"""What would help a pod that waits: tried out, one change at a time, on what is known now.
+
+Pods end, or the pod asks for less: one constraint less strict each time, least change first.
+
+Nodes to which kube-scheduler will not send the pod, by its selector or their taints or cordon, help
+nobody: they are left out.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from scheduler_extender.annotations import PREFIX, render
+from scheduler_extender.deadline import Deadline, OutOfTimeError
+from scheduler_extender.explain import Struct
+from scheduler_extender.explain.answers import Answer
+from scheduler_extender.explain.nodeanswers import Miss, miss_of
+from scheduler_extender.explain.wording import listed, nodes_text, pod_names
+from scheduler_extender.framework.afterwards import Afterwards
+from scheduler_extender.framework.evaluator import evaluate, may_go
+from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.trials import Trials
+from scheduler_extender.quantities import LEAST_MEMORY
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
+from scheduler_extender.state.pods.record import PodRecord, resource_of
+from topology.core.devices import Bytes, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.links import GBps, LinkKind
+from topology.core.placement import Reason
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, Role
+
+LEVELS = (LinkKind.NVLINK, LinkKind.PIX, LinkKind.PXB, LinkKind.PHB, LinkKind.NODE)
+"""What ``link`` and ``nic`` may say, the nearest first."""
+MOST_VALUES = 8
+"""Values of one key that are tried; fewer GPUs and less memory are values, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """A request with one constraint less strict.
+
+    ``key`` is the annotation without its prefix, ``value`` what it would say then: None where it
+    would be left out. For fewer devices the key is "count". ``words`` says the change.
+    """
+
+    key: str
+    value: str | None
+    words: str
+    request: GpuRequest
+
+
+def relaxations(request: GpuRequest, nodes: Iterable[NodeTopology]) -> Iterator[Iterator[Relaxed]]:
+    """For each key that the pod uses its looser values, the least change first. ``nodes`` say
+    which memories and link counts there are."""
+    wanted = request.constraints
+    there = list({node.shape: node for node in nodes}.values())
+    nvlinks = {link.nvlinks for node in there for link in node.shape.distinct_links} - {0}
+    memories = {
+        Bytes(memory // shares)
+        for node in there
+        for shares in {1, *(served.replicas for served in node.resources)}
+        for memory in node.shape.memory
+        if memory >= shares
+    }
+    over_pairs = wanted.link is not None or wanted.min_nvlinks is not None
+    patterns = list(Pattern)[list(Pattern).index(wanted.pattern) + 1 :] if over_pairs else []
+    bandwidths = [GBps((wanted.min_bandwidth or 0) * part) for part in (0.75, 0.5, 0.25)]
+    used = wanted.gpu_memory or 0
+    whole_mib = [Bytes(used * eighths // 8 >> 20 << 20) for eighths in (7, 6, 5, 4, 2)]
+
+    def less(field: str, values: Iterable[Any] = (), nothing: Any = None) -> list[Constraints]:
+        """A field with each of these values that asks for less, and at last with ``nothing``; none
+        if the pod does not use it."""
+        used = getattr(wanted, field)
+        looser = () if used == nothing else (*(value for value in values if value < used), nothing)
+        return [replace(wanted, **{field: value}) for value in looser]
+
+    tried = {
+        "link": less("link", LEVELS),
+        "min-nvlinks": less("min_nvlinks", sorted(nvlinks, reverse=True)),
+        "shape": [replace(wanted, pattern=pattern) for pattern in patterns],
+        "min-bandwidth": less("min_bandwidth", bandwidths),
+        "min-gpu-memory": less("min_gpu_memory", sorted(memories, reverse=True)),
+        "gpu-model": less("models", nothing=()),
+        "same-numa": less("same_numa", nothing=False),
+        "nic": less("nic", LEVELS),
+        "same-gpu": less("same_gpu", nothing=False),
+        "spread-gpus": less("spread_gpus", nothing=False),
+        "gpu-memory": [replace(wanted, gpu_memory=m) for m in whole_mib if m >= LEAST_MEMORY],
+        "sharing": less("exclusive_gpus", nothing=False),
+    }
+    for key, found in tried.items():
+        yield (_relaxed(request, key, constraints) for constraints in found[:MOST_VALUES])
+    yield islice(_fewer(request), MOST_VALUES)
+    if request.required:
+        words = "with policy=preferred, without a promise"
+        preferred = replace(request, policy=Policy.PREFERRED)
+        yield iter([Relaxed("policy", "preferred", words, preferred)])
+
+
+def _relaxed(request: GpuRequest, key: str, constraints: Constraints) -> Relaxed:
+    found = replace(request, constraints=constraints)
+    before, after = (render(r).get(PREFIX + key) for r in (request, found))
+    if key == "shape" and after is None:
+        after = constraints.pattern.value
+    if after is None:
+        words = f"without {key}={before}"
+    else:
+        words = f"with {key}={after} in place of {before or Pattern.PAIRWISE.value}"
+    return Relaxed(key, after, words, found)
+
+
+def _fewer(request: GpuRequest) -> Iterator[Relaxed]:
+    """Fewer devices, if one container asks for all of them: one less at a time for few devices,
+    else half each time."""
+    if len(request.containers) != 1 or request.containers[0].role is not Role.APP:
+        return
+    if request.exclusive.demands:
+        return  # what its CPUs would be then is not ours to say
+    (container,) = request.containers
+    count = container.count
+    while count > 1:
+        count = count - 1 if count <= 8 else count // 2
+        fewer = replace(request, containers=(replace(container, count=count),))
+        words = f"with {fewer.count} {fewer.unit}{'s' if count > 1 else ''}"
+        yield Relaxed("count", str(count), f"{words} in place of {request.count}", fewer)
+
+
+MOST_NODES = 16
+"""Nodes on which the ends of pods are tried, the nearest first."""
+MOST_PODS = 64
+"""Pods of one node whose end is tried."""
+SHOWN_ENDS = 3
+BY_AN_END = frozenset(
+    {
+        Reason.BUSY,
+        Reason.SCATTERED,
+        Reason.NOT_GUARANTEED,
+        Reason.SICK,
+        Reason.MEMORY_IN_USE,
+        Reason.IN_PROGRESS,
+        Reason.KUBELET,
+    }
+)
+
+
+class Help(Struct, frozen=True, omit_defaults=False):
+    """One thing that would help: pods end, or an annotation asks for less."""
+
+    kind: Literal["end", "relax"]
+    words: str
+    nodes: Annotated[int, Meta(description="how many would take the pod then")]
+    node: str | None = None
+    pods: Annotated[list[str], Meta(description="of the node: those that end")] = []
+    key: Annotated[
+        str | None,
+        Meta(description='the annotation that changes; "count": the pod asks for fewer devices'),
+    ] = None
+    value: Annotated[str | None, Meta(description="null if the annotation is left out")] = None
+
+
+@dataclass(slots=True)
+class Helped:
+    """What would help, whether all of it was tried in time, and the misses: where ends help, they
+    are those of the sets which these ends make free."""
+
+    helps: list[Help]
+    whole: bool
+    missing: list[tuple[Answer, Miss | None]]
+
+
+class Ends:
+    """Tries the ends of pods for one that waits, on facts of one moment, until the deadline.
+    ``trials`` are of the same ``snapshot``."""
+
+    def __init__(
+        self, snapshot: Snapshot, trials: Trials, pod: PodRecord, deadline: Deadline
+    ) -> None:
+        self.goes = may_go(snapshot, pod)  # whether the pod may go to a node at all
+        self._trials = trials
+        self._afterwards = Afterwards(snapshot, Question(pod, Purpose.EXPLAIN), deadline)
+        self._deadline = deadline
+
+    def lets_in(self, info: NodeInfo, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
+        """Whether the node would take a pod with this request if these pods had ended.
+
+        Raises :class:`.OutOfTimeError`.
+        """
+        self._deadline.check()
+        if self._trials.answer(info, request, gone).rejection is not None:
+            return False
+        if not self._afterwards.of_set:
+            return True
+        return self._afterwards.on(info.without(gone), gone).rejection is None
+
+    def fewest(
+        self, info: NodeInfo, request: GpuRequest, uids: Sequence[PodUid]
+    ) -> frozenset[PodUid] | None:
+        """Pods without whom the node takes the pod, none of whom could stay; None where all
+        together do not help. Raises :class:`.OutOfTimeError`."""
+        gone = frozenset(uids)
+        if not self.lets_in(info, request, gone):
+            return None
+        for uid in uids:
+            if self.lets_in(info, request, gone - {uid}):
+                gone -= {uid}
+        return gone
+
+
+def helps_of(
+    snapshot: Snapshot,
+    pod: PodRecord,
+    request: GpuRequest,
+    answers: Sequence[tuple[Answer, Miss | None]],
+    deadline: Deadline,
+) -> Helped:
+    """What would help. Nothing is tried for a pod with claims of its own."""
+    found = Helped([], whole=True, missing=list(answers))
+    if pod.of_claims is not None:
+        return found
+    terminating: dict[NodeName, frozenset[PodUid]] = {}
+    nodes = [info.topology for info in snapshot.nodes if info.topology is not None]
+    try:
+        with deadline.enforced():
+            for help_, gone in _ends(snapshot, pod, request, answers, deadline):
+                found.helps.append(help_)
+                terminating[NodeName(help_.node or "")] = gone
+            for values in relaxations(request, nodes):
+                for relaxed in values:
+                    deadline.check()
+                    question = Question(pod, Purpose.EXPLAIN, request=relaxed.request)
+                    takes = len(evaluate(snapshot, question, None, deadline).passed)
+                    if takes:
+                        words = f"{relaxed.words}: {nodes_text(takes)} would take it now"
+                        help_ = Help("relax", words, takes, key=relaxed.key, value=relaxed.value)
+                        found.helps.append(help_)
+                        break
+    except OutOfTimeError:
+        found.whole = False
+    found.missing = [
+        (
+            each,
+            miss_of(each, request, snapshot.today, terminating[each.node])
+            if each.node in terminating
+            else miss,
+        )
+        for each, miss in answers
+    ]
+    return found
+
+
+def _ends(
+    snapshot: Snapshot,
+    pod: PodRecord,
+    request: GpuRequest,
+    answers: Sequence[tuple[Answer, Miss | None]],
+    deadline: Deadline,
+) -> Iterator[tuple[Help, frozenset[PodUid]]]:
+    """Pods whose end would do, of the nearest nodes: one whose end alone would, else the fewest
+    that hold the node together. A member of a group waits for its group, too: nothing is said of
+    it."""
+    if pod.group_ref is not None and (pod.group_ref.gang or pod.group_ref.domain):
+        return
+    ends, helps = Ends(snapshot, Trials(snapshot), pod, deadline), 0
+    near = [
+        (miss, answer.info)
+        for answer, miss in answers
+        if miss is not None and answer.kind in BY_AN_END and ends.goes(answer.info)
+    ]
+    near.sort(key=lambda each: each[0].distance)
+    for miss, info in near[:MOST_NODES]:
+        named = dict(islice(_holders(info, request).items(), MOST_PODS))
+        holders = {holding.pod for holding in miss.holders}  # of the nearest set: they come first
+        nearest = sorted(named, key=lambda uid: named[uid] not in holders)
+        alone = (uid for uid in nearest if ends.lets_in(info, request, frozenset({uid})))
+        gone = list(islice(alone, 1))
+        if not gone and len(nearest) > 1:
+            together = ends.fewest(info, request, nearest[::-1]) or ()
+            gone = [uid for uid in nearest if uid in together]
+        if not gone:
+            continue
+        names = [named[uid] for uid in gone]
+        verb = "ends" if len(names) == 1 else "end"
+        words = f"{listed(names)} on {info.name} {verb}: the node takes the pod then"
+        yield Help("end", words, 1, info.name, names), frozenset(gone)
+        helps += 1
+        if helps == SHOWN_ENDS:
+            return
+
+
+def _holders(info: NodeInfo, request: GpuRequest) -> Mapping[PodUid, str]:
+    """The pods that hold some of the resource here, or will."""
+    offer = info.last_offer(request.resource)
+    shown = set(offer.ledger.shown) if isinstance(offer, Offer) else set()
+    here = {
+        pod.uid for pod in info.pods.bound.alive.values() if resource_of(pod) == request.resource
+    }
+    given = () if info.report is None else info.report.allocations
+    # In place of a claim that several pods share those pods end.
+    shown -= {each.pod_uid for each in given if each.sharers and here >= {*each.sharers}}
+    return {uid: name for uid, name in pod_names(info).items() if uid in here | shown}

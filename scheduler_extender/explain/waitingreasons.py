@@ -1,0 +1,167 @@
+"""The pods that wait, and why, by reason: of one pod for its Event, of all of them for Prometheus.
+
+A pod is refused by nodes for several reasons, and counts for one (:func:`main_reason`). Pods that
+ask the same are looked at together. However many wait, one look at all of them takes about
+:data:`SECONDS`; whom it does not get to keeps the reason from before, or has none yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable, Mapping
+
+from scheduler_extender.annotations import UNASKED, Malformed
+from scheduler_extender.deadline import Deadline, within
+from scheduler_extender.explain import Struct
+from scheduler_extender.explain.answers import Counts, by_kind
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question, alike
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.placement import Reason, Rejection
+
+SECONDS = 0.2
+"""For how long nodes' answers are worked out in one look at all waiting pods. Most are remembered,
+since kube-scheduler asks for them, too."""
+LATER = 60.0
+"""Seconds after which the reason of a request is looked for again."""
+NONE = "none"
+"""In place of a reason: some node would take the pod. CPU, memory or another rule of kube-scheduler
+is missing there, or it has not looked again yet."""
+UNKNOWN = "unknown"
+"""In place of a reason: the pod has not been looked at yet."""
+NEVER = UNKNOWN, float("-inf")
+NO_WORDS = ", by its own rules or not yet"
+NOT_IN_TIME = "not worked out in time"
+LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
+LASTING = frozenset(
+    {
+        Reason.NOT_SERVED,
+        Reason.TOO_FEW,
+        Reason.SPLIT,
+        Reason.MODEL,
+        Reason.MEMORY,
+        Reason.NIC,
+        Reason.LINKS,
+        Reason.HARDWARE,
+        Reason.SHARES,
+        Reason.DRA_ONLY,
+    }
+)
+"""Reasons that stay whichever pods end: the node's hardware, or how its GPUs are served."""
+
+
+class WaitingPod(Struct, frozen=True):
+    """A pod that waits for GPUs, and why."""
+
+    pod: str
+    asks: str  # empty if that cannot be read
+    since: str | None  # when it was made (RFC 3339), if anybody says it
+    gated: bool  # it has scheduling gates
+    reason: str
+    nodes: int | None  # those that were asked; None: nobody was
+    takes: int | None  # those that would, and to which kube-scheduler may send it
+    refusals: dict[str, int]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no node would take it."""
+        return self.takes == 0 or not self.asks
+
+
+def waiting_pods(snapshot: Snapshot) -> list[PodRecord]:
+    """The pods that wait for a node, by namespace and name."""
+    pods = (pod for pod in snapshot.unbound if not pod.terminating and not pod.ended)
+    return sorted(pods, key=lambda pod: (pod.namespace, pod.name))
+
+
+def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
+    """The pods by what they ask (:func:`alike`), the most numerous first."""
+    together: dict[Hashable, list[PodRecord]] = {}
+    for pod in pods:
+        together.setdefault(alike(pod), []).append(pod)
+    return dict(sorted(together.items(), key=lambda each: -len(each[1])))
+
+
+def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Rejection, int]:
+    """The nodes by the reason for which they refuse the pod, as far as there is time.
+
+    Nodes for which there was no time count as undecided, and nodes without GPUs not at all. Empty
+    where some node would take the pod,
+    or its annotations cannot be read, which kube-scheduler's Event says as it is.
+    """
+    if isinstance(pod.request, Malformed):
+        return {}
+    names = [info.name for info in snapshot.nodes if not info.serves_nothing]
+    results = evaluate(snapshot, Question(pod, Purpose.EXPLAIN), names, deadline)
+    if results.passed:
+        return {}
+    return {why: len(names) for why, names in results.by_reason.items() if why is not None}
+
+
+def reason_of(pod: PodRecord, counts: Counts | None) -> str:
+    """Why a pod waits, in a line. ``counts`` has the nodes' answers, None if there was no time to
+    work out whether some node would take it."""
+    if isinstance(pod.request, Malformed):
+        return pod.request.reason
+    ask = f"{NOT_IN_TIME}: ask why {pod.full_name}"
+    said = ask if counts is None else counts.headline
+    if pod.unasked:
+        said = f"{UNASKED}; {said}"
+    if pod.gated:
+        return f"kept back by its scheduling gates; {said}"
+    if counts is not None and counts.takes > counts.closed and pod.unschedulable:
+        return f"{said}; kube-scheduler finds none{f': {pod.said}' if pod.said else NO_WORDS}"
+    return said
+
+
+def main_reason(counts: Mapping[Reason, int]) -> Reason:
+    """The reason for which most nodes refuse a pod, of those whose hardware could take it.
+
+    Only where there is no such node it is a :data:`LASTING` one. Raises :class:`ValueError` where
+    nothing is counted.
+
+    >>> main_reason({Reason.LINKS: 90, Reason.BUSY: 2, Reason.SCATTERED: 5})
+    <Reason.SCATTERED: 'scattered'>
+    >>> main_reason({Reason.LINKS: 90, Reason.TOO_FEW: 3})
+    <Reason.LINKS: 'links'>
+    """
+    order = {reason: place for place, reason in enumerate(Reason)}
+
+    def weight(reason: Reason) -> tuple[bool, bool, int, int]:
+        lasting, undecided = reason in LASTING, reason is Reason.UNDECIDED
+        return lasting, undecided, -counts[reason], order[reason]
+
+    return min(counts, key=weight)
+
+
+class WaitingReasons:
+    """How many waiting pods there are by reason; any thread, one at a time."""
+
+    def __init__(self, cluster: Cache) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._known: dict[Hashable, tuple[str, float]] = {}  # a label, and when it was found
+
+    def count(self) -> dict[str, int]:
+        """Pods that kube-scheduler has called unschedulable, by one of :data:`LABELS`; all of these
+        are there."""
+        with self._lock:
+            snapshot = self._cluster.snapshot()
+            waiting = queues(snapshot.unschedulable)
+            self._known = {key: found for key, found in self._known.items() if key in waiting}
+            now, deadline = self._cluster.clock(), within(self._cluster.clock, SECONDS)
+            # Those first that were looked at longest ago.
+            for key in sorted(waiting, key=lambda key: self._known.get(key, NEVER)[1]):
+                if deadline.passed() or self._known.get(key, NEVER)[1] > now - LATER:
+                    break
+                pod, label = waiting[key][0], Reason.MALFORMED.value
+                if not isinstance(pod.request, Malformed):
+                    counts = refusals_of(snapshot, pod, deadline)
+                    label = main_reason(by_kind(counts)).value if counts else NONE
+                self._known[key] = label, now
+            counted = dict.fromkeys(LABELS, 0)
+            for key, pods in waiting.items():
+                counted[self._known.get(key, NEVER)[0]] += len(pods)
+            return counted

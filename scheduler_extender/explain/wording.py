@@ -1,0 +1,269 @@
+"""Words for people: verdicts, sets of GPUs, pods, reasons, requests and durations."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.text import Text
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.groupreference import GroupReference
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import PodUid
+from topology.core.links import LinkKind
+from topology.core.placement import Reason, Rejection
+from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, Policy, memory_text
+
+SHOWN_SETS = 4
+GONE = "a pod that is gone"
+"""In place of a pod's name that is not known any more."""
+
+STYLES = {
+    "guaranteed": "bold green",
+    "expected": "green",
+    "not-guaranteed": "yellow",
+    "not-now": "red",
+    "never": "dim red",
+    "unknown": "dim",
+}
+WHERE_IT_FITS = {
+    "not-now": "fits, preferred: not-now",
+    "never": "fits, preferred: never",
+}
+"""What people read of a verdict on a node that takes the pod all the same: the verdict is about
+constraints that the pod only prefers."""
+
+
+def verdict_text(verdict: str, *, passes: bool = False) -> Text:
+    """A verdict as people read it; ``passes`` says that the node would take the pod.
+
+    >>> verdict_text("not-now").plain, verdict_text("expected").plain
+    ('not-now', 'expected')
+    >>> verdict_text("never", passes=True).plain
+    'fits, preferred: never'
+    """
+    if passes and verdict in WHERE_IT_FITS:
+        return Text(WHERE_IT_FITS[verdict], STYLES["not-guaranteed"])
+    return Text(verdict, STYLES[verdict])
+
+
+def sets_text(outcomes: Sequence[Sequence[int]]) -> str:
+    """Some sets of GPUs in brief.
+
+    >>> sets_text([[0, 1], [2, 3]]), sets_text([[0, 1, 2, 3], [0, 1, 2, 7]])
+    ('0,1 | 2,3', '0-3 | 0-2,7')
+    """
+    text = " | ".join(map(set_text, outcomes[:SHOWN_SETS]))
+    more = len(outcomes) - SHOWN_SETS
+    return f"{text} | … {more} more" if more > 0 else text
+
+
+def set_text(gpus: Sequence[int]) -> str:
+    """One set of GPUs in brief; three and more in a row are a range.
+
+    >>> set_text((0, 1)), set_text((0, 1, 2, 5, 6, 7)), set_text(())
+    ('0,1', '0-2,5-7', '')
+    """
+    runs: list[list[int]] = []
+    for gpu in gpus:
+        if runs and gpu == runs[-1][-1] + 1:
+            runs[-1].append(gpu)
+        else:
+            runs.append([gpu])
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in runs)
+
+
+TOLD: dict[Reason, str] = {
+    Reason.LINKS: "lack links",
+    Reason.HARDWARE: "have no such GPUs",
+    Reason.MODEL: "have another GPU model",
+    Reason.MEMORY: "have too little memory on each GPU",
+    Reason.NIC: "have no NIC near enough",
+    Reason.TOO_FEW: "are too small",
+    Reason.NOT_SERVED: "do not serve the resource",
+    Reason.SPLIT: "are split by MIG",
+    Reason.SHARES: "share GPUs in another way",
+    Reason.DRA_ONLY: "serve it no GPUs",
+    Reason.CLAIMS: "have no devices for its claims",
+    Reason.NO_REPORT: "wait for a report",
+    Reason.STALE: "wait for a report",
+    Reason.NOT_READY: "wait for a report",
+    Reason.MAINTENANCE: "are under maintenance",
+    Reason.UNUSABLE: "have an unusable record",
+    Reason.BUSY: "are busy",
+    Reason.SCATTERED: "have only unsuitable GPUs free",
+    Reason.NOT_GUARANTEED: "cannot guarantee the right GPUs",
+    Reason.SICK: "may hand out a sick GPU",
+    Reason.MEMORY_IN_USE: "have too little GPU memory left",
+    Reason.IN_PROGRESS: "are placing other pods",
+    Reason.RESERVED: "are reserved for another pod",
+    Reason.KUBELET: "have kubelets that may refuse it",
+    Reason.REFUSING: "are refusing such pods",
+    Reason.GROUP: "do not suit the pod's group",
+    Reason.UNDECIDED: "could not be worked out",
+    Reason.MALFORMED: "cannot read what it asks for",
+    Reason.OUT_OF_DATE: "may have changed unseen",
+    Reason.OTHER: "refuse it",
+}
+"""What is said of several nodes that refuse a pod for different reasons, by their kind."""
+
+
+def sentence(refused: Mapping[Rejection, int]) -> str:
+    """The nodes that refuse a pod, counted, in one line. What people read as one is one part: its
+    nodes' reason as filter says it if they share it, else what they have in common. Most nodes come
+    first; empty for no nodes.
+
+    >>> links = Rejection("the hardware has no set of 2 GPUs with link=pix", False, Reason.LINKS)
+    >>> gpus = Rejection("not enough free GPUs", True, Reason.BUSY)
+    >>> sentence({links: 12, gpus: 1, Rejection("not enough free shares", True, Reason.BUSY): 2})
+    'the hardware has no set of 2 GPUs with link=pix (12 nodes); 3 nodes are busy'
+    """
+    alike: dict[str, dict[str, int]] = {}
+    for why, nodes in refused.items():
+        reasons = alike.setdefault(TOLD[why.kind], {})
+        reasons[why.reason] = reasons.get(why.reason, 0) + nodes
+    counted = sorted(
+        (-sum(reasons.values()), told, list(reasons)) for told, reasons in alike.items()
+    )
+    return "; ".join(
+        f"{-less:,} nodes {told}" if reasons[1:] else f"{reasons[0]} ({nodes_text(-less)})"
+        for less, told, reasons in counted
+    )
+
+
+def nodes_text(nodes: int) -> str:
+    """So many nodes."""
+    return f"{nodes:,} node{'s' if nodes != 1 else ''}"
+
+
+def pod_names(info: NodeInfo) -> dict[PodUid, str]:
+    """Every pod of the node, also those that only its report names."""
+    reported = {
+        (a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")): f"{a.namespace}/{a.pod}"
+        for a in (info.report.allocations if info.report is not None else ())
+    }
+    return reported | {pod.uid: pod.full_name for pod in info.pods.every}
+
+
+def withheld(info: NodeInfo) -> str:
+    """What is said of a GPU that no pod holds and no pod gets."""
+    if info.serves_claims:
+        return "in no ResourceSlice, or tainted"
+    return "not handed out by the kubelet"
+
+
+def asks_text(request: GpuRequest | Malformed) -> str:
+    """A request in a few words, or why it cannot be read."""
+    return request.reason if isinstance(request, Malformed) else request.text
+
+
+def asked_text(pod: PodRecord) -> str:
+    """A pod's request and its group in a few words; empty if the request cannot be read."""
+    if isinstance(pod.request, Malformed):
+        return ""
+    group = pod.group_ref.text if pod.group_ref is not None else ""
+    return f"{pod.request.text} {group}".strip()
+
+
+def request_text(request: GpuRequest) -> str:
+    """What a pod asks for as a sentence, with the annotations that ask for it.
+
+    >>> from topology.core.requests import gpu_request
+    >>> request_text(gpu_request(2, Constraints(link=LinkKind.NVLINK)))
+    '2 GPUs: every two joined by NVLink (link=nvlink)'
+    """
+    unit = f"{request.unit}{'s' if request.count != 1 else ''}"
+    profile = request.resource.partition("/mig-")[2].removesuffix(".shared")
+    asked = " ".join(filter(None, (f"{request.count}", unit, profile)))
+    if not request.effective_count:
+        asked = OF_CLAIMS
+    words = list(_constraints(request.constraints))
+    if not words:
+        return f"{asked}, whichever they are"
+    preferred = " – preferred, not required" if request.policy is Policy.PREFERRED else ""
+    return f"{asked}: {'; '.join(words)}{preferred}"
+
+
+def not_joined(request: GpuRequest, group_ref: GroupReference | None) -> str:
+    """That keys about several GPUs of a pod do not join the pods of a group, each of which has one;
+    empty where that is no matter."""
+    wanted = request.constraints
+    given = {
+        "link": wanted.link,
+        "min-nvlinks": wanted.min_nvlinks,
+        "min-bandwidth": wanted.min_bandwidth,
+        "same-numa": wanted.same_numa,
+    }
+    keys = [key for key, value in given.items() if value]
+    if group_ref is None or request.count != 1 or not keys:
+        return ""
+    return (
+        f"{' and '.join(keys)}: joins the GPUs of one pod, and each pod of the group has one GPU; "
+        "to have GPUs joined, ask for all of them in one pod"
+    )
+
+
+def _constraints(wanted: Constraints) -> Iterable[str]:  # noqa: C901 (a line for each key)
+    joined = {
+        Pattern.PAIRWISE: "every two joined",
+        Pattern.RING: "joined to a ring",
+        Pattern.CONNECTED: "all joined, over others too,",
+    }[wanted.pattern]
+    if wanted.link is LinkKind.NVLINK:
+        yield f"{joined} by NVLink (link=nvlink)"
+    elif wanted.link is not None:
+        yield f"{joined} as near as {wanted.link.name} (link={wanted.link.name.lower()})"
+    if wanted.min_nvlinks is not None:
+        yield f"{joined} by {wanted.min_nvlinks} NVLinks or more (min-nvlinks={wanted.min_nvlinks})"
+    if wanted.min_bandwidth is not None:
+        yield (
+            f"a ring of {wanted.min_bandwidth:g} GB/s or more "
+            f"(min-bandwidth={wanted.min_bandwidth:g})"
+        )
+    if wanted.min_gpu_memory is not None:
+        yield f"{memory_text(wanted.min_gpu_memory)} of memory each (min-gpu-memory)"
+    if wanted.models:
+        yield f"of the model {wanted.models_text} (gpu-model)"
+    if wanted.same_numa:
+        yield "on one NUMA node (same-numa)"
+    if wanted.nic is not None:
+        yield f"an RDMA NIC as near as {wanted.nic.name} (nic={wanted.nic.name.lower()})"
+    if wanted.same_gpu:
+        yield "all on one GPU (same-gpu)"
+    if wanted.spread_gpus:
+        yield "no two on one GPU (spread-gpus)"
+    if wanted.gpu_memory is not None:
+        yield f"{memory_text(wanted.gpu_memory)} used on each GPU (gpu-memory)"
+    if wanted.exclusive_gpus:
+        yield "nobody else on its GPUs (sharing=exclusive)"
+
+
+def duration(seconds: float) -> str:
+    """A time span in its largest whole unit.
+
+    >>> [duration(s) for s in (12, 90, 3 * 3600 + 240, 200_000)]
+    ['12 s', '1 min', '3 h', '2 d']
+    """
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def gpus_text(indices: Sequence[int]) -> str:
+    """GPUs by their indices.
+
+    >>> gpus_text([5]), gpus_text([4, 5, 6])
+    ('GPU 5', 'GPUs 4-6')
+    """
+    return f"GPU{'s' if len(indices) != 1 else ''} {set_text(indices)}"
+
+
+def listed(words: Sequence[str], most: int = 3) -> str:
+    """Some words in one; of many the first ones.
+
+    >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
+    ('a and b', 'a, b, c and 2 more')
+    """
+    if len(words) > most:
+        return f"{', '.join(words[:most])} and {len(words) - most} more"
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,0 +1,21 @@
+"""A pod whose bind is in flight goes to no other node: the bind may still be written."""
+
+from scheduler_extender.framework.question import Question
+from scheduler_extender.framework.setrule import ByNode, SetRule
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from topology.core.placement import Reason, Rejection
+
+ASSUMED = Rejection(
+    "a bind of the pod to another node may still be written", False, Reason.IN_PROGRESS
+)
+
+
+class AssumedRule(SetRule):
+    """See the module."""
+
+    def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+        """Refuses every node but that of the pod's bind."""
+        flying = snapshot.assumed.get(question.pod.uid)
+        if flying is None:
+            return None
+        return lambda info: None if info.name == flying.node else ASSUMED

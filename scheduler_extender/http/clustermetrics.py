@@ -1,0 +1,214 @@
+"""Figures of the whole cluster, worked out when Prometheus asks: GPUs and nodes by state, how much
+can still be promised, what has happened, and how fresh the watches are.
+
+A node is worked out once until its facts change, so thousands of nodes cost a walk through them. It
+runs in a thread and holds no lock but to take the facts.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from scheduler_extender.explain.gpustates import USED, Nodes, NodeState, Use
+from scheduler_extender.explain.waitingreasons import WaitingReasons
+from scheduler_extender.framework.capacity import Capacity
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from topology import our_version
+from topology.core.devices import NodeName
+from topology.core.placement import Reason, Verdict
+
+GPU_STATES = (
+    "free",
+    "stranded",  # free, without an NVLink to another free GPU of its node, if that has NVLinks
+    "assumed",  # looks free; a pod on its way will have it
+    "reserved",  # looks free; reserved for a waiting pod
+    "partly-free",  # some of its shares are in use
+    "in-use",
+    "sick",
+    "mig",  # split into instances
+    "unknown",  # of a node whose record cannot be used
+)
+NODE_STATES = (
+    "ready",
+    "not-ready",
+    "stale",
+    "maintenance",
+    "no-report",
+    "unusable",
+    "refusing-pods",
+)
+NOTHING = "none"  # the verdict of a pod that requires nothing
+# A name, its meaning, its label (or none), and the figure for each value of the label.
+_Family = tuple[str, str, str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """One node's, worked out on these facts."""
+
+    info: NodeInfo
+    state: str
+    gpus: Counter[str]
+    capacity: Capacity
+
+
+class ClusterFigures(Collector):
+    """See the module."""
+
+    def __init__(self, cluster: Cache) -> None:
+        self._cluster = cluster
+        self._nodes = Nodes(cluster)
+        self._known: dict[NodeName, _Figures] = {}
+        self._waiting = WaitingReasons(cluster)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families with the figures of now."""
+        cluster = self._cluster
+        rejections, placements = cluster.tallies.read()
+        gpus: Counter[str] = Counter(dict.fromkeys(GPU_STATES, 0))
+        nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
+        possible = Capacity()
+        self._known = {
+            info.name: self._of(info)
+            for info in cluster.snapshot().nodes
+            if info.topology is not None or info.record.problem is not None  # else it has no agent
+        }
+        for node in self._known.values():
+            nodes[node.state] += 1
+            gpus.update(node.gpus)
+            possible += node.capacity
+        verdicts = {v.value: placements[v.value] for v in Verdict} | {NOTHING: placements[""]}
+        size, watches, now = cluster.answers.size(), cluster.watches(), cluster.clock()
+        kinds = {"pair": possible.pairs, "quad": possible.quads, "node": possible.nodes}
+        gauges: tuple[_Family, ...] = (
+            ("gpus", "GPUs by state", "state", gpus),
+            ("nodes", "Nodes with a GPUTopology record, by state", "state", nodes),
+            (
+                "promises_possible",
+                "Guaranteed placements that still fit: NVLinked pairs, quads, and whole nodes",
+                "kind",
+                kinds,
+            ),
+            (
+                "waiting_pods",
+                "GPU pods that kube-scheduler has found no node for, by the reason of most nodes"
+                " whose hardware could take them",
+                "reason",
+                self._waiting.count(),
+            ),
+            ("equivalence_classes", "Equivalence classes of nodes", "", {"": size.classes}),
+            (
+                "remembered_answers",
+                "Cached answers of an equivalence class of nodes to a request",
+                "",
+                {"": size.answers},
+            ),
+            ("build_info", "1; the label has the version", "version", {our_version(): 1}),
+            (
+                "watch_age_seconds",
+                "Seconds since the API server last said something over a watch",
+                "watch",
+                {watch.name: watch.age(now) for watch in watches},
+            ),
+            (
+                "watch_failing",
+                "1 while a watch is broken and cannot be opened again",
+                "watch",
+                {watch.name: watch.failing for watch in watches},
+            ),
+        )
+        counters: tuple[_Family, ...] = (
+            (
+                "placements",
+                "Binds written, by verdict; none: the pod requires nothing",
+                "verdict",
+                verdicts,
+            ),
+            (
+                "rejections",
+                "Nodes that filter has refused, by reason",
+                "reason",
+                {reason.value: rejections[reason] for reason in Reason},
+            ),
+            (
+                "node_faults",
+                "Times that deciding about one node, or verifying its report, has failed",
+                "",
+                {"": cluster.faults.count},
+            ),
+            (
+                "promises_kept",
+                "Pods whose GPUs, when a report first named them all, or by their claims when they"
+                " were bound, met what was promised",
+                "",
+                {"": cluster.tallies.kept},
+            ),
+            (
+                "dra_vetoes",
+                "Binds refused, since a pod's claim has GPUs that are not what it requires",
+                "",
+                {"": cluster.tallies.vetoes},
+            ),
+            (
+                "reports_out_of_order",
+                "Reports that came after newer ones of their node, and were passed over",
+                "",
+                {"": cluster.reports_out_of_order},
+            ),
+        )
+        for family, rows in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+            for name, what, label, figures in rows:
+                made = family(f"gpu_topology_{name}", what, labels=[label] if label else [])
+                for value, figure in figures.items():
+                    made.add_metric([value] if label else [], figure)
+                yield made
+
+    def _of(self, info: NodeInfo) -> _Figures:
+        known = self._known.get(info.name)
+        if known is not None and known.info is info:
+            return known
+        node = self._nodes.of(info)
+        return _Figures(info, state_of(info), gpu_states(node), node.capacity)
+
+
+def state_of(info: NodeInfo) -> str:
+    """One of :data:`NODE_STATES`."""
+    served = (
+        info.topology.resources if info.topology is not None and info.report is not None else ()
+    )
+    contradictory = any(info.record.contradiction(each.name) for each in served)
+    if info.record.problem is not None or contradictory:
+        return "unusable"
+    if info.report is None:
+        return "no-report"
+    if info.node_object.maintained:
+        return "maintenance"
+    if info.record.stale:
+        return "stale"
+    if info.report.not_ready:
+        return "not-ready"
+    return "refusing-pods" if info.history.backoffs else "ready"
+
+
+def gpu_states(node: NodeState) -> Counter[str]:
+    """How many GPUs of a node are in each of :data:`GPU_STATES`: the one count, but for GPUs that
+    are split or shared, and for nodes of which nobody knows how they stand now."""
+    if state_of(node.info) in ("unusable", "no-report", "stale", "maintenance"):
+        return Counter(unknown=len(node.gpus))
+    states = Counter({_word(use): 0 for use in Use})
+    for use, gpus in node.uses.items():
+        states[_word(use)] += gpus
+    split = node.topology.shape.in_mig_mode if node.topology is not None else 0
+    for p, gpu in enumerate(node.gpus):
+        if split >> p & 1 or (gpu.partly and gpu.use is not Use.SICK):
+            states["mig" if split >> p & 1 else "partly-free"] += 1
+            states[_word(gpu.use)] -= 1
+    return +states
+
+
+def _word(use: Use) -> str:
+    return "in-use" if use in USED else use.value

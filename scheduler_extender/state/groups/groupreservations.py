@@ -1,0 +1,305 @@
+"""Reservations for the groups that wait for members, worked out for all of them together.
+
+Group by group, the first to start first, each gets places on the nodes of its domain that have most
+of them, beside those that the groups before it got; of nodes that have as many as it needs, on the
+one with most devices left. So every group sees the same places kept for
+the others. Nodes that are *alike* (in the same domains, in the same states, with the same places
+kept) are counted once and given away together: hundreds of groups over thousands of nodes cost a
+few milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from scheduler_extender.groupreference import Group
+from scheduler_extender.state.answers.answercache import CapacityQuery
+from scheduler_extender.state.answers.classes import ClassId
+from scheduler_extender.state.groups.domains import domain_of
+from scheduler_extender.state.groups.groups import GroupStatus, members_domain
+from scheduler_extender.state.node.arrivals import Arrivals
+from scheduler_extender.state.node.nodeinfo import NodeInfo
+from topology.core.devices import NodeName
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+Where = tuple[str, str]
+"""A domain: its kind, and its name."""
+
+MOST_IN_VAIN = 4
+"""After so many kinds of nodes in a row without a place for a group, the remaining kinds count as
+having none. Else hundreds of groups that each ask for something else would cost minutes."""
+CACHED_SHARES = 64
+"""Questions about domains to which one :class:`GroupReservations` remembers the answers."""
+
+
+@dataclass(slots=True)
+class Alike:
+    """Nodes that are alike, sorted by name: the waiting groups' domains that they are in, their
+    states by resource, the facts of one of them, and the places that are kept on each, by group."""
+
+    nodes: list[NodeName]
+    domains: tuple[Where, ...]
+    class_ids: Mapping[str, ClassId | None]
+    info: NodeInfo
+    room: Mapping[str, int]
+    reserved: tuple[tuple[Group, Arrivals], ...] = ()
+
+
+Count = Callable[[Alike, GpuRequest], int]
+"""How many pods of a request each of some nodes takes, beside those that are kept there."""
+
+
+Placed = tuple[tuple[GroupStatus, Where], ...]
+"""The groups that wait, the first to start first, each with its domain."""
+
+
+def placed_groups(waiting: Iterable[GroupStatus], nodes: Mapping[NodeName, NodeInfo]) -> Placed:
+    """The groups that wait, each with the domain of its members; without those that are in none."""
+    placed: list[tuple[GroupStatus, Where]] = []
+    for status in waiting:
+        kind = status.says[1] if status.says is not None else None
+        if kind is not None:
+            there = (nodes[name] for name in status.living if name in nodes)
+            pairs = ((info.name, domain_of(info, kind)) for info in there)
+            domains: dict[str, str] = {name: domain for name, domain in pairs if domain is not None}
+            at = members_domain(status, domains)
+            if at is not None:
+                placed.append((status, (kind, at)))
+    return tuple(placed)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What reservations take from a domain: how many places fewer there are, and the nodes of it on
+    which none is left."""
+
+    fewer: int
+    nothing_left: frozenset[NodeName]
+
+
+@dataclass(slots=True)
+class GroupReservations:
+    """The places that are kept at one moment, node by node and group by group.
+
+    ``shares`` remembers what they take from domains, by the question, the kind of domain, the group
+    that asks, if places are kept for it, and how many of its members come at once; ``inside`` has
+    the nodes with reservations by domain.
+    """
+
+    reserved: Mapping[NodeName, tuple[tuple[Group, Arrivals], ...]] = field(default_factory=dict)
+    groups: frozenset[Group] = frozenset()
+    shares: OrderedDict[tuple[CapacityQuery, str, Group | None, int], dict[str, Share]] = field(
+        default_factory=OrderedDict
+    )
+    inside: dict[str, dict[str, list[NodeName]]] = field(default_factory=dict)
+    nodes: frozenset[NodeName] = frozenset()  # those of the waiting groups' domains
+
+    def by_beside(
+        self, names: Iterable[NodeName], group: Group
+    ) -> dict[tuple[Arrivals, ...], list[NodeName]]:
+        """Nodes by the places that are kept on them for other groups; without those that have
+        none."""
+        alike: dict[tuple[tuple[Group, Arrivals], ...], list[NodeName]] = {}
+        for name in names:
+            alike.setdefault(self.reserved[name], []).append(name)
+        names_by: dict[tuple[Arrivals, ...], list[NodeName]] = {}
+        for reserved, some in alike.items():
+            beside = merged(entry for entry in reserved if entry[0] != group)
+            names_by.setdefault(beside, []).extend(some)
+        names_by.pop((), None)
+        return names_by
+
+    def by_domain(self, kind: str, domains: Mapping[str, str]) -> dict[str, list[NodeName]]:
+        """The nodes on which places are kept, by domain of a kind, as ``domains`` has them."""
+        inside = self.inside.get(kind)
+        if inside is None:
+            inside = {}
+            for name in self.reserved:
+                if name in domains:
+                    inside.setdefault(domains[name], []).append(name)
+            self.inside[kind] = inside
+        return inside
+
+    def shares_of(
+        self, question: CapacityQuery, kind: str, group: Group, scattered: int = 0
+    ) -> dict[str, Share]:
+        """What is remembered of the domains of a kind, to be added to."""
+        key = (question, kind, group if group in self.groups else None, scattered)
+        shares = self.shares.setdefault(key, {})
+        if len(self.shares) > CACHED_SHARES:
+            self.shares.popitem(last=False)
+        return shares
+
+
+def reserved_by_group(reservations: GroupReservations) -> Counter[Group]:
+    """How many places each group has."""
+    counts = Counter[Group]()
+    for reserved in reservations.reserved.values():
+        for group, arrivals in reserved:
+            counts[group] += arrivals.count
+    return counts
+
+
+def devices_left(info: NodeInfo, resource: str) -> int:
+    """The devices that are left on a node; 0 where nobody can tell."""
+    try:
+        return max(0, info.devices_left(resource))
+    except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
+        return 0
+
+
+def merged(reserved: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
+    """The reservations whoever they are for: pods that ask the same are counted together."""
+    counts: dict[GpuRequest, int] = {}
+    for _, arrivals in reserved:
+        counts[arrivals.request] = counts.get(arrivals.request, 0) + arrivals.count
+    return tuple(_arrivals(request, count) for request, count in counts.items())
+
+
+def _arrivals(request: GpuRequest, count: int) -> Arrivals:
+    promised = request.constraints if request.required else NO_CONSTRAINTS
+    return Arrivals(request, count, promised)
+
+
+def reserve(waiting: Placed, alike: Iterable[Alike], count: Count) -> GroupReservations:
+    """The places kept for all groups that wait, on the nodes of their domains, which are given away
+    in part. Whatever ``count`` raises is passed on.
+
+    O(groups + nodes + reservations), and one ``count`` for each request and kind of node that is
+    given away or could have been.
+    """
+    shelves = _Shelves(alike, count)
+    for status, where in waiting:
+        shelves.reserve(status, where)
+    reserved = {name: alike.reserved for alike in shelves.given for name in alike.nodes}
+    groups = frozenset(status.group for status, _ in waiting)
+    return GroupReservations(reserved, groups)
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """Nodes that are alike, with the devices left and the places of one request on each: at most so
+    many, and exactly once they are ``counted``."""
+
+    alike: Alike
+    room: int
+    capacity: int
+    counted: bool = False
+
+    def __lt__(self, other: _Kind) -> bool:
+        """Nothing depends on it: the names before it differ."""
+        return False
+
+
+@dataclass(slots=True)
+class _Open:
+    """The nodes of one domain that may take pods of one request. ``seen`` is how many of its
+    :class:`Alike` have been put among ``kinds``."""
+
+    kinds: list[_Kind] = field(default_factory=list)
+    seen: int = 0
+
+
+class _Shelves:
+    """One call of :func:`reserve`: the nodes by domain, and who has places kept on them."""
+
+    def __init__(self, alike: Iterable[Alike], count: Count) -> None:
+        self._count = count
+        self._in: dict[Where, list[Alike]] = {}
+        self._open: dict[tuple[Where, GpuRequest], _Open] = {}
+        self.given: list[Alike] = []
+        for each in alike:
+            self._put(each)
+
+    def reserve(self, status: GroupStatus, where: Where) -> None:
+        """Keep places for the members of a group that are to come."""
+        request, wanted = status.request, status.to_come
+        assert request is not None  # noqa: S101 (else it would not be waiting)
+        kinds = self._open_kinds(where, request)
+        queue = [
+            (-min(kind.capacity, wanted), -kind.room, kind.alike.nodes[0], kind) for kind in kinds
+        ]
+        heapify(queue)
+        left, in_vain = wanted, 0
+        while queue and left:
+            promised, room, name, kind = heappop(queue)
+            if not kind.counted:
+                if in_vain == MOST_IN_VAIN:
+                    continue
+                kind.capacity, kind.counted = self._count(kind.alike, request), True
+                in_vain = 0 if kind.capacity else in_vain + 1
+                if min(kind.capacity, wanted) < -promised:
+                    if kind.capacity:
+                        heappush(queue, (-min(kind.capacity, wanted), room, name, kind))
+                    continue
+            left = self._reserve_on(kind, status.group, request, left)
+
+    def _reserve_on(self, kind: _Kind, group: Group, request: GpuRequest, left: int) -> int:
+        """Keep up to ``left`` places on nodes that are alike; how many are left over."""
+        each = min(kind.capacity, left)
+        whole = min(len(kind.alike.nodes), left // each)
+        self._give(kind.alike, whole, group, _arrivals(request, each))
+        left -= whole * each
+        if left and kind.alike.nodes:  # the next node has places for more
+            self._give(kind.alike, 1, group, _arrivals(request, left))
+            left = 0
+        return left
+
+    def _open_kinds(self, where: Where, request: GpuRequest) -> list[_Kind]:
+        """The kinds of nodes in a domain that may have places. Reservations only grow, so those
+        that have none are out."""
+        known, inside = self._open.setdefault((where, request), _Open()), self._in.get(where, [])
+        for alike in inside[known.seen :]:
+            room = alike.room.get(request.resource, 0)
+            known.kinds.append(_Kind(alike, room, max(0, room) // max(1, request.count)))
+        known.seen = len(inside)
+        known.kinds = [kind for kind in known.kinds if kind.capacity and kind.alike.nodes]
+        return known.kinds
+
+    def _give(self, alike: Alike, nodes: int, group: Group, arrivals: Arrivals) -> None:
+        """Keep so many places on each of the first nodes of those that are alike."""
+        if not nodes:
+            return
+        taken, alike.nodes = alike.nodes[:nodes], alike.nodes[nodes:]
+        reserved = (*alike.reserved, (group, arrivals))
+        resource, devices = arrivals.request.resource, arrivals.count * arrivals.request.count
+        room = {**alike.room, resource: alike.room.get(resource, 0) - devices}
+        self._put(Alike(taken, alike.domains, alike.class_ids, alike.info, room, reserved))
+
+    def _put(self, alike: Alike) -> None:
+        if alike.reserved:
+            self.given.append(alike)
+        for where in alike.domains:
+            self._in.setdefault(where, []).append(alike)
+
+
+def alike_nodes(
+    domains: Mapping[Where, Iterable[NodeName]],
+    nodes: Mapping[NodeName, NodeInfo],
+    class_ids: Mapping[str, Mapping[NodeName, ClassId | None]],
+) -> tuple[Alike, ...]:
+    """The nodes of some domains that are not cordoned, those together that are alike."""
+    wheres = tuple(domains)
+    inside: dict[NodeName, int] = {}  # the domains of a node as bits: there may be hundreds
+    for i, where in enumerate(wheres):
+        for name in domains[where]:
+            inside[name] = inside.get(name, 0) | 1 << i
+    alike: dict[tuple[int, tuple[ClassId | None, ...]], list[NodeName]] = {}
+    tables = tuple(class_ids.values())
+    for name, bits in inside.items():
+        if name in nodes and not nodes[name].node_object.cordoned:
+            key = (bits, tuple(table.get(name) for table in tables))
+            alike.setdefault(key, []).append(name)
+    return tuple(
+        Alike(
+            sorted(names),
+            tuple(where for i, where in enumerate(wheres) if bits >> i & 1),
+            dict(zip(class_ids, each, strict=True)),
+            nodes[names[0]],
+            {resource: devices_left(nodes[names[0]], resource) for resource in class_ids},
+        )
+        for (bits, each), names in alike.items()
+    )

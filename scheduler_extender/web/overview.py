@@ -1,0 +1,337 @@
+"""Overview of the cluster: nodes by machine kind, alike ones together, within a page's bounds.
+
+Up to :data:`ALONE` nodes each stand for themselves. Of more, nodes that are alike share a drawing,
+with their number: in all that a drawing of one of them shows, or where that is still too much for a
+page, in how many GPUs stand how. A drawing never shows what does not hold for all of its nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from scheduler_extender.explain.gpustates import (
+    USED,
+    Flag,
+    NodeState,
+    Totals,
+    Use,
+    totals,
+    use_text,
+)
+from scheduler_extender.explain.wording import set_text
+from scheduler_extender.web.drawing import MIXED, counted
+from topology.core.devices import NodeName
+from topology.core.links import Via
+from topology.core.requests import at_most
+
+ALONE = 96
+"""Nodes that are each drawn by themselves."""
+TILES = 96
+"""Drawings on a page."""
+NAMES = 2
+"""Names of which the rest is only counted."""
+KINDS = 40
+"""Kinds of machines on a page; the rest is counted together."""
+
+
+class Likeness(Enum):
+    """In what nodes are alike that share a drawing; the value is the word for it in addresses."""
+
+    LOOKS = "looks"  # in all that a drawing of one of them shows
+    USES = "uses"  # in how many GPUs stand how
+    MIXED = "mixed"  # the same, GPUs in use as one, but for mismatched ones
+
+    @property
+    def word(self) -> str:
+        """The word for people."""
+        return "alike" if self is Likeness.LOOKS else "similar"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which nodes are to be seen; empty words let every node through.
+
+    ``use`` is a :class:`.Use` that some GPU has to have, ``flag`` a :class:`.Flag` of the node,
+    ``kind`` the machine's line, ``name`` a part of the node's name or of the name of a pod on it.
+    ``like`` is the name of a node, and ``by`` the :class:`Likeness` to it.
+    """
+
+    kind: str = ""
+    use: str = ""
+    flag: str = ""
+    name: str = ""
+    like: str = ""
+    by: str = ""
+
+    def let(self, nodes: Iterable[NodeState]) -> list[NodeState]:
+        """The nodes that are to be seen."""
+        seen = [node for node in nodes if self._lets(node)]
+        if not self.like:
+            return seen
+        by = next((each for each in Likeness if each.value == self.by), Likeness.LOOKS)
+        keys = {node.name: _key(node, by, self) for node in seen}
+        wanted = keys.get(NodeName(self.like))
+        return [node for node in seen if keys[node.name] == wanted] if wanted is not None else []
+
+    def _lets(self, node: NodeState) -> bool:
+        if self.kind and node.kind != self.kind:
+            return False
+        if self.use and not any(use.value == self.use and n for use, n in node.uses.items()):
+            return False
+        if self.flag and not any(flag.value == self.flag for flag in node.flags):
+            return False
+        return not self.name or self.name.lower() in node.name.lower() or bool(self.found(node))
+
+    def found(self, node: NodeState) -> frozenset[int]:
+        """The positions of GPUs whose pods have the name that is looked for."""
+        part = self.name.lower()
+        if not part:
+            return frozenset()
+        return frozenset(
+            p
+            for p, gpu in enumerate(node.gpus)
+            if any(part in holder.name.lower() for holder in gpu.holders)
+        )
+
+    @property
+    def any(self) -> bool:
+        """Whether some node may be left out."""
+        return bool(self.words)
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Those that are not empty."""
+        named = {name: getattr(self, name) for name in FILTERS}
+        return {name: word for name, word in named.items() if word}
+
+    def query(self, **changes: str) -> str:
+        """These filters with ``changes`` as the end of an address; empty without any."""
+        words = replace(self, **changes).words
+        return f"?{urlencode(words)}" if words else ""
+
+
+FILTERS = tuple(each.name for each in fields(Filters))
+"""Their names in addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One drawing, of one node or of several."""
+
+    sample: NodeState
+    nodes: tuple[NodeName, ...]  # all that it stands for
+    likeness: Likeness = Likeness.LOOKS  # in what they are like the sample
+    found: frozenset[int] = frozenset()  # positions of the sample that are to be seen first
+
+    @property
+    def many(self) -> int:
+        """How many nodes it stands for."""
+        return len(self.nodes)
+
+    @property
+    def exact(self) -> bool:
+        """Whether its nodes are alike in all that a drawing of one of them shows."""
+        return self.likeness is Likeness.LOOKS
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The GPUs of each node by the value of their state, as far as they are alike."""
+        return _counts(self.sample, self.likeness)
+
+    @property
+    def counts_text(self) -> str:
+        """The same in words: what nodes have in common that are only similar."""
+        return ", ".join(f"{n} {use_text(css)}" for css, n in self.counts.items())
+
+
+@dataclass(frozen=True, slots=True)
+class KindSection:
+    """All nodes of one kind of machine, with drawings of some."""
+
+    kind: str
+    totals: Totals
+    tiles: tuple[Tile, ...]
+    unseen: int  # nodes in no drawing, for want of room on the page
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """The whole map."""
+
+    filters: Filters
+    total: int  # all nodes
+    seen: Totals  # those that the filters let through
+    flags: Counter[Flag]  # of these
+    kinds: tuple[str, ...]  # all that there are, for the filter
+    sections: tuple[KindSection, ...]
+    kinds_left: int  # kinds without a section of their own
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """What is drawn beside GPUs, and has to be explained."""
+        return frozenset(word for s in self.sections for t in s.tiles for word in _shows(t))
+
+
+def _shows(tile: Tile) -> Iterator[str]:
+    if tile.many > 1:
+        yield "looks" if tile.exact else "similar"
+    if MIXED in tile.counts and not tile.exact:
+        yield "mixed"
+    if tile.exact:
+        yield from shown_by(tile.sample)
+        if tile.found:
+            yield "found"
+
+
+def shown_by(node: NodeState) -> Iterator[str]:
+    """What a drawing of the node shows beside its GPUs."""
+    if node.together:
+        yield "band"
+    if any(gpu.partly for gpu in node.gpus):
+        yield "share"
+    links = node.topology.shape.distinct_links if node.topology is not None else ()
+    if any(link.nvlinks for link in links):
+        yield "hub" if any(link.via is Via.SWITCH for link in links) else "line"
+
+
+def overview(nodes: Sequence[NodeState], filters: Filters) -> Glance:
+    """The map of these nodes through these filters."""
+    seen = filters.let(nodes)
+    by_kind: dict[str, list[NodeState]] = {}
+    for node in seen:
+        by_kind.setdefault(node.kind, []).append(node)
+    ordered = sorted(by_kind, key=lambda kind: (-len(by_kind[kind]), kind))
+    rooms = _rooms([len(by_kind[kind]) for kind in ordered[:KINDS]])
+    sections = []
+    for kind, room in zip(ordered[:KINDS], rooms, strict=True):
+        tiles = _tiles(by_kind[kind], room, filters, alone=len(seen) <= ALONE)
+        unseen = sum(tile.many for tile in tiles[room:])
+        sections.append(KindSection(kind, totals(by_kind[kind]), tuple(tiles[:room]), unseen))
+    return Glance(
+        filters,
+        len(nodes),
+        totals(seen),
+        Counter(flag for node in seen for flag in node.flags),
+        kinds_of(nodes),
+        tuple(sections),
+        max(0, len(ordered) - KINDS),
+    )
+
+
+def kinds_of(nodes: Iterable[NodeState]) -> tuple[str, ...]:
+    """The kinds of machines among these nodes, for the filter."""
+    return tuple(sorted({node.kind for node in nodes})[: KINDS * 2])
+
+
+def _rooms(sizes: Sequence[int]) -> list[int]:
+    """How many drawings each kind of machine may have: one each, the rest shared out evenly.
+
+    >>> _rooms([3, 500]), sum(_rooms([1000] * 40)) <= TILES
+    ([3, 93], True)
+    """
+    found = [min(1, size) for size in sizes]
+    left = TILES - sum(found)
+    while left > 0:
+        open_ones = [i for i, size in enumerate(sizes) if found[i] < size]
+        if not open_ones:
+            break
+        for i in open_ones[:left]:
+            found[i] += 1
+        left -= min(left, len(open_ones))
+    return found
+
+
+def _tiles(nodes: list[NodeState], room: int, filters: Filters, *, alone: bool) -> list[Tile]:
+    """Drawings of all nodes, those first that stand for most; they may be too many for the room."""
+    if alone and len(nodes) <= room:
+        return [Tile(node, (node.name,), found=filters.found(node)) for node in nodes]
+    keys = {node.name: [_key(node, each, filters) for each in Likeness] for node in nodes}
+    found: list[Tile] = []
+    for level, _ in enumerate(Likeness):
+        groups = _together(nodes, lambda node: keys[node.name][level])  # noqa: B023 (used at once)
+        found = [_tile(group, keys, filters) for group in groups]
+        if len(found) <= room:
+            break
+    return found
+
+
+def _tile(
+    nodes: list[NodeState], keys: Mapping[NodeName, Sequence[Hashable]], filters: Filters
+) -> Tile:
+    """The drawing of these nodes. By name ``keys`` has what they are alike in, a key for each
+    :class:`Likeness`."""
+    sample, names = nodes[0], tuple(node.name for node in nodes)
+    alike = next(
+        likeness
+        for level, likeness in enumerate(Likeness)
+        if all(keys[name][level] == keys[sample.name][level] for name in names)
+    )
+    return Tile(sample, names, alike, filters.found(sample))
+
+
+def _key(node: NodeState, likeness: Likeness, filters: Filters) -> Hashable:
+    """Equal for nodes that are alike so: in all that a drawing of the node shows but its name, or
+    in how many GPUs stand how."""
+    if likeness is not Likeness.LOOKS:
+        return tuple(_counts(node, likeness).items()), node.flags
+    shape = node.topology.shape if node.topology is not None else None
+    gpus = tuple(gpu.key for gpu in node.gpus)
+    return shape, gpus, node.together, node.flags, node.coming, filters.found(node)
+
+
+def _counts(node: NodeState, likeness: Likeness) -> dict[str, int]:
+    """The GPUs by the value of their state, in the order of :class:`.Use`. Less near than in their
+    uses nodes are alike where as many GPUs are in use; mismatched ones are told all the same."""
+    counts = {use.value: node.uses[use] for use in Use if node.uses[use]}
+    if likeness is not Likeness.MIXED:
+        return counts
+    used = sum(counts.pop(use.value, 0) for use in USED if use is not Use.MISMATCHED)
+    return counts | ({MIXED: used} if used else {})
+
+
+def _together(
+    nodes: Iterable[NodeState], key: Callable[[NodeState], Hashable]
+) -> list[list[NodeState]]:
+    """The nodes with equal keys together, the largest group first."""
+    found: dict[Hashable, list[NodeState]] = {}
+    for node in nodes:
+        found.setdefault(key(node), []).append(node)
+    return sorted(found.values(), key=lambda group: (-len(group), group[0].name))
+
+
+def picture_of(tile: Tile) -> Markup:
+    """The drawing of nodes that are alike in no more than their counts."""
+    gpus = f"{tile.many} nodes: {len(tile.sample.gpus)} GPUs"
+    return counted(tile.counts, f"{gpus}, {tile.counts_text}")
+
+
+def who(node: NodeState) -> list[tuple[str, str]]:
+    """The pods on a node, each after its GPUs, then the memory in use of GPUs that are shared."""
+    if node.topology is None:
+        return []
+    on: dict[str, list[int]] = {}
+    memory: list[tuple[str, str]] = []
+    for gpu, state in zip(node.topology.gpus, node.gpus, strict=True):
+        for holder in state.holders:
+            on.setdefault(holder.name, []).append(gpu.index)
+        if state.memory_used:
+            words = f"{at_most(state.memory_used)} of {at_most(gpu.memory)} in use"
+            memory.append((str(gpu.index), words))
+    return [(set_text(sorted(gpus)), pod) for pod, gpus in on.items()] + memory
+
+
+def some(names: Sequence[str], most: int = NAMES) -> str:
+    """Names in brief, the first ``most`` of them.
+
+    >>> some(["a"]), some(["a", "b", "c", "d", "e"])
+    ('a', 'a, b and 3 more')
+    """
+    more = len(names) - most
+    text = ", ".join(names[:most])
+    return f"{text} and {more} more" if more > 0 else text

@@ -1,0 +1,158 @@
+"""Waiting pods by reason: one reason for each pod, and a bounded look at all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.explain.answers import Counts, answers_to, by_kind, counts_of
+from scheduler_extender.explain.waitingreasons import (
+    LABELS,
+    LASTING,
+    LATER,
+    NOT_IN_TIME,
+    SECONDS,
+    UNKNOWN,
+    WaitingReasons,
+    main_reason,
+    reason_of,
+    refusals_of,
+)
+from scheduler_extender.groupreference import Group, GroupReference
+from scheduler_extender.kube.sinks import PodSink
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.pods.record import PodRecord
+from tests.dranodes import NODE, claim, raw, two_pairs
+from tests.nodes import pcie, pod, switched
+from tests.scheduler_extender.evictions.scenes import NVLINKED, Held, cluster_of, waiting
+from tests.scheduler_extender.serving import Clock
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import BUSY, Reason
+from topology.core.report import Report
+from topology.core.requests import gpu_request
+
+PAIR = gpu_request(2, NVLINKED)
+
+
+def counted(reasons: WaitingReasons) -> dict[str, int]:
+    found = reasons.count()
+    assert tuple(found) == LABELS
+    return {label: many for label, many in found.items() if many}
+
+
+def test_a_pod_counts_for_the_reason_of_nodes_whose_hardware_could_take_it() -> None:
+    cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
+    for name in ("one", "two"):
+        cluster.put_pod(waiting(name, PAIR))
+    cluster.put_pod(waiting("many", gpu_request(16)))
+    cluster.put_pod(waiting("small", gpu_request(1)))
+    cluster.put_pod(replace(waiting("odd", PAIR), request=Malformed("link: ?", None)))
+    assert counted(WaitingReasons(cluster)) == {
+        "busy": 2,
+        "too-few-gpus": 1,
+        "none": 1,
+        "malformed": 1,
+    }
+
+
+def test_undecided_nodes_hide_no_reason_and_are_hidden_by_none_that_lasts() -> None:
+    assert main_reason({Reason.UNDECIDED: 9, Reason.BUSY: 1}) is Reason.BUSY
+    assert main_reason({Reason.UNDECIDED: 1, Reason.LINKS: 9}) is Reason.UNDECIDED
+    assert main_reason({Reason.STALE: 2, Reason.BUSY: 2}) is Reason.BUSY, "ties are stable"
+    assert main_reason({Reason.BUSY: 2, Reason.STALE: 2}) is Reason.BUSY
+    assert Reason.GROUP not in LASTING
+
+
+def test_a_reason_is_looked_for_again_after_a_while_and_forgotten_with_its_pods() -> None:
+    clock = Clock()
+    cluster = Cache(clock, Settings(stale_after=None))
+    node = switched(4)
+    cluster.put_record(node, Report("boot", 1))
+    cluster.put_pod(waiting("wants", gpu_request(8)))
+    reasons = WaitingReasons(cluster)
+    assert counted(reasons) == {"too-few-gpus": 1}
+    cluster.put_record(switched(8, "large"), Report("boot", 1))
+    assert counted(reasons) == {"too-few-gpus": 1}
+    clock.now += LATER
+    assert counted(reasons) == {"none": 1}
+    cluster.keep_pods(set())
+    assert counted(reasons) == {}
+    assert not reasons._known
+
+
+def test_whom_a_look_does_not_get_to_the_next_ones_do() -> None:
+    class Slow(Clock):
+        """Each time that somebody looks at it, a part of the time for one look is gone."""
+
+        def __call__(self) -> float:
+            self.now += SECONDS / 8
+            return self.now
+
+    cluster = Cache(Slow(), Settings(stale_after=None))
+    cluster.put_record(switched(4), Report("boot", 1))
+    for count in range(5, 25):
+        cluster.put_pod(waiting(f"p{count}", gpu_request(count)))
+    reasons = WaitingReasons(cluster)
+    left = [counted(reasons).get(UNKNOWN, 0) for _ in range(20)]
+    assert 0 < left[0] < 20
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == 0
+    assert cluster.node_info(NodeName("switched")).known
+
+
+@pytest.mark.parametrize(
+    ("pod", "counts", "words"),
+    [
+        pytest.param(
+            {}, Counts(2, 0, 0, {BUSY: 2}), "no node takes it: not enough free GPUs (2 nodes)"
+        ),
+        pytest.param({}, None, f"{NOT_IN_TIME}: ask why team/p", id="no time"),
+        pytest.param({"gated": True}, Counts(1, 1), "kept back by its scheduling gates; 1 of 1"),
+        pytest.param({"called_unschedulable": True}, Counts(1, 1), "kube-scheduler finds none"),
+        pytest.param({"request": Malformed("link: no")}, None, "link: no", id="unreadable"),
+    ],
+)
+def test_why_a_pod_waits_is_one_line(
+    pod: dict[str, Any], counts: Counts | None, words: str
+) -> None:
+    record = PodRecord(PodUid("u"), "team", "p", None, gpu_request(1))
+    assert words in reason_of(replace(record, **pod), counts)
+
+
+def test_a_pod_does_not_wait_for_what_it_is_nominated_for() -> None:
+    """Under DRA a pod counts where it is nominated. Its own Event and the metric said that the node
+    is busy, and filter lets it in."""
+    world = two_pairs()
+    world.claims.apply(claim("held", 3, 1, pod="other"))
+    manifest = pod(2, name="nominated", uid="nominated")
+    manifest["status"] = {"phase": "Pending", "nominatedNodeName": NODE}
+    PodSink(world.cluster).apply(raw(manifest))
+    snapshot = world.cluster.snapshot()
+    found = snapshot.nominated[PodUid("nominated")]
+    assert refusals_of(snapshot, found, NO_DEADLINE) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        pytest.param({"domain": "node"}, {}, id="a domain has room for both"),
+        pytest.param({"domain": "node", "size": 3}, {Reason.GROUP: 2}, id="none has for three"),
+        pytest.param({"domain": "zone"}, {Reason.GROUP: 2}, id="no node has the label"),
+    ],
+)
+def test_a_group_is_asked_as_filter_asks_it(
+    changes: dict[str, Any], found: dict[Reason, int]
+) -> None:
+    cluster = cluster_of({pcie(4, "a"): {}, pcie(4, "b"): {}})
+    group = replace(GroupReference(Group("team", "g"), 2, "node"), **changes)
+    member = replace(waiting("member", gpu_request(2)), group_ref=group)
+    cluster.put_pod(member)
+    told = refusals_of(cluster.snapshot(), member, NO_DEADLINE)
+    assert by_kind(told) == found
+    assert by_kind(counts_of(answers_to(cluster.snapshot(), member)).refused) == found
+    assert counted(WaitingReasons(cluster)) == {"group" if found else "none": 1}

@@ -1,0 +1,177 @@
+"""The kubelet's configuration, from its file and over HTTPS."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+
+from topology.agent.model.nodecontext import NOTHING_KNOWN, KubeletConfig
+from topology.agent.probes.node import (
+    ConfigurationUnseenError,
+    KubeletSources,
+    NodeWatch,
+    from_file,
+    from_kubelet,
+)
+from topology.core.devices import NodeName
+
+FILE = """
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+topologyManagerPolicy: restricted
+topologyManagerScope: pod
+cpuManagerPolicy: static
+"""
+CONFIGS = KubeletConfig("restricted", "pod", "static", "None", False, False, False)
+CONFIGZ = {
+    "kubeletconfig": {
+        "topologyManagerPolicy": "restricted",
+        "topologyManagerScope": "pod",
+        "cpuManagerPolicy": "static",
+        "memoryManagerPolicy": "None",
+    }
+}
+
+
+@contextmanager
+def kubelet(ca: trustme.CA, status: int = 200, body: bytes = b"") -> Iterator[str]:
+    """A kubelet's server, which asks for a token; yields host:port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            allowed = self.headers["Authorization"] == "Bearer ours" and self.path == "/configz"
+            self.send_response(status if allowed else 401)
+            self.end_headers()
+            self.wfile.write(body or json.dumps(CONFIGZ).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(context)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def ca() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(ca: trustme.CA, tmp_path: Path) -> str:
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    return str(tmp_path / "ca.pem")
+
+
+OURS = {"authorization": "Bearer ours"}
+
+
+def test_the_kubelet_tells(ca: trustme.CA, ca_file: str) -> None:
+    with kubelet(ca) as address:
+        assert from_kubelet(address, OURS, ca_file) == CONFIGS
+
+
+def test_a_certificate_of_strangers_is_refused_unless_told(ca: trustme.CA, tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    with kubelet(ca) as address:
+        with pytest.raises(ConfigurationUnseenError, match="certificate verify failed"):
+            from_kubelet(address, OURS, str(tmp_path / "other.pem"))
+        assert from_kubelet(address, OURS, None, insecure=True) == CONFIGS
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        pytest.param(403, b"", "403", id="not allowed"),
+        pytest.param(200, b"hello", "not a kubelet's configuration", id="not JSON"),
+        pytest.param(200, b"[]", "not a kubelet's configuration", id="not an object"),
+        pytest.param(200, b'{"kubeletconfig": 1}', "not a kubelet's", id="not a configuration"),
+    ],
+)
+def test_answers_that_tell_nothing(
+    status: int, body: bytes, message: str, ca: trustme.CA, ca_file: str
+) -> None:
+    with (
+        kubelet(ca, status, body) as address,
+        pytest.raises(ConfigurationUnseenError, match=message),
+    ):
+        from_kubelet(address, OURS, ca_file)
+
+
+def test_nobody_there_says_the_same_each_time(ca_file: str) -> None:
+    """The text ends up in the record: one that varied would be written each time."""
+    texts = set()
+    for _ in range(3):
+        with pytest.raises(ConfigurationUnseenError) as caught:
+            from_kubelet("127.0.0.1:1", OURS, ca_file)
+        texts.add(str(caught.value))
+    assert len(texts) == 1
+
+
+def test_a_file_tells(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(FILE)
+    assert from_file(path) == CONFIGS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(None, "No such file", id="absent"),
+        pytest.param("kind: Pod", "allowed is KubeletConfiguration", id="another kind"),
+        pytest.param("{", "config.yaml", id="not YAML"),
+        pytest.param("- 1", "allowed is KubeletConfiguration", id="a list"),
+    ],
+)
+def test_files_that_tell_nothing(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigurationUnseenError, match=message):
+        from_file(path)
+
+
+def test_an_operators_word_comes_first_then_the_files_in_turn(tmp_path: Path) -> None:
+    good = tmp_path / "good.yaml"
+    good.write_text(FILE)
+    told = KubeletConfig(topology_manager_policy="none")
+    sources = KubeletSources(told, (tmp_path / "absent.yaml", good))
+    watch = NodeWatch(None, NodeName("n"), sources, lambda: None)
+    assert watch.look()
+    assert watch.state.kubelet == KubeletConfig(
+        "none", "pod", "static", "None", False, False, False
+    )
+    assert watch.state.unseen == ()
+
+
+def test_the_topology_managers_policy_alone_leaves_the_others_unseen(tmp_path: Path) -> None:
+    told = KubeletConfig(topology_manager_policy="none")
+    sources = KubeletSources(told, (tmp_path / "absent.yaml",))
+    watch = NodeWatch(None, NodeName("n"), sources, lambda: None)
+    watch.look()
+    assert watch.state.kubelet == told
+    assert [u.fact for u in watch.state.unseen] == ["kubelet's configuration"]
+
+
+def test_what_could_not_be_had_is_said(tmp_path: Path) -> None:
+    sources = KubeletSources(files=(tmp_path / "absent.yaml",))
+    watch = NodeWatch(None, NodeName("n"), sources, lambda: None)
+    watch.look()
+    assert watch.state.kubelet == NOTHING_KNOWN
+    assert [u.fact for u in watch.state.unseen] == ["kubelet's configuration"]

@@ -1,0 +1,241 @@
+"""How a node's devices are chosen, and what the device plugin does with shared ones.
+
+Nothing is assumed that would turn a guess into a promise: a plugin that is not known to be NVIDIA's
+may pick anything (``any``).
+
+Whether NVIDIA's plugin gives a container several shares of GPUs is learnt from what it did
+(:class:`SharesTracker`): the option for it, ``failRequestsGreaterThanOne``, is in a configuration
+file of the plugin's own, and no label and no flag tells of it. But what the plugin has done tells:
+
+* a container that holds several shares was given them;
+* a pod that was refused with :data:`REFUSED` was refused for want of the option.
+
+Either counts if the pod started after the plugin did. The configuration may change when the plugin
+starts anew, and when its config-manager takes another file because of the Node's label: then all
+that was learnt is forgotten. If the plugin did both, the later one counts.
+
+What was learnt is in the record, with the plugin's start and the label that it holds for. So an
+agent that starts anew knows it, too. It stays there after the label has changed: then the agent
+knows that the plugin did part of what it did under another configuration.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from topology.agent.model.holders import Holders
+from topology.agent.model.nodecontext import NODE, KubeletConfig, NodeContext, Plugin
+from topology.agent.model.observations import Unseen
+from topology.core.devices import DeviceId, GpuResource, base_uuid
+from topology.core.graph import (
+    UNKNOWN,
+    AllocatorConfig,
+    plugin_version,
+)
+from topology.core.mig import MIG, MIG_IDS
+from topology.core.report import SharesAnswer
+
+DEFAULT_RESOURCE = GpuResource()
+SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
+# The plugin's option for shared devices, by any of the names it has had.
+POLICY_OPTION = re.compile(r"(?:^|-|_)allocation[-_]policy$", re.IGNORECASE)
+CONFIG_OPTION = re.compile(r"^(--)?config[-_]file$", re.IGNORECASE)
+PACKED_SINCE = (0, 20)
+# The plugin's words when it refuses a container several shares, by its versions 0.15 to 0.19.
+REFUSED = "maximum request size for shared resources is 1"
+# The Node's label by which the plugin's config-manager chooses the configuration file.
+CONFIGURATION_LABEL = "nvidia.com/device-plugin.config"
+
+
+def resources_of(
+    allocatable: Mapping[str, Collection[DeviceId]],
+    labels: Mapping[str, str],
+    refuses_several: bool | None = None,
+    counted: Mapping[str, int] | None = None,
+) -> tuple[GpuResource, ...]:
+    """The GPU resources that the kubelet hands out; device ids show replicas and MIG instances.
+
+    ``refuses_several`` says whether the plugin refuses a container more than one shared device,
+    ``counted`` how many devices each resource has, sick ones included. A node whose plugin serves
+    nothing right now has the usual resource, with nothing to hand out.
+    """
+    found = []
+    for name, ids in sorted(allocatable.items()):
+        if not ids:
+            continue
+        replicas = _replicas(ids, (counted or {}).get(name, 0))
+        several = refuses_several if replicas is not None else None
+        if any(i.startswith(MIG_IDS) for i in ids):
+            found.append(GpuResource(name, MIG, replicas or 1, several))
+        elif replicas is not None:
+            strategy = "mps" if labels.get(SHARING_LABEL) == "mps" else "time-slicing"
+            found.append(GpuResource(name, strategy, replicas, several))
+        else:
+            found.append(GpuResource(name))
+    return tuple(found) or (DEFAULT_RESOURCE,)
+
+
+def _replicas(ids: Collection[DeviceId], counted: int) -> int | None:
+    """How many devices the plugin serves for each GPU or MIG instance; None if it shares none.
+
+    After a fault of a whole GPU the plugin calls one of its shares unhealthy, and the kubelet does
+    not hand that share out. So one GPU may show too few shares. But shares are numbered from 0, all
+    GPUs have equally many, and each has at least one that is in order.
+    """
+    shared = Counter(base_uuid(i) for i in ids if "::" in i)
+    if not shared:
+        return None
+    numbers = (i.rpartition("::")[2] for i in ids)
+    highest = max((int(n) for n in numbers if n.isdecimal() and len(n) < 10), default=0)
+    return max(*shared.values(), highest + 1, -(-counted // len(shared)))
+
+
+def lacks_shares(ids: Collection[DeviceId], served: GpuResource) -> bool:
+    """Whether the kubelet does not hand out all shares of some GPU, or MIG instance."""
+    found = Counter(base_uuid(i) for i in ids if "::" in i)
+    return any(shares < served.replicas for shares in found.values())
+
+
+def allocator_of(
+    resources: Sequence[GpuResource],
+    plugin: Plugin | None,
+    kubelet: KubeletConfig,
+    chosen: str | None = None,
+    doubt: str = "",
+) -> tuple[AllocatorConfig, tuple[Unseen, ...]]:
+    """The allocator's facts, and which of them nobody could tell.
+
+    ``chosen`` is the plugin's policy if an operator has set it. ``doubt`` says why the plugin sees
+    other links than the record has; then nobody can tell what it prefers. It is empty otherwise.
+    """
+    unseen = []
+    policy = chosen or _policy(resources, plugin)
+    if policy == "best-effort" and doubt:
+        policy = "any"
+        unseen.append(Unseen("device plugin's preference", doubt))
+    if policy is None:
+        cause = (
+            "no container of NVIDIA's device plugin on this node"
+            if plugin is None
+            else "its settings are in a file of its own, or name a policy we do not know"
+        )
+        unseen.append(Unseen("device plugin's policy", f"{cause}: it may pick anything"))
+    topology_manager = kubelet.topology_manager_policy
+    if topology_manager is None:
+        unseen.append(
+            Unseen("Topology Manager's policy", "the kubelet's configuration could not be read")
+        )
+    if kubelet.cpu_manager_policy is None or kubelet.memory_manager_policy is None:
+        cause = "neither the kubelet nor a file tells: pods of the class Guaranteed get no promises"
+        unseen.append(Unseen("CPU and Memory Managers' policies", cause))
+    config = AllocatorConfig(
+        policy or "any",
+        plugin.version if plugin else None,
+        topology_manager or UNKNOWN,
+        kubelet.topology_manager_scope or "container",
+        kubelet.cpu_manager_policy,
+        kubelet.memory_manager_policy,
+        kubelet.prefers_closest,
+        full_cores_only=kubelet.full_cores_only,
+    )
+    return config, tuple(unseen)
+
+
+def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | None:
+    """The plugin's policy: ``best-effort`` if it serves only whole GPUs, else the configured one.
+
+    Unshared MIG instances do not matter: the plugin has no preference among them.
+    """
+    if plugin is None:
+        return None
+    choosing = [r for r in resources if r.strategy != MIG or r.replicas > 1]
+    if not choosing:
+        return "distributed"
+    kinds = {r.strategy == "none" for r in choosing}
+    if kinds == {True}:
+        return "best-effort"
+    if len(kinds) > 1:
+        return None  # one node, two allocators: no one policy speaks for both
+    version = plugin_version(plugin.version)
+    if version is not None and version < PACKED_SINCE:
+        return "distributed"
+    for name, value in plugin.options.items():
+        if POLICY_OPTION.search(name):
+            return value if value in ("distributed", "packed") else None
+    told_by_file = any(CONFIG_OPTION.match(n) and v for n, v in plugin.options.items())
+    return None if told_by_file else "distributed"
+
+
+# The device plugin that runs: since when (RFC 3339), and with which configuration.
+_Running = tuple[str, str]
+
+
+class SharesTracker:
+    """What one node's plugin has done since it got its configuration.
+
+    ``former`` is what the agent before this one has learnt.
+    """
+
+    def __init__(self, former: SharesAnswer | None = None) -> None:
+        self.learnt = former  # what was learnt last, also of another configuration
+        self._plugin: _Running | None = None
+        self._since = ""
+
+    @property
+    def answer(self) -> SharesAnswer | None:
+        """What the plugin that runs did last; None if that is not known."""
+        learnt = self.learnt
+        holds_for = None if learnt is None else (learnt.plugin_started, learnt.configuration)
+        return learnt if holds_for == self._plugin else None
+
+    @property
+    def refuses_several(self) -> bool | None:
+        """Whether the plugin refuses a container several shares; None if that is not known."""
+        return None if self.answer is None else self.answer.refused
+
+    def look(self, context: NodeContext, holders: Holders, now: str) -> None:
+        """Learn from the pods and from who holds what; ``now`` is the time of day."""
+        if context.plugin is None or not context.plugin.started:
+            self._plugin = None
+            return
+        if not context.labels and all(unseen.fact != NODE for unseen in context.unseen):
+            return  # nobody has looked at the Node yet, so its label is not known
+        started = context.plugin.started
+        configuration = context.labels.get(CONFIGURATION_LABEL, "")
+        before, self._plugin = self._plugin, (started, configuration)
+        if self._plugin != before:
+            reconfigured = self._reconfigured(before, started, configuration)
+            self._since = now if reconfigured else started
+            if reconfigured and self.answer is not None:
+                self.learnt = None  # it is of an earlier time with this configuration
+        for at, refused in _deeds(context, holders):
+            known = self.answer
+            if at > self._since and (
+                known is None or (at >= known.pod_started and refused != known.refused)
+            ):
+                self.learnt = SharesAnswer(refused, at, started, configuration)
+
+    def _reconfigured(self, before: _Running | None, started: str, configuration: str) -> bool:
+        """Whether the running plugin had, or may have had, another configuration before.
+
+        An agent that starts anew and knows nothing of this plugin cannot tell how long the Node has
+        had its label.
+        """
+        if before is not None:
+            return before[0] == started
+        learnt = self.learnt
+        if learnt is None or learnt.plugin_started != started:
+            return bool(configuration)
+        return learnt.configuration != configuration
+
+
+def _deeds(context: NodeContext, holders: Holders) -> list[tuple[str, bool]]:
+    """When each of the present pods started, and whether the plugin refused it, in that order."""
+    found = [
+        (context.pods[uid].started, False)
+        for uid, entry in holders.by_uid.items()
+        if uid in context.pods
+        and any(sum("::" in device for device in held.device_ids) > 1 for held in entry.held)
+    ]
+    found += [(pod.started, True) for pod in context.pods.values() if REFUSED in pod.refusal]
+    return sorted(found)

@@ -1,0 +1,234 @@
+"""When the kubelet is asked next, and what for; and when sysfs is read again.
+
+The kubelet tells nobody when something changes: the agent has to ask it. News of a pod is *due*
+from the moment it is bound here and wants GPUs until the kubelet shows it with all of them, and
+again from its end until the kubelet no longer shows it. While news is due, the agent asks often;
+otherwise rarely.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from topology.agent.model.podentries import Entry, NodePod
+from topology.core.devices import DeviceId, PodUid
+
+NEVER = float("-inf")
+# Seconds until the second reading; each later pause is twice the one before, up to the longest.
+FIRST_REREADING, LONGEST_REREADING = 10.0, 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class PollIntervals:
+    """Seconds between two questions to the kubelet, and how long doubtful answers are kept back."""
+
+    # While news is due: `soon` for the first `hasty` seconds, then `later`, and `seldom` once that
+    # has lasted for `patient` seconds.
+    soon: float = 0.1
+    hasty: float = 5.0
+    later: float = 0.3
+    patient: float = 60.0
+    seldom: float = 2.0
+    # Without news due: while somebody holds devices (a kubelet may release them seconds before the
+    # API server hears of it), and while nobody does.
+    held: float = 2.0
+    idle: float = 10.0
+    watchful: float = 1.0  # the longest pause after a kubelet's restart or a GPU's fault
+    # How long that lasts. A pod that is alive and still not shown then makes the record not Ready.
+    restart: float = 10.0
+    # How long a list is kept back because nobody can tell whose devices some are.
+    unidentified: float = 1.0
+    silence: float = 10.0  # how long the kubelet may be silent before the record says so
+
+
+USUAL_INTERVALS = PollIntervals()
+
+
+class KubeletPolling:
+    """When to ask for the list of pods next, by how the questions so far have ended.
+
+    Every time is in seconds of one clock that only runs forward; ``now`` at the start.
+    """
+
+    def __init__(self, intervals: PollIntervals, now: float) -> None:
+        self._intervals = intervals
+        self._asked = NEVER
+        self._not_before = NEVER
+        self._at_once = False
+        self._watchful_until = now + intervals.restart
+        self._due_since = now
+        self._silent_since: float | None = None
+        # Whether it does not answer at all; one that asks for patience is silent and not gone.
+        self.gone = False
+        self._sockets = 0
+        self.due: frozenset[PodUid] = frozenset()  # the pods of which news is due
+        # Why the kubelet is silent; empty if it answers.
+        self.cause = "the kubelet has not answered yet"
+        # How often the kubelet has come back: its socket was away, or has become another one.
+        self.restarts = 0
+        self.failures = 0  # how many questions have failed; to be told "later" is no failure
+
+    @property
+    def silent(self) -> bool:
+        """Whether the last question was not answered. False before the first one."""
+        return self._silent_since is not None
+
+    def silent_too_long(self, now: float) -> bool:
+        """Whether it is time for the record to say that the kubelet does not answer."""
+        since = self._silent_since
+        return since is not None and now - since > self._intervals.silence
+
+    def watchful(self, now: float) -> bool:
+        """Whether the kubelet has restarted, or a GPU has fallen sick, recently."""
+        return now < self._watchful_until
+
+    def next_question(self, now: float, *, doubtful: bool, holders: bool) -> float:
+        """When the next question is due.
+
+        ``doubtful``: part of the last list is not believed. ``holders``: somebody holds devices.
+        """
+        pause = self._pause(now, doubtful=doubtful, holders=holders)
+        return max(self._asked + pause, self._not_before)
+
+    def _pause(self, now: float, *, doubtful: bool, holders: bool) -> float:
+        wait = self._intervals
+        if self._at_once:
+            return wait.soon / 2
+        if self.silent:
+            return wait.later
+        if self.due or doubtful:
+            waited = now - self._due_since
+            if waited < wait.hasty:
+                return wait.soon
+            return wait.later if waited < wait.patient else wait.seldom
+        calm = wait.held if holders else wait.idle
+        return min(wait.watchful, calm) if self.watchful(now) else calm
+
+    def news(self, now: float) -> None:
+        """Ask the kubelet soon: something has happened that it may know of."""
+        self._due_since = now
+        self._at_once = True
+
+    def fault(self, now: float) -> None:
+        """A GPU has fallen sick. The plugin hears of it, and the kubelet hands out less."""
+        self._watchful_until = max(self._watchful_until, now + self._intervals.restart)
+        self.news(now)
+
+    def restarted(self, sockets: int) -> bool:
+        """Whether an answer now would be the first after a restart of the kubelet."""
+        return self.gone or sockets != self._sockets
+
+    def wait_for(self, due: frozenset[PodUid], now: float) -> None:
+        """News of these pods is due from now on; a new one among them makes the agent hurry."""
+        if due - self.due:
+            self._due_since = now
+        self.due = due
+
+    def ask(self, now: float) -> None:
+        """A question begins; call one of the next two when it has ended."""
+        self._asked = now
+
+    def answered(self, sockets: int) -> None:
+        """The kubelet has answered. ``sockets`` counts how often its socket was replaced."""
+        self._at_once = False
+        if self.restarted(sockets):
+            self.gone, self._sockets = False, sockets
+            self._watchful_until = self._asked + self._intervals.restart
+            self.restarts += 1
+        self._silent_since, self.cause = None, ""
+
+    def failed(self, cause: str, *, busy: bool = False) -> bool:
+        """The kubelet did not answer, or was ``busy`` and asked for patience.
+
+        Returns whether its silence begins here.
+        """
+        if busy:
+            self._not_before = self._asked + self._intervals.later
+        else:
+            self._at_once, self.gone = False, True
+            self.failures += 1
+        begins, self.cause = self._silent_since is None, cause
+        if begins:
+            self._silent_since = self._asked
+        return begins
+
+
+class AllocatablePolling:
+    """What the kubelet hands out from, and when to ask for that again.
+
+    This is a second question after the list of pods, asked when its answer may have changed.
+    """
+
+    def __init__(self, intervals: PollIntervals) -> None:
+        self._intervals = intervals
+        self._asked = NEVER
+        self._wanted = False
+        self._entries: list[Entry] = []
+        # Device ids by resource, the held ones included; None before the first answer.
+        self.allocatable: Mapping[str, frozenset[DeviceId]] | None = None
+        self._before: Mapping[str, frozenset[DeviceId]] = {}
+
+    def begin_anew(self) -> None:
+        """The kubelet has restarted. It has no devices until plugins have registered."""
+        self._before = self.allocatable or self._before
+        self.want()
+
+    def devices_missing(self, *, watchful: bool) -> bool:
+        """Whether a resource from before the kubelet's restart has no device yet.
+
+        ``watchful``: the kubelet has restarted recently. Later on, such a resource is given up.
+        """
+        now = self.allocatable or {}
+        return watchful and any(ids and not now.get(name) for name, ids in self._before.items())
+
+    def want(self) -> None:
+        """Ask after the next list, whatever it says."""
+        self._wanted = True
+
+    def is_due(
+        self, now: float, entries: list[Entry], waited_for: Iterable[NodePod], *, watchful: bool
+    ) -> bool:
+        """Whether to ask after this list of pods.
+
+        ``waited_for`` are the pods of which news is due. One that wants a resource that nobody
+        hands out waits for a plugin that has not registered yet.
+        """
+        since, allocatable = now - self._asked, self.allocatable
+        if entries != self._entries or allocatable is None or self._wanted:
+            return True
+        if since >= self._intervals.idle:
+            return True
+        unserved = any(
+            resource not in allocatable for pod in waited_for for _, resource in pod.wants
+        )
+        return (unserved or watchful) and since >= self._intervals.watchful
+
+    def answered(self, now: float, allocatable: Mapping[str, frozenset[DeviceId]]) -> None:
+        """The question asked at ``now`` was answered."""
+        self.allocatable = allocatable
+        self._asked, self._wanted = now, False
+        if all(allocatable.get(name) for name in self._before):
+            self._before = {}
+
+    def listed(self, entries: list[Entry]) -> None:
+        """Everything asked together with this list of pods was answered."""
+        self._entries = entries
+
+
+class Rereading:
+    """When to read one part of sysfs again; times are seconds that only run forward."""
+
+    def __init__(self) -> None:
+        self._pause = FIRST_REREADING
+        self._due = float("inf")
+
+    def was_read(self, now: float, *, complete: bool) -> None:
+        """It was read; ``complete`` says that all of it could be."""
+        if complete:
+            self._pause, self._due = FIRST_REREADING, float("inf")
+        else:
+            self._due = now + self._pause
+            self._pause = min(2 * self._pause, LONGEST_REREADING)
+
+    def is_due(self, now: float) -> bool:
+        """Whether to read it again now, without any other cause."""
+        return now >= self._due

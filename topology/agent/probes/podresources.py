@@ -1,0 +1,207 @@
+"""The kubelet's PodResources API over its unix socket: who holds what, and what may be handed out.
+
+The kubelet answers 100 calls a second, in bursts of 10. Beyond that it says ResourceExhausted,
+which is no failure: the agent asks later. The kubelet restarts now and then, with another socket.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from topology.agent.model.exclusive import Allocatable, block_order
+from topology.agent.model.podentries import GPU_DRIVER, Entry, Held
+from topology.agent.model.recordlimits import GPU_IDS, GPU_RESOURCES
+from topology.agent.probes.proto.podresources_pb2 import (
+    AllocatableResourcesRequest,
+    AllocatableResourcesResponse,
+    ContainerDevices,
+    ContainerMemory,
+    ContainerResources,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+)
+from topology.agent.probes.proto.podresources_pb2 import PodResources as ListedPod
+from topology.core.devices import DeviceId
+from topology.core.mig import MIG_IDS
+from topology.core.numa import MOST_CPUS, CpuSet, MemoryBlock
+
+SERVICE = "/v1.PodResourcesLister"
+MIG_RESOURCES = "nvidia.com/mig-"
+TIMEOUT = 5.0  # seconds for one answer
+LARGEST_ANSWER = 16 * 1024 * 1024  # bytes, as much as the kubelet sends
+
+Answer = TypeVar("Answer")
+
+
+class KubeletDownError(Exception):
+    """The kubelet did not answer."""
+
+
+class KubeletBusyError(KubeletDownError):
+    """The kubelet asks for patience."""
+
+
+class PodResources:
+    """A client of one kubelet's socket; one thread at a time."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self._channel: grpc.Channel | None = None
+        self._identity: tuple[int, int] | None = None
+        self.restarts = 0  # how often the socket was replaced
+        # The NUMA nodes of each device as the plugin names them to the kubelet, from the last
+        # `allocatable`; empty if it names none.
+        self.topology_nodes: Mapping[DeviceId, tuple[int, ...]] = {}
+        # The CPUs and the memory that pods may have exclusively, from the last `allocatable`.
+        self.exclusive = Allocatable()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def entries(self) -> list[Entry]:
+        """Every active pod, with the GPU devices, CPUs and memory that its containers show.
+
+        Raises :class:`KubeletDownError`.
+        """
+        answer: ListPodResourcesResponse = self._call(
+            "List", ListPodResourcesRequest(), ListPodResourcesResponse.FromString
+        )
+        found = [_entry(pod) for pod in answer.pod_resources]
+        # The kubelet lists them in another order each time.
+        return sorted(found, key=lambda e: (*e.key, tuple(map(repr, e.held)), e.cpus))
+
+    def allocatable(self) -> dict[str, frozenset[DeviceId]]:
+        """The GPU devices of each resource that the kubelet hands out from, held ones included.
+
+        Raises :class:`KubeletDownError`.
+        """
+        answer: AllocatableResourcesResponse = self._call(
+            "GetAllocatableResources",
+            AllocatableResourcesRequest(),
+            AllocatableResourcesResponse.FromString,
+        )
+        nodes: defaultdict[DeviceId, set[int]] = defaultdict(set)
+        for part in answer.devices:  # a kubelet may name a device once for each of its nodes
+            for device in part.device_ids:
+                nodes[DeviceId(device)].update(node.ID for node in part.topology.nodes)
+        self.topology_nodes = {device: tuple(sorted(found)) for device, found in nodes.items()}
+        self.exclusive = Allocatable(_cpus(answer.cpu_ids), _memory_by_node(answer.memory))
+        return {name: frozenset(ids) for name, ids in _by_resource(answer.devices).items()}
+
+    def _call(self, method: str, request: Any, decode: Callable[[bytes], Answer]) -> Answer:
+        self._connect()
+        assert self._channel is not None  # noqa: S101 (for the type checker)
+        ask: Callable[..., Answer] = self._channel.unary_unary(
+            f"{SERVICE}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=decode,
+        )
+        try:
+            return ask(request, timeout=TIMEOUT)
+        except grpc.RpcError as error:
+            code = error.code()
+            if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise KubeletBusyError(f"{method}: {code.name}") from error
+            self.close()
+            details = " ".join((error.details() or "").split())
+            raise KubeletDownError(f"{method}: {code.name}: {details}"[:300]) from error
+
+    def _connect(self) -> None:
+        try:
+            found = self.socket.stat()
+        except OSError as error:
+            self.close()
+            raise KubeletDownError(f"{self.socket}: {error.strerror}") from error
+        identity = (found.st_ino, found.st_ctime_ns)
+        if identity != self._identity:
+            if self._identity is not None:
+                self.restarts += 1
+            self._identity = identity
+            self.close()
+        if self._channel is None:
+            with suppress(ValueError):
+                self._channel = grpc.insecure_channel(
+                    f"unix:{self.socket}",
+                    options=[
+                        ("grpc.max_receive_message_length", LARGEST_ANSWER),
+                        ("grpc.initial_reconnect_backoff_ms", 100),
+                        ("grpc.max_reconnect_backoff_ms", 1000),
+                        ("grpc.enable_http_proxy", 0),
+                        # Else a new channel takes over the connection to the kubelet before.
+                        ("grpc.use_local_subchannel_pool", 1),
+                    ],
+                )
+
+
+def _entry(pod: ListedPod) -> Entry:
+    return Entry(
+        pod.namespace,
+        pod.name,
+        tuple(held for container in pod.containers for held in _held(container)),
+        _cpus(cpu for container in pod.containers for cpu in container.cpu_ids),
+        tuple(sorted((b for c in pod.containers for b in _blocks(c.memory)), key=block_order)),
+    )
+
+
+def _cpus(numbers: Iterable[int]) -> CpuSet:
+    """The CPUs, without those whose number is too high for a record."""
+    return CpuSet(sum(1 << number for number in set(numbers) if 0 <= number < MOST_CPUS))
+
+
+def _blocks(memory: Iterable[ContainerMemory]) -> list[MemoryBlock]:
+    return [MemoryBlock(part.memory_type, part.size, _nodes(part)) for part in memory]
+
+
+def _memory_by_node(memory: Iterable[ContainerMemory]) -> dict[tuple[int, str], int]:
+    """Bytes by NUMA node and type. The kubelet lists each amount with the one node that has it."""
+    found: defaultdict[tuple[int, str], int] = defaultdict(int)
+    for part in memory:
+        for node in _nodes(part):
+            found[node, part.memory_type] += part.size
+    return dict(found)
+
+
+def _nodes(part: ContainerMemory) -> tuple[int, ...]:
+    return tuple(sorted({node.ID for node in part.topology.nodes}))
+
+
+def _held(container: ContainerResources) -> list[Held]:
+    found = [
+        Held(container.name, resource, tuple(sorted(ids)))
+        for resource, ids in sorted(_by_resource(container.devices).items())
+    ]
+    claimed = [
+        DeviceId(f"{part.pool_name}/{part.device_name}")
+        for claim in container.dynamic_resources
+        for part in claim.claim_resources
+        if part.driver_name == GPU_DRIVER
+    ]
+    if claimed:
+        found.append(Held(container.name, GPU_DRIVER, tuple(sorted(claimed))))
+    return found
+
+
+def _by_resource(devices: Iterable[ContainerDevices]) -> dict[str, set[DeviceId]]:
+    """Ids of GPUs by resource. A resource may have many entries, and may not be one of GPUs at all.
+
+    A resource is one of GPUs by its name, or because one of its ids names a GPU. Then all its ids
+    count: a plugin that numbers its devices (``nvidia0``) hands out GPUs as well.
+    """
+    found: defaultdict[str, set[DeviceId]] = defaultdict(set)
+    for part in devices:
+        for device in part.device_ids:
+            found[part.resource_name].add(DeviceId(device))
+    return {
+        name: ids
+        for name, ids in found.items()
+        if name in GPU_RESOURCES
+        or name.startswith(MIG_RESOURCES)
+        or any(device.startswith((GPU_IDS, MIG_IDS)) for device in ids)
+    }

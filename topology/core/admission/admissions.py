@@ -1,0 +1,478 @@
+"""The answers: every way in which a pod may be admitted, and what each of its containers may get.
+
+:func:`admissions` takes the shortest of three roads. Under a monotone allocator (``any``) whatever
+is shown and held may be any devices. One container on a node without a Topology Manager is one
+question to the allocator. Everything else is walked through container by container.
+
+A :class:`Stage` is the pod between two containers. The walk begins with one stage and takes each
+container in turn::
+
+    {stage}  ──1. releases──▶  {stages}  ──2. container──▶  {stages}  ──…──▶  {last stages}
+
+1. *Releases.* Between two containers the kubelet looks for pods that have ended. Each pod in
+   ``releasing`` may have released its devices by then, once, or not: every stage becomes up to two
+   for each of them (:meth:`Allocations._with_releases`). Where there are hints, it also looks
+   between a hint and what is handed out under it.
+2. *Container.* In each stage the container gets devices:
+
+   a. An init container that the reusable devices cover changes nothing: it takes a part of them and
+      leaves them for use again.
+   b. Otherwise it may get several sets (:meth:`Allocations.given`): a choice of the reusable
+      devices where these cover it; else all of them, and for each hint what the plugin may answer
+      (:meth:`Allocations._asked`).
+   c. Each set makes one next stage (:meth:`Allocations._next`): an init container's devices become
+      reusable, those of the others are shown.
+
+The walk gives up, with None, where the stages or sets are too many to list or its budget of steps
+is spent. It notes as hazards the refusals that it meets on the way.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from topology.core.admission.hintproviders import (
+    AFFINITY,
+    MANAGERS,
+    NO_ANSWERS,
+    KnownHints,
+    ProviderAnswers,
+)
+from topology.core.admission.kubelet import Kubelet
+from topology.core.admission.topologyhints import NO_HINTS
+from topology.core.admission.topologymanager import (
+    TOO_MANY_NODES,
+    Aligned,
+    hints_whole_pods,
+    merged_hints,
+    too_many_nodes,
+)
+from topology.core.allocators import every_set
+from topology.core.budget import ADMISSION_STEPS, ASKED_STEPS, MAX_SETS_OF_MIG, SPENT, most_sets
+from topology.core.devicesets import DeviceSet, choices, choices_count, common, marked, only, total
+from topology.core.memo import memoized
+from topology.core.requests import Counts, Role, device_count
+from topology.core.shape import hinted_nodes
+
+TOO_FEW = "too-few-devices"
+"""The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""
+
+
+class Stage(NamedTuple):
+    """The pod between two containers."""
+
+    free: DeviceSet  # what nobody holds
+    reusable: DeviceSet = 0  # what ordinary init containers left
+    shown: DeviceSet = 0  # what app and sidecar containers have so far
+    released: int = 0  # bit *n*: the pod in place *n* of `releasing` has released its devices
+
+
+PodHint = tuple[Aligned] | None
+"""The pod's one hint under scope ``pod``; None where every container has its own."""
+
+
+class Asked(NamedTuple):
+    """What one container asks for."""
+
+    role: Role
+    devices: int
+    answers: KnownHints = NO_HINTS  # the hints of others than the device manager
+
+
+def asked_by(counts: Counts, answers: ProviderAnswers = NO_ANSWERS) -> tuple[Asked, ...]:
+    """What each container of a pod asks for, in the kubelet's order."""
+    return tuple(Asked(role, n, answers.of(i)) for i, (role, n) in enumerate(counts))
+
+
+class Allocations:
+    """Goes through a pod's containers, and notes on the way what makes the answer unsure."""
+
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        answers: ProviderAnswers = NO_ANSWERS,
+        releasing: tuple[DeviceSet, ...] = (),
+    ) -> None:
+        self._kubelet = kubelet
+        self._answers = answers
+        self._releasing = releasing
+        self._width = kubelet.width
+        self.hazards: set[str] = set()  # the refusals that it met
+        self._hinted: dict[tuple[DeviceSet, DeviceSet, int, KnownHints], tuple[Aligned, ...]] = {}
+        self._most = most_sets(kubelet.shape.size, kubelet.width)
+        self.exact = True  # false once some set may be impossible
+        self.steps = 0  # what it cost so far
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is spent; notes it as a hazard."""
+        if self.steps <= ADMISSION_STEPS:
+            return False
+        self.hazards.add(SPENT)
+        return True
+
+    def pod_hints(self, free: DeviceSet, counts: Counts) -> list[PodHint]:
+        """The hints to go through the pod with, one after the other."""
+        if hints_whole_pods(self._kubelet):
+            hints = self._hints(free, 0, device_count(counts), self._answers.pod)
+            return [(hint,) for hint in hints]
+        return [None]
+
+    def through(
+        self, stages: set[Stage], containers: tuple[Asked, ...], pod_hint: PodHint
+    ) -> set[Stage] | None:
+        """The stages after all of ``containers``; None where there are too many."""
+        for i, asked in enumerate(containers):
+            if i or pod_hint is not None:  # the hint of a pod was merged before
+                if self._too_many_releases(stages):
+                    return None
+                stages = self._with_releases(stages)
+            after = self._after_container(stages, asked, pod_hint)
+            if after is None or len(after) > self._most:
+                return None
+            stages = after
+        return stages
+
+    def given_in(
+        self, stages: set[Stage], asked: Asked, pod_hint: PodHint
+    ) -> set[DeviceSet] | None:
+        """What one container may get in any of the stages; None where there is too much."""
+        pairs = self._given_by_stage(stages, asked, pod_hint)
+        return None if pairs is None or self.spent else {given for _, given in pairs}
+
+    def given(self, stage: Stage, count: int, hints: tuple[Aligned, ...]) -> set[DeviceSet] | None:
+        """What one container may get in one stage under these hints, reused devices included."""
+        width, reusable = self._width, stage.reusable
+        self.steps += 1
+        if not hints:
+            return set()
+        missing = count - total(reusable, width)
+        if missing > total(stage.free, width):
+            self.hazards.add(TOO_FEW)
+            return set()
+        if missing <= 0:
+            if choices_count(reusable, count, width, self._most) > self._most:
+                return None
+            return set(choices(reusable, count, width))
+        given: set[DeviceSet] = set()
+        for hint in hints:
+            sets = self._asked(stage, count, hint)
+            if sets is None:
+                return None
+            given.update(sets)
+            self.steps += len(sets)
+            if self.spent:
+                return None
+        return given
+
+    # 1. Releases.
+
+    def _too_many_releases(self, stages: set[Stage]) -> bool:
+        """Whether pods may release between two containers in more ways than the budget allows."""
+        pods = len(self._releasing)
+        self.steps += sum(1 << pods - stage.released.bit_count() for stage in stages) if pods else 0
+        return self.spent
+
+    def _with_releases(self, stages: set[Stage]) -> set[Stage]:
+        """The stages after any of the ending pods have released. Each pod does so once."""
+        for i, pool in enumerate(self._releasing):
+            stages = stages | {
+                stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
+                for stage in stages
+                if not stage.released >> i & 1
+            }
+        return stages
+
+    def _after_hint(self, stage: Stage, pod_hint: PodHint) -> set[Stage] | None:
+        """The stages in which a container gets its devices after its hint was merged in ``stage``.
+
+        None if they are over budget.
+        """
+        if not self._kubelet.aligns or pod_hint is not None or not self._releasing:
+            return {stage}
+        return None if self._too_many_releases({stage}) else self._with_releases({stage})
+
+    # 2. One container.
+
+    def _after_container(
+        self, stages: set[Stage], asked: Asked, pod_hint: PodHint
+    ) -> set[Stage] | None:
+        """The stages after one more container; None where there is too much."""
+        unchanged: set[Stage] = set()
+        if asked.role is Role.INIT:  # it takes a part of what it then leaves for use again
+            width, count = self._width, asked.devices
+            unchanged = {stage for stage in stages if count <= total(stage.reusable, width)}
+        self.steps += len(unchanged)
+        pairs = self._given_by_stage(stages - unchanged, asked, pod_hint)
+        if pairs is None:
+            return None
+        after = {stage for stage in unchanged if self._hints_for(stage, asked, pod_hint)}
+        after.update(self._next(stage, given, asked.role) for stage, given in pairs)
+        return after
+
+    def _given_by_stage(
+        self, stages: set[Stage], asked: Asked, pod_hint: PodHint
+    ) -> list[tuple[Stage, DeviceSet]] | None:
+        """Each set that a container may get, with the stage in which it gets it; None: too many."""
+        pairs: list[tuple[Stage, DeviceSet]] = []
+        for stage in stages:
+            hints = self._hints_for(stage, asked, pod_hint)
+            laters = self._after_hint(stage, pod_hint)
+            if laters is None:
+                return None
+            for later in laters:
+                sets = self.given(later, asked.devices, hints)
+                if sets is None or self.spent:
+                    return None
+                self.steps += len(sets)
+                pairs += [(later, given) for given in sets]
+        return pairs
+
+    def _next(self, stage: Stage, given: DeviceSet, role: Role) -> Stage:
+        """The stage after a container that got these devices."""
+        reused = common(given, stage.reusable, self._width)
+        free = stage.free - (given - reused)
+        if role is Role.INIT:
+            reusable = stage.reusable + (given - reused)
+            return stage._replace(free=free, reusable=reusable)
+        left = stage.reusable - reused
+        return Stage(free, left, stage.shown + given, stage.released)
+
+    def _asked(self, stage: Stage, count: int, hint: Aligned) -> tuple[DeviceSet, ...] | None:
+        """What the plugin may answer under one hint; None where that is too much to list."""
+        width, required = self._width, stage.reusable
+        available = stage.free
+        if hint is not None:
+            aligned = only(stage.free, hint, width)
+            missing = count - total(required, width)
+            inside = total(aligned, width)
+            if missing < inside:
+                available = aligned
+            elif missing == inside:
+                return (required + aligned,)
+            else:
+                required += aligned
+                available = stage.free - aligned
+        self.steps += ASKED_STEPS
+        outcomes = self._kubelet.outcomes(available + required, count, required)
+        self.exact &= outcomes.exact
+        self.hazards.update(outcomes.hazards)
+        return outcomes.sets
+
+    # The hints of step 2b.
+
+    def _hints_for(self, stage: Stage, asked: Asked, pod_hint: PodHint) -> tuple[Aligned, ...]:
+        """The hints that the container may have; none where it is surely refused."""
+        if pod_hint is not None:
+            return pod_hint
+        if not self._kubelet.aligns:
+            return (None,)
+        return self._hints(stage.free, stage.reusable, asked.devices, asked.answers)
+
+    def _hints(
+        self, free: DeviceSet, reusable: DeviceSet, count: int, answers: KnownHints
+    ) -> tuple[Aligned, ...]:
+        """Every hint that the merge may end with; notes where it may refuse the container."""
+        asked = (free, reusable, count, answers)
+        if asked not in self._hinted:
+            self.steps += 1 << len(hinted_nodes(self._kubelet.shape))
+            merged = merged_hints(self._kubelet, free, reusable, count, answers)
+            if merged.may_refuse:
+                self.hazards.add(AFFINITY)
+            if merged.short_of_memory:
+                self.hazards.add(MANAGERS)
+            self._hinted[asked] = merged.hints
+        return self._hinted[asked]
+
+
+SEVERAL = "more-than-one-share"
+"""The plugin may refuse a container more than one shared device (UnexpectedAdmissionError)."""
+
+
+class Admission(NamedTuple):
+    """One way in which a pod may be admitted."""
+
+    shown: DeviceSet  # the devices of its app and sidecar containers
+    taken: DeviceSet  # all that it holds: more where an init container's devices stay unused
+    released: int = 0  # bit *n*: the pod in place *n* of `releasing` released its own meanwhile
+
+
+@dataclass(frozen=True)
+class Admissions:
+    """Everything that may come of admitting a pod."""
+
+    # of the running pod, ascending; None: too many, any may come
+    sets: tuple[DeviceSet, ...] | None
+    exact: bool = True  # false where some way may be impossible
+    hazards: tuple[str, ...] = ()  # refusals that may come
+    steps: int = 1  # what the answer cost (see budget)
+    # The ways of a pod that may hold more than it shows, or something released meanwhile.
+    several: tuple[Admission, ...] | None = None
+
+    @cached_property
+    def ways(self) -> tuple[Admission, ...] | None:
+        """Every way, ascending; None where they are too many to list."""
+        if self.several is not None or self.sets is None:
+            return self.several
+        return tuple(Admission(shown, shown) for shown in self.sets)
+
+
+@memoized
+def admissions(
+    kubelet: Kubelet,
+    free: DeviceSet,
+    counts: Counts,
+    answers: ProviderAnswers = NO_ANSWERS,
+    releasing: tuple[DeviceSet, ...] = (),
+) -> Admissions:
+    """Every way in which a pod with these containers may be admitted when ``free`` is free.
+
+    ``counts`` are the containers in the kubelet's order, init containers first; ``answers`` is what
+    the kubelet's other managers say to the pod. Each of ``releasing`` may become free between two
+    containers. An answer has ways or hazards: too few devices are a hazard too.
+    """
+    several = kubelet.refuses_several is not False and any(n > 1 for _, n in counts)
+    if several and kubelet.refuses_several:
+        return Admissions((), hazards=(SEVERAL,))
+    if answers.refused:
+        return Admissions((), hazards=answers.hazards)
+    admitted = _admissions(kubelet, free, counts, answers, releasing)
+    more = (SEVERAL,) * several + answers.hazards
+    return (
+        replace(admitted, hazards=tuple(sorted({*admitted.hazards, *more}))) if more else admitted
+    )
+
+
+def _admissions(
+    kubelet: Kubelet,
+    free: DeviceSet,
+    counts: Counts,
+    answers: ProviderAnswers,
+    releasing: tuple[DeviceSet, ...],
+) -> Admissions:
+    """The same without the plugin's rule on several shares and the managers' refusals."""
+    if kubelet.monotone:
+        widest = free + sum(releasing)
+        anything, plugin = _any_devices(kubelet, widest, counts), kubelet.allocator
+        if not plugin.hazards:
+            return anything
+        refusals = {h for _, n in counts for h in plugin.refusals(kubelet.shape, widest, n)}
+        return replace(anything, hazards=tuple(sorted({*anything.hazards, *refusals})))
+    if kubelet.aligns and too_many_nodes(kubelet.shape):
+        return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
+    if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
+        return _one_container(kubelet, free, counts[0][1])
+    allocations = Allocations(kubelet, answers, releasing)
+    return _walked(allocations, kubelet, free, asked_by(counts, answers), releasing)
+
+
+def _any_devices(kubelet: Kubelet, free: DeviceSet, counts: Counts) -> Admissions:
+    """Under ``any`` the stages change nothing: the devices shown and held may be any."""
+    width = kubelet.width
+    most = MAX_SETS_OF_MIG if kubelet.shape.of_mig else most_sets(kubelet.shape.size, width)
+    shown = sum(n for role, n in counts if role is not Role.INIT)
+    held = device_count(counts)
+    if held > total(free, width):
+        return Admissions((), hazards=(TOO_FEW,))
+    if choices_count(free, shown, width, most) > most:
+        return Admissions(None)
+    sets = every_set(0, free, shown, width)
+    steps = ASKED_STEPS + len(sets) // 16
+    if held == shown:
+        return Admissions(sets, steps=steps)
+    more = held - shown
+    if len(sets) * choices_count(free, more, width, most) > most:
+        return Admissions(None)
+    ways = [Admission(s, s + m) for s in sets for m in choices(free - s, more, width)]
+    return Admissions(sets, steps=steps + len(ways), several=tuple(sorted(ways)))
+
+
+def _one_container(kubelet: Kubelet, free: DeviceSet, count: int) -> Admissions:
+    """The common case: one container, and only the plugin decides."""
+    if count > total(free, kubelet.width):
+        return Admissions((), hazards=(TOO_FEW,))
+    outcomes = kubelet.outcomes(free, count)
+    if outcomes.sets is None:
+        return Admissions(None, exact=False, hazards=outcomes.hazards, steps=ASKED_STEPS)
+    steps = ASKED_STEPS + len(outcomes.sets) // 16
+    return Admissions(outcomes.sets, outcomes.exact, outcomes.hazards, steps)
+
+
+def _walked(
+    allocations: Allocations,
+    kubelet: Kubelet,
+    free: DeviceSet,
+    containers: tuple[Asked, ...],
+    releasing: tuple[DeviceSet, ...],
+) -> Admissions:
+    """Container by container, once for each hint that the whole pod may have."""
+    stages: set[Stage] = set()
+    containers = _without_repeats(containers)
+    counts = tuple((c.role, c.devices) for c in containers)
+    for hint in allocations.pod_hints(free, counts):
+        last = allocations.through({Stage(free)}, containers, hint)
+        if last is None:
+            if kubelet.may_refuse and (len(containers) > 1 or kubelet.aligns):
+                allocations.hazards.add(SPENT)  # what was not followed may be refused
+            if device_count(counts) > total(free, kubelet.width):
+                allocations.hazards.add(TOO_FEW)
+            return Admissions(
+                None,
+                exact=False,
+                hazards=tuple(sorted(allocations.hazards)),
+                steps=allocations.steps,
+            )
+        stages |= last
+    ways = {
+        Admission(
+            stage.shown, free + marked(releasing, stage.released) - stage.free, stage.released
+        )
+        for stage in stages
+    }
+    sets = tuple(sorted({way.shown for way in ways}))
+    return Admissions(
+        sets,
+        allocations.exact,
+        tuple(sorted(allocations.hazards)),
+        allocations.steps,
+        tuple(sorted(ways)),
+    )
+
+
+def _without_repeats(containers: tuple[Asked, ...]) -> tuple[Asked, ...]:
+    """The containers without init containers that change nothing.
+
+    An init container that asks for no more than earlier ones left for use again takes a part of
+    that, and leaves it. Of equal ones in a row the second is kept, because the Topology Manager
+    may treat it otherwise than the first. It treats a third as the second.
+    """
+    return tuple(
+        c
+        for i, c in enumerate(containers)
+        if c.role is not Role.INIT or containers[i - 2 : i] != (c, c)
+    )
+
+
+@memoized
+def container_sets(
+    kubelet: Kubelet,
+    free: DeviceSet,
+    counts: Counts,
+    answers: ProviderAnswers = NO_ANSWERS,
+) -> tuple[tuple[DeviceSet, ...] | None, ...]:
+    """For each container, every set that it may get; None where they are too many to list."""
+    if kubelet.aligns and too_many_nodes(kubelet.shape):
+        return (None,) * len(counts)
+    known: list[tuple[DeviceSet, ...] | None] = [()] * len(counts)
+    if answers.refused:
+        return ((),) * len(counts)
+    allocations = Allocations(kubelet, answers)
+    containers = asked_by(counts, answers)
+    for hint in allocations.pod_hints(free, counts):
+        stages: set[Stage] | None = {Stage(free)}
+        for i, asked in enumerate(containers):
+            sets = None if stages is None else allocations.given_in(stages, asked, hint)
+            stages = None if stages is None else allocations.through(stages, (asked,), hint)
+            old = known[i]
+            known[i] = None if old is None or sets is None else tuple(sorted(sets.union(old)))
+    return tuple(known)

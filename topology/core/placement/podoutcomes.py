@@ -1,0 +1,221 @@
+"""All outcomes of a pod on a node: everything that may be handed out over the possible free states,
+as one.
+
+A verdict asks two things of it: whether every set passes the constraints, and whether some does
+(:func:`judged`).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from topology.core.admission import TOO_FEW, Kubelet, ProviderAnswers, admissions, provider_answers
+from topology.core.allocators import of_every_pool
+from topology.core.availability import Availability
+from topology.core.budget import SMALL, SPENT, most_sets, pod_outcomes_steps
+from topology.core.devices import Mask
+from topology.core.devicesets import DeviceSet, gpu_masks, gpus, total
+from topology.core.memo import memoized
+from topology.core.patterns import is_clique
+from topology.core.placement.constraints import CompiledConstraints, passing_share
+from topology.core.possiblestates import FreeState, possible_states
+from topology.core.requests import Counts, Exclusive, Role
+
+
+@dataclass(frozen=True, slots=True)
+class PodOutcomes:
+    """Everything that may be handed out over the possible free states, as one."""
+
+    # The pools that the running pod may have, ascending. None where they are too many to list:
+    # then any `count` devices of `free` may come.
+    sets: tuple[DeviceSet, ...] | None
+    hazards: tuple[str, ...]  # refusals that may come
+    exact: bool  # false where some set may be impossible
+    free: DeviceSet
+    count: int
+    steps: int = 0  # what it cost to work out
+
+    def gpus(self, kubelet: Kubelet) -> tuple[Mask, ...] | None:
+        """The sets as GPUs, whichever of their devices it would be."""
+        if self.sets is None or kubelet.width == 1:
+            return self.sets
+        return tuple(sorted({gpus(pool, kubelet.width) for pool in self.sets}))
+
+    def surely_has(self, some: Mask, kubelet: Kubelet) -> bool:
+        """Whether every set that may come has one of ``some`` GPUs."""
+        sets = self.gpus(kubelet)
+        if sets is None:
+            return bool(self.count) and not gpus(self.free, kubelet.width) & ~some
+        return bool(sets) and all(mask & some for mask in sets)
+
+
+@memoized
+def pod_outcomes(
+    kubelet: Kubelet,
+    now: Availability,
+    counts: Counts,
+    only_gpu_plugin: bool,
+    exclusive: Exclusive = Exclusive.NOTHING,
+    *,
+    endings: bool = False,
+) -> PodOutcomes:
+    """What may come of a pod with these containers. With ``endings`` running pods may end first.
+
+    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`: availabilities that
+    differ in nothing else have one answer.
+    """
+    one = len(counts) == 1 and not kubelet.aligns  # a pod may end after its hint was merged
+    count = sum(n for role, n in counts if role is not Role.INIT)
+    possible = possible_states(kubelet, now, endings=endings, one_container=one)
+    widest = now.widest(endings=endings)
+    if possible.free_states is None:
+        return PodOutcomes(None, (SPENT,), False, widest, count, possible.steps)
+    answers = provider_answers(
+        kubelet,
+        now.numa_free_for(kubelet, endings=endings),
+        counts,
+        only_gpu_plugin=only_gpu_plugin,
+        exclusive=exclusive,
+    )
+    hazards: set[str] = set()
+    sets: tuple[DeviceSet, ...] | None
+    only_plugin = kubelet.answers_at_once and not answers.hazards
+    if one and counts[0][0] is not Role.INIT and only_plugin:
+        steps = 20 + len(possible.free_states) // 8
+        at_once = _looked_up if kubelet.shape.size <= SMALL else _all_at_once
+        sets, exact = at_once(kubelet, possible.free_states, count, hazards)
+    else:
+        sets, exact, steps = _one_by_one(kubelet, possible.free_states, counts, answers, hazards)
+    steps += possible.steps + answers.steps
+    return PodOutcomes(sets, tuple(sorted(hazards)), exact, widest, count, steps)
+
+
+# What may come over all free states: the sets, and whether each is known to be possible. Refusals
+# are added to the hazards.
+
+
+def _one_by_one(
+    kubelet: Kubelet,
+    possible: tuple[FreeState, ...],
+    counts: Counts,
+    answers: ProviderAnswers,
+    hazards: set[str],
+) -> tuple[tuple[DeviceSet, ...] | None, bool, int]:
+    """State by state; and the steps that it took."""
+    sets: set[DeviceSet] | None = set()
+    exact, steps, budget = True, 0, pod_outcomes_steps(kubelet.shape.size)
+    for done, state in enumerate(possible, 1):
+        admitted = admissions(kubelet, state.free, counts, answers, releasing=state.later)
+        hazards.update(admitted.hazards)
+        exact &= admitted.exact
+        steps += admitted.steps
+        if steps > budget or steps * len(possible) > 2 * budget * done:
+            # At this pace it would be spent twice over: given up at once.
+            hazards.add(SPENT)
+            return None, False, steps
+        if admitted.sets is None:
+            sets = None
+        elif sets is not None:
+            sets.update(admitted.sets)
+            if len(sets) > most_sets(kubelet.shape.size, kubelet.width):
+                sets = None
+    return None if sets is None else tuple(sorted(sets)), exact and sets is not None, steps
+
+
+def _looked_up(
+    kubelet: Kubelet, possible: tuple[FreeState, ...], count: int, hazards: set[str]
+) -> tuple[tuple[DeviceSet, ...], bool]:
+    """For one container on a small node, of which every pool's outcomes are known."""
+    by_pool = of_every_pool(kubelet.allocator, kubelet.shape, count)
+    known = (by_pool[state.free] for state in possible)
+    outcomes = [one for one in known if one is not None]
+    if len(outcomes) < len(possible):
+        hazards.add(TOO_FEW)
+    hazards.update(*(one.hazards for one in outcomes))
+    sets = set[DeviceSet]().union(*(one.sets or () for one in outcomes))  # so few are always listed
+    return tuple(sorted(sets)), all(one.exact for one in outcomes)
+
+
+def _all_at_once(
+    kubelet: Kubelet, possible: tuple[FreeState, ...], count: int, hazards: set[str]
+) -> tuple[tuple[DeviceSet, ...], bool]:
+    """The same on a larger node, where the pools are asked about together."""
+    pools = np.array([state.free for state in possible], dtype=np.int32)
+    came = np.zeros(1 << kubelet.shape.size, dtype=np.bool_)
+    if (np.bitwise_count(pools) < count).any():
+        hazards.add(TOO_FEW)
+    exact = True
+    for part in kubelet.allocator.answers(kubelet.shape, pools, count):
+        came[part.sets[part.chosen]] = True
+        hazards.update(part.hazards)
+        exact &= part.exact
+    return tuple(np.flatnonzero(came).tolist()), exact
+
+
+def spent(hazards: tuple[str, ...]) -> tuple[str, ...]:
+    """The hazards of a question that was given up."""
+    return tuple(sorted({*hazards, SPENT}))
+
+
+class Judgement(NamedTuple):
+    """How far an outlook meets the constraints. A refusal is an outcome too."""
+
+    every: bool  # whether every outcome passes
+    some: bool  # whether some outcome does
+    share: float  # the part of the outcomes that does
+    sure: bool = True  # false where a search for a ring was given up
+    steps: int = 0  # what it cost, if that is asked for
+
+
+def judged(kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstraints) -> Judgement:
+    """How far an outlook meets the constraints."""
+    if kubelet.shape.of_mig and kubelet.monotone and foreseen.sets != () and foreseen.count:
+        # Any of the free instances may come, whether or not all choices are listed.
+        some = passing_share(
+            kubelet.shape, constraints, foreseen.free, foreseen.count, kubelet.width
+        )
+        return Judgement(some[0] and not foreseen.hazards, *some[1:])
+    if foreseen.sets is None:
+        return _judged_unlisted(kubelet, foreseen, constraints)
+    count, width = foreseen.count, kubelet.width
+    listed = len(foreseen.sets)
+    if not listed:
+        return Judgement(False, False, 0.0)
+    sure = True
+    if constraints.known is not None:
+        good = constraints.good_sets(count)
+        masks = foreseen.sets if width == 1 else [gpus(s, width) for s in foreseen.sets]
+        passed = sum(map(good.__contains__, masks))
+    else:
+        flags, sure = constraints.passing(
+            gpu_masks(foreseen.sets, kubelet.shape.size, width), count
+        )
+        passed = int(flags.sum())
+    every = 0 < passed == listed and not foreseen.hazards
+    return Judgement(every, passed > 0 or not sure, passed / listed, sure)
+
+
+def _judged_unlisted(
+    kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstraints
+) -> Judgement:
+    """A sound judgement if any devices may come.
+
+    All pass only if the widest pool is one clique of allowed GPUs, and GPUs are not shared (a pair
+    may fall on one). Some are taken to pass if enough GPUs are allowed.
+    """
+    count, width = foreseen.count, kubelet.width
+    if constraints.one_gpu is not None or constraints.apart is not None or constraints.whole:
+        return Judgement(False, True, 0.5)  # not followed
+    free = gpus(foreseen.free, width)
+    parts = [rows for rows in (constraints.linked, constraints.wide) if rows is not None]
+    every = (
+        not free & ~constraints.allowed
+        and not (width > 1 and constraints.over_pairs)
+        and total(foreseen.free, width) >= count
+        and all(is_clique(rows, free) for rows in parts)
+        and (constraints.numa is None or any(free & ~node == 0 for node in constraints.numa))
+    )
+    fewest = 1 if width > 1 and not constraints.over_pairs else count
+    some = every or (free & constraints.allowed).bit_count() >= fewest
+    return Judgement(every and not foreseen.hazards, some, 1.0 if every else 0.5 * some)
