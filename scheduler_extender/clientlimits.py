@@ -52,7 +52,7 @@ SEARCHES_WAITING = 8
 BIND_STARTS_WITHIN, BIND_ENDS_AFTER = 3.5, 6.0
 
 # Binds at one time, of which a third may wait for their turn, a third for news of their node, and
-# the rest is written (:mod:`.verbs.limiter`); and other verbs that are answered at one time. The
+# the rest is written (:mod:`.verbs.bindlimiter`); and other verbs that are answered at one time. The
 # latter share one interpreter with the loop, so more threads would only take turns with it.
 BIND_THREADS = 96
 EVALUATING_THREADS = 2

@@ -16,7 +16,7 @@ BLANKS = {ord(c): " " for c in "\n\t"}
 def sanitized(text: str) -> str:
     """The text without characters that steer a terminal; line feeds and tabs stay.
 
-    >>> harmless("a\\x1b[2Jb\\nc"), harmless("\\u202egnp")
+    >>> sanitized("a\\x1b[2Jb\\nc"), sanitized("\\u202egnp")
     ('a[2Jb\\nc', 'gnp')
     """
     if text.isprintable() and text.isascii():

@@ -74,7 +74,7 @@ def total_text(sums: Totals) -> str:
 def gpus_text(uses: Counter[Use]) -> str:
     """How many GPUs stand how.
 
-    >>> gpus_text(Counter({Use.STRANDED: 1, Use.AS_ASKED: 2, Use.IN_FLIGHT: 1}))
+    >>> gpus_text(Counter({Use.STRANDED: 1, Use.AS_ASKED: 2, Use.ASSUMED: 1}))
     '4 GPUs: 0 free, 1 stranded, 1 assumed, 2 in use'
     """
     told = ", ".join(f"{n:,} {word}" for word, n in tally(uses).items() if n or word == "free")

@@ -63,7 +63,7 @@ def _spoilt_by_others(
     deadline: Deadline,
 ) -> Collection[str]:
     """The nodes with DRA on which the pod would get other devices than it requires if others came
-    first that may be on their way there (:mod:`.state.cluster.recent_sends`).
+    first that may be on their way there (:mod:`.state.cluster.recentsends`).
 
     kube-scheduler has counted these others before it offers a node: so where too few devices are
     left beside them they have gone elsewhere. Siblings are counted already.

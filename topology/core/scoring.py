@@ -372,8 +372,10 @@ def guaranteed_capacity(kubelet: Kubelet, free: DeviceSet, mix: RequestMix) -> f
     >>> from topology.core.graph import AllocatorConfig
     >>> dgx = machine("dgx1-v100").topology("n").shape
     >>> node = Kubelet(dgx, AllocatorConfig("best-effort"))
-    >>> round(worth(node, 0b11111111, PRIOR), 2), round(worth(node, 0b1111, PRIOR), 2)
-    (8.0, 3.6)
+    >>> round(guaranteed_capacity(node, 0b11111111, PRIOR), 2)
+    8.0
+    >>> round(guaranteed_capacity(node, 0b1111, PRIOR), 2)
+    3.6
     """
     return sum(
         weight * wanted.count * guaranteed_placements(kubelet, free, wanted)

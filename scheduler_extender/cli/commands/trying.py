@@ -68,7 +68,7 @@ def machines(
         typer.Argument(metavar="MACHINE", hidden=True),  # the text below tells of it
     ] = None,
 ) -> None:
-    """List the machines of the catalogue, or print the GPUTopology of one.
+    """List the machines of the catalogue, or print one of them.
 
     MACHINE is a name from the list, which cluster files and `simulate --cluster` take, too.
     """

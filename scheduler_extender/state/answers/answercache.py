@@ -108,7 +108,7 @@ class RequestMixTracker:
     """The mix of requests that the cluster has been seeing: what scores weigh the future by. It
     counts them by kind, the latest weighing most.
 
-    >>> mix = RequestMix()
+    >>> mix = RequestMixTracker()
     >>> mix.current == PRIOR
     True
     """

@@ -187,7 +187,7 @@ import pytest
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.explain.answers import answers_to
 from scheduler_extender.explain.waitingreasons import refusals_of
-from scheduler_extender.explain.evictions import unblocking_of
+from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.verbs.prioritizing import prioritize
 from scheduler_extender.wire import Pod
@@ -208,7 +208,7 @@ for seed in range(12):
         print(told.passed, told.refused, prioritize(found.cluster, wire, told.passed))
         print([(row.node, row.reason, row.score) for row in answers_to(snapshot, record)])
         print(refusals_of(snapshot, record, NO_DEADLINE))
-        print(unblocking_of(found.cluster, "default", name))
+        print(eviction_advice(found.cluster, "default", name))
 """
 
 

@@ -64,7 +64,7 @@ def is_limited(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
 
 
 @pytest.mark.parametrize(
-    ("fields", "served", "request_", "needs"),
+    ("config", "served", "request_", "needs"),
     [
         pytest.param(QUIET, WHOLE, SINGLE, False, id="whole GPUs"),
         pytest.param(QUIET, WHOLE, PAIR, False, id="a pair"),
