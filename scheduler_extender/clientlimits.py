@@ -51,9 +51,9 @@ SEARCHES_WAITING = 8
 # up after httpTimeout (10 s), of which the write may take 4 s and the look-up after it 2 s.
 BIND_STARTS_WITHIN, BIND_ENDS_AFTER = 3.5, 6.0
 
-# Binds at one time, of which a third may wait for their turn, a third for news of their node, and
-# the rest is written (:mod:`.verbs.bindlimiter`); and other verbs that are answered at one time. The
-# latter share one interpreter with the loop, so more threads would only take turns with it.
+# Binds at one time: a third may wait for their turn, a third may wait for news of their node, and
+# the rest is written (:mod:`.verbs.bindlimiter`). Below it, the other verbs that are answered at
+# one time: they share one interpreter with the loop, so more threads would not be faster.
 BIND_THREADS = 96
 EVALUATING_THREADS = 2
 

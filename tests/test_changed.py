@@ -13,7 +13,9 @@ from tests.changed import ROOT, guards_of
     ("file", "tests"),
     [
         pytest.param(
-            "topology/core/possiblestates.py", ["topology/core/test_possiblestates.py"], id="its own"
+            "topology/core/possiblestates.py",
+            ["topology/core/test_possiblestates.py"],
+            id="its own",
         ),
         pytest.param(
             "topology/core/admission/kubelet.py",

@@ -25,7 +25,6 @@ from scheduler_extender.state.node.nodeinfo import Devices, NodeInfo
 from scheduler_extender.state.node.transitions import with_assumed_pod
 from scheduler_extender.state.pods.attributes import Amounts, Others
 from scheduler_extender.state.pods.record import PodRecord, resource_of
-from scheduler_extender.state.pods.selecting import EligibleNodes
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.report import Allocation
@@ -113,7 +112,7 @@ class Places:
         self.spare_resources = SpareResources(snapshot.others)
         self._trials = Trials(self._snapshot)
         self._kinds: dict[str, dict[Hashable, list[NodeInfo]]] = {}
-        self._open: dict[tuple[GpuRequest, EligibleNodes], tuple[tuple[NodeInfo, ...], ...]] = {}
+        self._open: dict[Hashable, tuple[tuple[NodeInfo, ...], ...]] = {}
         self._to_come: dict[OfClaims, Callable[[NodeInfo], Devices | Rejection]] = {}
 
     def gets(self, info: NodeInfo, pod: PodRecord) -> Devices | Rejection:
@@ -183,7 +182,7 @@ class Places:
     def open(self, pod: PodRecord, request: GpuRequest) -> tuple[tuple[NodeInfo, ...], ...]:
         """The nodes that have a guaranteed place for a pod as they are, in groups that answer
         alike; ``request`` is the pod's."""
-        key = (request, pod.attributes.eligible_nodes)
+        key = (request, pod.attributes.eligible_nodes, pod.attributes.requests)
         if key not in self._open:
             goes = self.may_go(pod)
             groups = (

@@ -155,7 +155,12 @@ def answers_to(
     here = {
         info.name
         for info in snapshot.nodes
-        if pod.uid in info.pods.bound or pod.uid in info.pods.assumed
+        if pod.uid in info.pods.bound
+        or (
+            pod.uid in info.pods.assumed
+            # Where the allocator is asked before the bind a nominated pod counts as assumed, too.
+            and (info.name != attributes.nominated or info.claimed(pod.uid))
+        )
     }
     names = [row.node for row in rows if row.may_come]
     by_node = scored(snapshot, question, names, deadline)

@@ -130,9 +130,12 @@ def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeInfo], bool]:
     asked: for those who ask nodes as they would be (:class:`.Trials`)."""
     question = Question(pod, Purpose.PREEMPT)
     rules = [found for rule in SET_RULES if (found := rule.pre_filter(question, snapshot))]
-    eligible_nodes = pod.attributes.eligible_nodes
+    attributes = pod.attributes
     return lambda info: (
-        info.is_one_of(eligible_nodes) and not any(refuses(info) for refuses in rules)
+        not (
+            info.bar(attributes.eligible_nodes, attributes.requests)
+            or any(refuses(info) for refuses in rules)
+        )
     )
 
 

@@ -128,7 +128,7 @@ def _bindable(pod: Pod) -> bool:
     """Whether the API server would bind it, and a replica would ask for that.
 
     A gate that is taken away never comes back. No replica binds a version of a pod that says too
-    much (:mod:`..exceeded_limit`).
+    much (:mod:`..podlimits`).
     """
     return not (
         pod.spec.node_name

@@ -1,7 +1,7 @@
 """filter, prioritize, bind and preempt as plain functions over the cluster.
 
 filter notes the domain to which it sends a gang, and prioritize the best nodes with DRA
-(:mod:`.state.cluster.recent_sends`): both are hints. Otherwise they and preempt change nothing, as
+(:mod:`.state.cluster.recentsends`): both are hints. Otherwise they and preempt change nothing, as
 kube-scheduler may call them for pods that are never bound. The decision that counts is bind's.
 """
 

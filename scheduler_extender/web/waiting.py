@@ -11,7 +11,14 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.explain.answers import Answer, answers_to, counts_of
 from scheduler_extender.explain.explanation import passed_over
-from scheduler_extender.explain.nodeanswers import NearMiss, NodeAnswer, miss_of, nearest, rows_of
+from scheduler_extender.explain.nodeanswers import (
+    Miss,
+    NearMiss,
+    NodeAnswer,
+    miss_of,
+    nearest,
+    rows_of,
+)
 from scheduler_extender.explain.remedies import Help, Helped, helps_of
 from scheduler_extender.explain.waitingreasons import queues, waiting_pods
 from scheduler_extender.explain.wording import asked_text
@@ -77,7 +84,7 @@ def waiting_queues(
     )
     ordered = list(queues(named).values())
     found: list[Queue] = []
-    told: dict[int, list[Answer]] = {}
+    told: dict[int, tuple[list[Answer], list[tuple[Answer, Miss | None]]]] = {}
     shown = 0
     for pods in ordered:
         if shown >= SHOWN_PODS:
@@ -101,11 +108,11 @@ def waiting_queues(
             if deadline.passed():
                 queue = replace(queue, problem=NOT_ASKED)
             else:
-                told[len(found)] = answered
+                told[len(found)] = answered, _missing(snapshot, first.request, answered)
         found.append(queue)
-    for number, answered in told.items():
+    for number, (answered, missing) in told.items():
         queue, pods = found[number], ordered[number]
-        outlook = outlook_of(snapshot, pods[0], answered, queue.asks, deadline)
+        outlook = outlook_of(snapshot, pods[0], answered, queue.asks, deadline, missing)
         note = _passed_over(snapshot, pods) if outlook.taken_by else ""
         found[number] = replace(queue, outlook=outlook, note=note)
     return found, sum(map(len, ordered)) - shown
@@ -123,16 +130,25 @@ def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:
     return passed_over("it" if len(left) == 1 else "them", said)
 
 
+def _missing(
+    snapshot: Snapshot, request: GpuRequest, answers: Sequence[Answer]
+) -> list[tuple[Answer, Miss | None]]:
+    """Return what each node that refuses lacks."""
+    refused = (answer for answer in answers if not answer.passes)
+    return [(answer, miss_of(answer, request, snapshot.today)) for answer in refused]
+
+
 def outlook_of(
     snapshot: Snapshot,
     pod: PodRecord,
     answers: Sequence[Answer],
     asks: str,
     helping: Deadline | None = None,
+    missing: list[tuple[Answer, Miss | None]] | None = None,
 ) -> Outlook:
     """What every node has answered to a pod, put together for a page. ``asks`` is the request and
     the group in a few words. Until ``helping`` is tried what would help a pod that no node takes,
-    as ``why`` does."""
+    as ``why`` does. ``missing`` are the misses, where they are worked out already."""
     request = pod.request
     assert isinstance(request, GpuRequest)  # noqa: S101 (its nodes have answered)
     words = counts_of(answers).headline
@@ -141,7 +157,7 @@ def outlook_of(
     reasons = [(reason, nodes) for reason, nodes in counted if f"{reason} (" not in words]
     passing = [answer for answer in answers if answer.may_come]
     passing.sort(key=lambda answer: (-(answer.score or 0), answer.node))
-    missing = [(answer, miss_of(answer, request, snapshot.today)) for answer in refused]
+    missing = _missing(snapshot, request, answers) if missing is None else missing
     helped = Helped([], whole=True, missing=missing)
     if helping is not None and not passing:
         helped = helps_of(snapshot, pod, request, missing, helping)

@@ -139,12 +139,12 @@ def test_what_is_not_known_is_told() -> None:
 def test_no_more_nodes_are_asked_than_that() -> None:
     """Each of them is a request to the API server."""
     many = [machine("l40s-4").topology(f"n{i:03}") for i in range(MAX_NODES + 50)]
-    nodes = cluster(*((node, "7") for node in many))
+    nodes = cluster(*((node, "8") for node in many))
     asked: list[NodeName] = []
 
     def others(name: NodeName) -> Amounts:
         asked.append(name)
-        return ()
+        return (("cpu", 1000),)
 
     found = plan(nodes, pair(), others)
     assert len(asked) == len(set(asked)) == MAX_NODES

@@ -1,0 +1,22 @@
+"""``why`` scores the node of a nominated pod as prioritize does."""
+
+import msgspec
+
+from scheduler_extender import verbs
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.wire import Pod
+from tests.dranodes import NODE, two_pairs
+from tests.nodes import pod, record_of
+
+
+def test_a_node_that_kube_scheduler_has_nominated_under_dra_has_its_score() -> None:
+    world = two_pairs()
+    asks = {"min-gpu-memory": "1Gi"}
+    waits = pod(1, asks, name="w", uid="w", nominatedNodeName=NODE)
+    world.cluster.put_pod(record_of(waits))
+    wire = msgspec.convert(waits, Pod)
+    assert verbs.filter_nodes(world.cluster, wire, [NODE]).node_names == [NODE]
+    (scored,) = verbs.prioritize(world.cluster, wire, [NODE])
+    (told,) = answers_to(world.cluster.snapshot(), record_of(waits))
+    assert told.may_come
+    assert told.score == scored.score
