@@ -1,25 +1,26 @@
-"""What a kubelet may do with a pod: every way its containers can get their devices, or a refusal.
+"""How a kubelet may admit a pod: every way in which its containers can get devices, or a refusal.
 
-The kubelet hands out devices container by container, init containers first, and asks the device
-plugin's allocator for its preference. Its own stages come before the plugin's, as read from
-``devicemanager/manager.go`` and ``topologymanager`` of Kubernetes 1.36 and seen on a running one.
-For each container:
+The kubelet allocates devices container by container, init containers first. It asks the device
+plugin which devices the plugin prefers. The kubelet's own stages come before the plugin's. They are
+read from ``devicemanager/manager.go`` and ``topologymanager`` of Kubernetes 1.36, and were seen on
+a running kubelet. For each container:
 
-1. *Reuse.* What an ordinary init container got is *reusable* by the pod's later containers, and is
-   taken first. If it covers the container's count, the kubelet takes an arbitrary part of it and
-   does not ask the plugin. Otherwise it takes all of it, and asks the plugin with it as required.
+1. *Reuse.* The devices of an ordinary init container are *reusable* by the pod's later containers.
+   The kubelet takes them first. If they cover the container's count, it takes an arbitrary part of
+   them and does not ask the plugin. Otherwise it takes all of them, and asks the plugin with them
+   as the required devices.
 2. *Alignment.* Under a policy of the Topology Manager the container has a *hint*, a set of NUMA
-   nodes (:mod:`.topologymanager`). If more devices are free there than needed, the plugin is asked
-   over them alone; otherwise all of them are taken and the plugin is asked over everything for the
-   rest.
+   nodes (:mod:`.topologymanager`). If more devices are free there than the container needs, the
+   plugin chooses among these alone. Otherwise the kubelet takes all of them, and the plugin chooses
+   the rest among all free devices.
 3. *Preference.* The plugin chooses (:mod:`topology.core.allocators`).
-4. *Rest.* Reusable devices that no later container took show in no report and stay held until the
-   pod ends.
+4. *Rest.* No report shows the reusable devices that no later container took. The pod holds them
+   until it ends.
 
-``kubelet`` says how one node hands out. ``topologymanager`` models step 2: ``topologyhints`` has
-the rule by which hints are combined, ``staticmanagers`` those of the CPU Manager and the Memory
-Manager, ``hintproviders`` their answers to one pod. ``admissions`` goes through the containers and
-answers.
+``kubelet`` describes how one node allocates devices. ``topologymanager`` models step 2. It builds
+on three modules: ``topologyhints`` combines hints, ``staticmanagers`` gives the hints of the CPU
+Manager and of the Memory Manager, and ``hintproviders`` collects these managers' answers to one
+pod. ``admissions`` goes through the containers and returns the result.
 """
 
 from topology.core.admission.admissions import (

@@ -1,30 +1,30 @@
-"""The answers: every way in which a pod may be admitted, and what each of its containers may get.
+"""Every way in which a kubelet may admit a pod, and the devices that each container may get.
 
-:func:`admissions` takes the shortest of three roads. Under a monotone allocator (``any``) whatever
-is shown and held may be any devices. One container on a node without a Topology Manager is one
-question to the allocator. Everything else is walked through container by container.
+:func:`admissions` takes the shortest of three paths. Under a monotone allocator (``any``) a pod may
+show and hold any devices. One container on a node without a Topology Manager needs one call of the
+allocator. For every other pod the search goes through the containers, one after the other.
 
-A :class:`Stage` is the pod between two containers. The walk begins with one stage and takes each
-container in turn::
+A :class:`Stage` is the state of the pod between two containers. The search begins with one stage
+and processes the containers in order::
 
     {stage}  ──1. releases──▶  {stages}  ──2. container──▶  {stages}  ──…──▶  {last stages}
 
 1. *Releases.* Between two containers the kubelet looks for pods that have ended. Each pod in
-   ``releasing`` may have released its devices by then, once, or not: every stage becomes up to two
-   for each of them (:meth:`Allocations._with_releases`). Where there are hints, it also looks
-   between a hint and what is handed out under it.
+   ``releasing`` may have released its devices by then or not, and it does so once. So each of these
+   pods turns one stage into up to two (:meth:`Allocations._with_releases`). Where there are hints,
+   the kubelet also looks between computing a hint and allocating under it.
 2. *Container.* In each stage the container gets devices:
 
-   a. An init container that the reusable devices cover changes nothing: it takes a part of them and
-      leaves them for use again.
-   b. Otherwise it may get several sets (:meth:`Allocations.given`): a choice of the reusable
-      devices where these cover it; else all of them, and for each hint what the plugin may answer
-      (:meth:`Allocations._asked`).
-   c. Each set makes one next stage (:meth:`Allocations._next`): an init container's devices become
-      reusable, those of the others are shown.
+   a. If the reusable devices cover an init container, the stage does not change: the container
+      takes a part of them and leaves them for use again.
+   b. Otherwise it may get one of several sets (:meth:`Allocations.given`). If the reusable devices
+      cover the container, it gets a choice of them. If not, it gets all of them and, for each hint,
+      the devices that the plugin may answer (:meth:`Allocations._asked`).
+   c. Each set makes one next stage (:meth:`Allocations._next`). The devices of an init container
+      become reusable, those of other containers are shown.
 
-The walk gives up, with None, where the stages or sets are too many to list or its budget of steps
-is spent. It notes as hazards the refusals that it meets on the way.
+The search gives up and returns None if the stages or sets are too many to list, or if its budget of
+steps is spent. It records the refusals that it meets on the way as hazards.
 """
 
 from dataclasses import dataclass, replace
@@ -59,33 +59,33 @@ TOO_FEW = "too-few-devices"
 
 
 class Stage(NamedTuple):
-    """The pod between two containers."""
+    """The state of a pod's admission between two containers."""
 
-    free: DeviceSet  # what nobody holds
-    reusable: DeviceSet = 0  # what ordinary init containers left
-    shown: DeviceSet = 0  # what app and sidecar containers have so far
-    released: int = 0  # bit *n*: the pod in place *n* of `releasing` has released its devices
+    free: DeviceSet  # the devices that no pod holds
+    reusable: DeviceSet = 0  # the devices that ordinary init containers left
+    shown: DeviceSet = 0  # the devices of app and sidecar containers so far
+    released: int = 0  # bit *n*: pod number *n* of `releasing` has released its devices
 
 
 PodHint = tuple[Aligned] | None
-"""The pod's one hint under scope ``pod``; None where every container has its own."""
+"""The pod's only hint under scope ``pod``; None if each container has its own hint."""
 
 
 class Asked(NamedTuple):
-    """What one container asks for."""
+    """The request of one container."""
 
     role: Role
     devices: int
-    answers: KnownHints = NO_HINTS  # the hints of others than the device manager
+    answers: KnownHints = NO_HINTS  # the hints of providers other than the device manager
 
 
 def asked_by(counts: Counts, answers: ProviderAnswers = NO_ANSWERS) -> tuple[Asked, ...]:
-    """What each container of a pod asks for, in the kubelet's order."""
+    """Return the request of each container of a pod, in the kubelet's order."""
     return tuple(Asked(role, n, answers.of(i)) for i, (role, n) in enumerate(counts))
 
 
 class Allocations:
-    """Goes through a pod's containers, and notes on the way what makes the answer unsure."""
+    """The search through a pod's containers. It also records why its result may be inexact."""
 
     def __init__(
         self,
@@ -97,22 +97,22 @@ class Allocations:
         self._answers = answers
         self._releasing = releasing
         self._width = kubelet.width
-        self.hazards: set[str] = set()  # the refusals that it met
+        self.hazards: set[str] = set()  # the refusals met so far
         self._hinted: dict[tuple[DeviceSet, DeviceSet, int, KnownHints], tuple[Aligned, ...]] = {}
         self._most = most_sets(kubelet.shape.size, kubelet.width)
-        self.exact = True  # false once some set may be impossible
-        self.steps = 0  # what it cost so far
+        self.exact = True  # false once some set in the result may be impossible
+        self.steps = 0  # the cost so far
 
     @property
     def spent(self) -> bool:
-        """Whether the budget is spent; notes it as a hazard."""
+        """Whether the budget is spent. If so, the property also records the hazard."""
         if self.steps <= ADMISSION_STEPS:
             return False
         self.hazards.add(SPENT)
         return True
 
     def pod_hints(self, free: DeviceSet, counts: Counts) -> list[PodHint]:
-        """The hints to go through the pod with, one after the other."""
+        """Return the hints under which the whole pod is searched, once for each of them."""
         if hints_whole_pods(self._kubelet):
             hints = self._hints(free, 0, device_count(counts), self._answers.pod)
             return [(hint,) for hint in hints]
@@ -121,9 +121,9 @@ class Allocations:
     def through(
         self, stages: set[Stage], containers: tuple[Asked, ...], pod_hint: PodHint
     ) -> set[Stage] | None:
-        """The stages after all of ``containers``; None where there are too many."""
+        """Return the stages after all of ``containers``; None if there are too many."""
         for i, asked in enumerate(containers):
-            if i or pod_hint is not None:  # the hint of a pod was merged before
+            if i or pod_hint is not None:  # pods may also end after a pod's hint was merged
                 if self._too_many_releases(stages):
                     return None
                 stages = self._with_releases(stages)
@@ -136,12 +136,14 @@ class Allocations:
     def given_in(
         self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> set[DeviceSet] | None:
-        """What one container may get in any of the stages; None where there is too much."""
+        """Return the sets that one container may get in any of the stages; None if there are too
+        many, or the budget is spent."""
         pairs = self._given_by_stage(stages, asked, pod_hint)
         return None if pairs is None or self.spent else {given for _, given in pairs}
 
     def given(self, stage: Stage, count: int, hints: tuple[Aligned, ...]) -> set[DeviceSet] | None:
-        """What one container may get in one stage under these hints, reused devices included."""
+        """Return the sets that one container may get in one stage under these hints. The sets
+        include reused devices. None if they are too many, or the budget is spent."""
         width, reusable = self._width, stage.reusable
         self.steps += 1
         if not hints:
@@ -168,13 +170,15 @@ class Allocations:
     # 1. Releases.
 
     def _too_many_releases(self, stages: set[Stage]) -> bool:
-        """Whether pods may release between two containers in more ways than the budget allows."""
+        """Check whether pods may release devices between two containers in more ways than the
+        budget allows."""
         pods = len(self._releasing)
         self.steps += sum(1 << pods - stage.released.bit_count() for stage in stages) if pods else 0
         return self.spent
 
     def _with_releases(self, stages: set[Stage]) -> set[Stage]:
-        """The stages after any of the ending pods have released. Each pod does so once."""
+        """Return the stages after any of the ending pods have released their devices. Each pod does
+        so once."""
         for i, pool in enumerate(self._releasing):
             stages = stages | {
                 stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
@@ -184,7 +188,8 @@ class Allocations:
         return stages
 
     def _after_hint(self, stage: Stage, pod_hint: PodHint) -> set[Stage] | None:
-        """The stages in which a container gets its devices after its hint was merged in ``stage``.
+        """Return the stages in which a container may get its devices after its hint was merged in
+        ``stage``.
 
         None if they are over budget.
         """
@@ -197,9 +202,10 @@ class Allocations:
     def _after_container(
         self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> set[Stage] | None:
-        """The stages after one more container; None where there is too much."""
+        """Return the stages after one more container; None if there are too many, or the budget is
+        spent."""
         unchanged: set[Stage] = set()
-        if asked.role is Role.INIT:  # it takes a part of what it then leaves for use again
+        if asked.role is Role.INIT:  # it leaves all that it takes for use again
             width, count = self._width, asked.devices
             unchanged = {stage for stage in stages if count <= total(stage.reusable, width)}
         self.steps += len(unchanged)
@@ -213,7 +219,8 @@ class Allocations:
     def _given_by_stage(
         self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> list[tuple[Stage, DeviceSet]] | None:
-        """Each set that a container may get, with the stage in which it gets it; None: too many."""
+        """Return each set that a container may get, with the stage in which it gets it; None if
+        there are too many."""
         pairs: list[tuple[Stage, DeviceSet]] = []
         for stage in stages:
             hints = self._hints_for(stage, asked, pod_hint)
@@ -229,7 +236,7 @@ class Allocations:
         return pairs
 
     def _next(self, stage: Stage, given: DeviceSet, role: Role) -> Stage:
-        """The stage after a container that got these devices."""
+        """Return the stage after a container has got these devices."""
         reused = common(given, stage.reusable, self._width)
         free = stage.free - (given - reused)
         if role is Role.INIT:
@@ -239,7 +246,8 @@ class Allocations:
         return Stage(free, left, stage.shown + given, stage.released)
 
     def _asked(self, stage: Stage, count: int, hint: Aligned) -> tuple[DeviceSet, ...] | None:
-        """What the plugin may answer under one hint; None where that is too much to list."""
+        """Return the sets that a container may get under one hint, by the plugin's answers; None if
+        they are too many to list."""
         width, required = self._width, stage.reusable
         available = stage.free
         if hint is not None:
@@ -262,7 +270,7 @@ class Allocations:
     # The hints of step 2b.
 
     def _hints_for(self, stage: Stage, asked: Asked, pod_hint: PodHint) -> tuple[Aligned, ...]:
-        """The hints that the container may have; none where it is surely refused."""
+        """Return the hints that the container may have; none if it is surely refused."""
         if pod_hint is not None:
             return pod_hint
         if not self._kubelet.aligns:
@@ -272,7 +280,8 @@ class Allocations:
     def _hints(
         self, free: DeviceSet, reusable: DeviceSet, count: int, answers: KnownHints
     ) -> tuple[Aligned, ...]:
-        """Every hint that the merge may end with; notes where it may refuse the container."""
+        """Return every hint that the merge may result in, and record the refusals that it may
+        cause."""
         asked = (free, reusable, count, answers)
         if asked not in self._hinted:
             self.steps += 1 << len(hinted_nodes(self._kubelet.shape))
@@ -293,25 +302,26 @@ class Admission(NamedTuple):
     """One way in which a pod may be admitted."""
 
     shown: DeviceSet  # the devices of its app and sidecar containers
-    taken: DeviceSet  # all that it holds: more where an init container's devices stay unused
-    released: int = 0  # bit *n*: the pod in place *n* of `releasing` released its own meanwhile
+    taken: DeviceSet  # all devices that it holds, also those of init containers that stay unused
+    released: int = 0  # bit *n*: pod number *n* of `releasing` released its devices meanwhile
 
 
 @dataclass(frozen=True)
 class Admissions:
-    """Everything that may come of admitting a pod."""
+    """All possible results of admitting a pod."""
 
-    # of the running pod, ascending; None: too many, any may come
+    # The devices of the running pod, ascending. None: too many sets to list, any may come.
     sets: tuple[DeviceSet, ...] | None
-    exact: bool = True  # false where some way may be impossible
+    exact: bool = True  # false if some way may be impossible
     hazards: tuple[str, ...] = ()  # refusals that may come
-    steps: int = 1  # what the answer cost (see budget)
-    # The ways of a pod that may hold more than it shows, or something released meanwhile.
+    steps: int = 1  # the cost of the answer (see budget)
+    # The ways, if the pod may hold more devices than it shows, or if other pods may release
+    # devices meanwhile.
     several: tuple[Admission, ...] | None = None
 
     @cached_property
     def ways(self) -> tuple[Admission, ...] | None:
-        """Every way, ascending; None where they are too many to list."""
+        """Every way, ascending; None if they are too many to list."""
         if self.several is not None or self.sets is None:
             return self.several
         return tuple(Admission(shown, shown) for shown in self.sets)
@@ -325,11 +335,12 @@ def admissions(
     answers: ProviderAnswers = NO_ANSWERS,
     releasing: tuple[DeviceSet, ...] = (),
 ) -> Admissions:
-    """Every way in which a pod with these containers may be admitted when ``free`` is free.
+    """Return every way in which a pod with these containers may be admitted when ``free`` is free.
 
-    ``counts`` are the containers in the kubelet's order, init containers first; ``answers`` is what
-    the kubelet's other managers say to the pod. Each of ``releasing`` may become free between two
-    containers. An answer has ways or hazards: too few devices are a hazard too.
+    ``counts`` are the containers in the kubelet's order, init containers first. ``answers`` are the
+    answers of the kubelet's other managers to the pod. Each pod in ``releasing`` may release its
+    devices between two containers. The result has ways or hazards; too few devices are also a
+    hazard.
     """
     several = kubelet.refuses_several is not False and any(n > 1 for _, n in counts)
     if several and kubelet.refuses_several:
@@ -350,7 +361,8 @@ def _admissions(
     answers: ProviderAnswers,
     releasing: tuple[DeviceSet, ...],
 ) -> Admissions:
-    """The same without the plugin's rule on several shares and the managers' refusals."""
+    """Return the admissions without the plugin's rule on several shares and without the managers'
+    refusals."""
     if kubelet.monotone:
         widest = free + sum(releasing)
         anything, plugin = _any_devices(kubelet, widest, counts), kubelet.allocator
@@ -367,7 +379,8 @@ def _admissions(
 
 
 def _any_devices(kubelet: Kubelet, free: DeviceSet, counts: Counts) -> Admissions:
-    """Under ``any`` the stages change nothing: the devices shown and held may be any."""
+    """Return the admissions under ``any``: the stages do not matter, and the pod may show and hold
+    any devices."""
     width = kubelet.width
     most = MAX_SETS_OF_MIG if kubelet.shape.of_mig else most_sets(kubelet.shape.size, width)
     shown = sum(n for role, n in counts if role is not Role.INIT)
@@ -388,7 +401,7 @@ def _any_devices(kubelet: Kubelet, free: DeviceSet, counts: Counts) -> Admission
 
 
 def _one_container(kubelet: Kubelet, free: DeviceSet, count: int) -> Admissions:
-    """The common case: one container, and only the plugin decides."""
+    """Return the admissions in the common case: one container, and only the plugin decides."""
     if count > total(free, kubelet.width):
         return Admissions((), hazards=(TOO_FEW,))
     outcomes = kubelet.outcomes(free, count)
@@ -405,7 +418,8 @@ def _walked(
     containers: tuple[Asked, ...],
     releasing: tuple[DeviceSet, ...],
 ) -> Admissions:
-    """Container by container, once for each hint that the whole pod may have."""
+    """Return the admissions found by a search container by container, once for each hint of the
+    pod."""
     stages: set[Stage] = set()
     containers = _without_repeats(containers)
     counts = tuple((c.role, c.devices) for c in containers)
@@ -413,7 +427,7 @@ def _walked(
         last = allocations.through({Stage(free)}, containers, hint)
         if last is None:
             if kubelet.may_refuse and (len(containers) > 1 or kubelet.aligns):
-                allocations.hazards.add(SPENT)  # what was not followed may be refused
+                allocations.hazards.add(SPENT)  # the ways that were not followed may end in refusal
             if device_count(counts) > total(free, kubelet.width):
                 allocations.hazards.add(TOO_FEW)
             return Admissions(
@@ -440,11 +454,12 @@ def _walked(
 
 
 def _without_repeats(containers: tuple[Asked, ...]) -> tuple[Asked, ...]:
-    """The containers without init containers that change nothing.
+    """Return the containers without init containers that change nothing.
 
-    An init container that asks for no more than earlier ones left for use again takes a part of
-    that, and leaves it. Of equal ones in a row the second is kept, because the Topology Manager
-    may treat it otherwise than the first. It treats a third as the second.
+    If an init container asks for no more devices than earlier ones left for use again, it takes a
+    part of these devices and leaves them. Of equal init containers in a row the second is also
+    kept, because the Topology Manager may treat it differently from the first. It treats a third
+    like the second.
     """
     return tuple(
         c
@@ -460,7 +475,8 @@ def container_sets(
     counts: Counts,
     answers: ProviderAnswers = NO_ANSWERS,
 ) -> tuple[tuple[DeviceSet, ...] | None, ...]:
-    """For each container, every set that it may get; None where they are too many to list."""
+    """Return, for each container, every set that it may get; None for a container with too many to
+    list."""
     if kubelet.aligns and too_many_nodes(kubelet.shape):
         return (None,) * len(counts)
     known: list[tuple[DeviceSet, ...] | None] = [()] * len(counts)

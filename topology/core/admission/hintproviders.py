@@ -1,15 +1,17 @@
-"""The answers of the other hint providers to a pod: hints beside those for GPUs, and refusals.
+"""The answers of the hint providers other than the device manager to one pod: hints and refusals.
 
-Beside the device manager the CPU Manager and the Memory Manager have a say, and the plugins of
-other devices. Under a policy of the Topology Manager their *hints* decide with ours
-(:mod:`.topologymanager`). And each may *refuse* a container what it asks, whatever the hints are:
+Beside the device manager, the CPU Manager, the Memory Manager and the plugins of other devices give
+hints. Under a policy of the Topology Manager the kubelet combines their *hints* with the device
+manager's (:mod:`.topologymanager`). The static managers may also *refuse* the containers of a pod,
+whatever the hints are:
 
-* With ``full-pcpus-only`` the CPU Manager refuses a number of CPUs that is no multiple of a core's
-  threads, and more of them than whole cores are left.
-* The Memory Manager refuses where no NUMA nodes have the memory, or those that do serve others in
-  another grouping.
+* With ``full-pcpus-only`` the CPU Manager refuses a number of CPUs that is not a multiple of a
+  core's threads. It also refuses more CPUs than the whole cores that are left have.
+* The Memory Manager refuses a container if no NUMA nodes have the memory. It also refuses if the
+  NUMA nodes that have it serve other containers in another group of NUMA nodes.
 
-Where the record does not tell what a manager has left, or the pod what it asks, any hint counts.
+If the node's record does not say what a manager has left, or the pod does not say what it asks for,
+any hint counts as possible.
 """
 
 from __future__ import annotations
@@ -44,24 +46,24 @@ from topology.core.requests import (
 )
 
 MANAGERS = "cpu-or-memory-manager"
-"""A static CPU or Memory Manager may refuse the pod, by whatever name."""
+"""A static CPU Manager or Memory Manager may refuse the pod, under any error name."""
 AFFINITY = "topology-affinity"  # the Topology Manager may refuse the pod (TopologyAffinityError)
 
-MAX_NUMA_NODES = 8  # the kubelet's own limit for the Topology Manager, unless it is raised
-MAX_SETS = 2048  # sets of NUMA nodes that are gone through for one pod, over all of its containers
+MAX_NUMA_NODES = 8  # the kubelet's default limit for the Topology Manager
+MAX_SETS = 2048  # sets of NUMA nodes that are tried for one pod, over all of its containers
 
-KnownHints = Hints | None  # the hints for a container; None where any hint may be given
+KnownHints = Hints | None  # the hints for a container; None if any hint may be given
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswers:
-    """The answers of the other hint providers to a pod."""
+    """The answers of the hint providers other than the device manager to one pod."""
 
     containers: tuple[KnownHints, ...] = ()  # the hints for each container with devices
-    pod: KnownHints = NO_HINTS  # those for the pod as a whole, under scope `pod`
-    hazards: tuple[str, ...] = ()  # refusals that may come whatever GPUs are free
-    reason: str = ""  # why one of them surely comes; empty where none does
-    steps: int = field(default=0, compare=False)  # what it cost to work out (see budget)
+    pod: KnownHints = NO_HINTS  # the hints for the whole pod, under scope `pod`
+    hazards: tuple[str, ...] = ()  # refusals that may come, whatever GPUs are free
+    reason: str = ""  # why a refusal surely comes; empty if none surely does
+    steps: int = field(default=0, compare=False)  # the cost of these answers (see budget)
 
     @property
     def refused(self) -> bool:
@@ -69,11 +71,11 @@ class ProviderAnswers:
         return bool(self.reason)
 
     def of(self, container: int) -> KnownHints:
-        """The hints for the container in this place."""
+        """Return the hints for container number ``container`` of those with devices."""
         return self.containers[container] if self.containers else NO_HINTS
 
 
-NO_ANSWERS = ProviderAnswers()  # nobody else cares
+NO_ANSWERS = ProviderAnswers()  # no other provider has hints or refuses
 
 
 def provider_answers(
@@ -84,9 +86,9 @@ def provider_answers(
     only_gpu_plugin: bool = True,
     exclusive: Exclusive = Exclusive.NOTHING,
 ) -> ProviderAnswers:
-    """What the other managers say to a pod with these containers, given the ``numa_free`` they
-    have."""
-    if only_gpu_plugin and not exclusive:  # as most pods are
+    """Return the other managers' answers to a pod with these containers, given the node's free NUMA
+    resources."""
+    if only_gpu_plugin and not exclusive:  # most pods
         return NO_ANSWERS
     return _provider_answers(kubelet, numa_free, counts, only_gpu_plugin, exclusive)
 
@@ -106,7 +108,7 @@ def _provider_answers(
     if not cpus and not memory:
         return NO_ANSWERS if only_gpu_plugin else ProviderAnswers(unknown, None)
     asked = _with_devices(exclusive, counts) if config.numa is not None else None
-    listed = memory or config.topology_manager_policy != "none"  # sets of NUMA nodes, one by one
+    listed = memory or config.topology_manager_policy != "none"  # every set of NUMA nodes is tried
     if (
         config.numa is None
         or numa_free is None
@@ -125,34 +127,35 @@ def _provider_answers(
 
 
 def _with_devices(exclusive: Exclusive, counts: Counts) -> tuple[int, ...] | None:
-    """The places of the containers with devices; None if they contradict the pod's ``counts``."""
+    """Return the indices of the containers with devices; None if they contradict the pod's
+    ``counts``."""
     places = tuple(i for i, demand in enumerate(exclusive.demands) if demand.devices)
     same = tuple((exclusive.demands[i].role, exclusive.demands[i].devices) for i in places)
     return places if same == counts else None
 
 
 def _too_much(numa: NumaConfig, exclusive: Exclusive) -> bool:
-    """Whether there are too many sets of NUMA nodes, times containers, to try."""
+    """Check whether there are too many sets of NUMA nodes, times containers, to try."""
     nodes = len(numa.nodes)
     return nodes > MAX_NUMA_NODES or len(exclusive.demands) << nodes > MAX_SETS
 
 
 class _Step(NamedTuple):
-    """What the containers before one have taken."""
+    """The CPUs and memory that the containers before one have taken."""
 
     cpus: int = 0
-    reusable: int = 0  # those of the CPUs that may be used again
+    reusable: int = 0  # the CPUs among them that later containers may use again
     memory: Amounts = ()
 
     def after(self, demand: Demand) -> _Step:
-        """What has been taken once this container has its own."""
+        """Return the CPUs and memory taken after this container has got its own."""
         again = demand.cpus if demand.role is Role.INIT else 0
         memory = added(self.memory, demand.memory)
         return _Step(self.cpus + demand.cpus, self.reusable + again, memory)
 
 
 class _StaticManagers:
-    """The static managers of a node, asked about one pod."""
+    """The static managers of a node, which answer one pod."""
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ class _StaticManagers:
         self._steps = 0
 
     def say(self, demands: tuple[Demand, ...], asked: tuple[int, ...]) -> ProviderAnswers:
-        """What they say. ``asked`` are the places of the containers with devices."""
+        """Return the managers' answers. ``asked`` are the indices of containers with devices."""
         whole = self._kubelet.config.topology_manager_scope == "pod" and self._policy != "none"
         pod: KnownHints = NO_HINTS
         if whole:
@@ -187,14 +190,16 @@ class _StaticManagers:
             self._refuse_cpus(demand, step)
             hints = self._hints(demand, step)
             if whole:
-                hints = NO_HINTS  # one for all; each has been asked for its memory
+                # The pod has one hint. The call above has recorded refusals for memory.
+                hints = NO_HINTS
             elif place not in asked:
                 self._judge(demand, hints)
             if place in asked:
                 containers.append(hints)
             step = step.after(demand)
         if whole and self._memory and len(demands) > 1:
-            self._hazards.add(MANAGERS)  # each container gets its memory by itself all the same
+            # The Memory Manager still allocates each container's memory separately.
+            self._hazards.add(MANAGERS)
         return ProviderAnswers(
             tuple(containers),
             pod,
@@ -204,7 +209,11 @@ class _StaticManagers:
         )
 
     def _hints(self, demand: Demand, step: _Step, *, whole: bool = False) -> KnownHints:
-        """The hints for one container, or for the ``whole`` pod as one."""
+        """Return the hints for one container, or for the ``whole`` pod as one. None if any hint may
+        come.
+
+        For one container, also record whether the Memory Manager refuses it or may refuse it.
+        """
         providers: list[HintProvider] = []
         accepted = None
         if self._cpus and demand.cpus and self._policy != "none":
@@ -228,16 +237,17 @@ class _StaticManagers:
             accepted = manager.accepted(demand.memory, memory)
             sure = any(hint.sure for hint in memory)
             if whole and memory and not sure:
-                return None  # it may have none, and is silent then
+                return None  # the manager may have no hint, and then it gives none
             if not whole and not sure:
                 self._hazards.add(MANAGERS)
             if not whole and not memory:
                 self._refused = "Memory Manager Static: no NUMA nodes have the memory"
-            providers += [memory] * len(demand.memory) if memory else []  # without any it is silent
+            # A manager without any hint is left out.
+            providers += [memory] * len(demand.memory) if memory else []
         return Hints(tuple(providers), accepted)
 
     def _judge(self, demand: Demand, hints: KnownHints) -> None:
-        """Note what may happen to a container that asks for no GPU."""
+        """Record the refusals that a container without GPUs meets or may meet."""
         if self._policy == "none":
             return
         if hints is None:
@@ -262,18 +272,20 @@ class _StaticManagers:
             )
 
     def _refuse_cpus(self, demand: Demand, step: _Step) -> None:
-        """Note what the CPU Manager says to a container, whatever the hints are."""
+        """Record whether the CPU Manager refuses, or may refuse, a container, whatever the hints
+        are."""
         if not self._cpus or not demand.cpus:
             return
         numa_free = self._room
         if demand.cpus > numa_free.left_in_all - step.cpus:
-            self._hazards.add(MANAGERS)  # pods that are ending, and init containers, hold some
+            # Pods that are ending, and init containers, may hold some of the CPUs.
+            self._hazards.add(MANAGERS)
         if demand.cpus > numa_free.most(all_nodes(self._numa)) + step.reusable:
             self._refused = f"CPU Manager: fewer than {demand.cpus} CPUs are free"
         self._refuse_cores(demand, step)
 
     def _refuse_cores(self, demand: Demand, step: _Step) -> None:
-        """Note what ``full-pcpus-only`` says to a container."""
+        """Record whether ``full-pcpus-only`` refuses, or may refuse, a container."""
         option = self._kubelet.config.full_cores_only
         if option is False:
             return
@@ -291,8 +303,8 @@ class _StaticManagers:
 
 
 def _as_one(demands: tuple[Demand, ...]) -> Demand:
-    """A pod as one container, by Kubernetes' arithmetic."""
-    # The Memory Manager leaves out a type that no app container asks for.
+    """Return the pod as one container, with its amounts added by Kubernetes' rule for pods."""
+    # The Memory Manager leaves out a type of memory that no app container asks for.
     kinds = sorted({kind for d in demands if d.role is Role.APP for kind, _ in d.memory})
     return Demand(
         Role.APP,

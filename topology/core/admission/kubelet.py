@@ -1,4 +1,4 @@
-"""How one node hands out the devices of one resource."""
+"""The configuration by which one node allocates the devices of one resource."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ UNKNOWN_CONFIG = AllocatorConfig()
 @hashed_once
 @dataclass(frozen=True)
 class Kubelet:
-    """How one node hands out one resource: equal nodes are equal keys."""
+    """How one node allocates one resource. Equal nodes have equal values, which serve as keys."""
 
     shape: Shape
     config: AllocatorConfig = UNKNOWN_CONFIG
     replicas: int = 1  # devices that the plugin advertises for one GPU or one MIG instance
-    # Whether the plugin refuses a container more than one device; None: that is not known.
+    # Whether the plugin refuses a container more than one device; None if that is unknown.
     refuses_several: bool | None = False
-    # The allocator of this very node, where it is not the one that the facts name.
+    # The allocator of this node, if it is not the one that `config.policy` names.
     plugin: Allocator | None = None
-    # Whether the plugin serves the MIG instances of GPUs in MIG mode in place of these GPUs.
+    # Whether the plugin serves MIG instances instead of the GPUs that are in MIG mode.
     split: bool = False
 
-    # What follows from them, worked out once.
+    # The fields below follow from those above and are computed once.
     allocator: Allocator = field(init=False, compare=False, repr=False)
-    width: int = field(init=False, compare=False, repr=False)  # bits per GPU in its pools
-    # Whether the Topology Manager has a say: it may align GPUs, or refuse the pod for others.
+    width: int = field(init=False, compare=False, repr=False)  # bits per GPU in device sets
+    # Whether the Topology Manager has an effect: it may align GPUs, or refuse the pod because of
+    # other resources.
     aligns: bool = field(init=False, compare=False, repr=False)
-    # Whether a larger pool never loses an outcome, so that the largest speaks for all.
+    # Whether a larger set of free devices never loses an outcome. Then it is enough to evaluate
+    # the largest.
     monotone: bool = field(init=False, compare=False, repr=False)
-    # Whether the allocator alone decides, and tells of many pools at once.
+    # Whether the allocator alone decides, and can answer for many sets of free devices at once.
     answers_at_once: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,36 +66,40 @@ class Kubelet:
 
     @property
     def shared(self) -> bool:
-        """Whether a position may stand for several devices: shares of a GPU, MIG instances."""
+        """Whether a position may stand for several devices (shares of a GPU, or MIG instances)."""
         return self.replicas > 1 or self.shape.of_mig
 
     def devices_on(self, mask: Mask) -> int:
-        """How many devices these positions have, free or not."""
+        """Return the number of devices at these positions, free or not."""
         each = self.shape.instances
         count = sum(each[p] for p in positions(mask)) if each else mask.bit_count()
         return count * self.replicas
 
     @property
     def devices_served(self) -> int:
-        """How many devices it has, free or not. GPUs that are split by MIG have none."""
+        """The number of devices that the node serves, free or not. GPUs that are split by MIG have
+        none."""
         away = self.shape.in_mig_mode if self.split else 0
         return self.devices_on(self.shape.all_gpus & ~away)
 
     @property
     def may_refuse(self) -> bool:
-        """Whether anybody may refuse a container although enough devices are free."""
+        """Whether the kubelet or the plugin may refuse a container although enough devices are
+        free."""
         strict = self.aligns and self.config.topology_manager_policy != "best-effort"
         return strict or bool(self.allocator.hazards) or self.refuses_several is not False
 
     def outcomes(self, available: DeviceSet, size: int, required: DeviceSet = 0) -> Outcomes:
-        """What the plugin may answer if it is asked for so many of these devices."""
+        """Return what the plugin may answer when it is asked for ``size`` of the ``available``
+        devices."""
         version = plugin_version(self.config.plugin_version)
         call = Call(self.shape, available, size, required, self.width, version)
         return self.allocator.outcomes(call)
 
     @cached_property
     def settled(self) -> Kubelet:
-        """One node for all that differ by what they would choose next, and in nothing else."""
+        """The same kubelet for all nodes that differ only in the devices that they would choose
+        next."""
         plugin = None if self.plugin is None else self.plugin.usual
         return _interned(
             self.shape, self.config, self.replicas, self.refuses_several, plugin, self.split
@@ -101,23 +107,23 @@ class Kubelet:
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes with its shape; memories share it."""
+        """The approximate size in bytes, with the shape. Caches share it."""
         return 500 + self.shape.shared_bytes
 
 
 @memoized
 def opaque(kubelet: Kubelet) -> Kubelet:
-    """The same node as if nothing were known of how its plugin chooses."""
+    """Return the same node as if nothing were known of how its plugin chooses."""
     broken = kubelet.plugin if kubelet.allocator.broken else None
     return replace(kubelet, config=UNKNOWN_CONFIG, plugin=broken)
 
 
 def widened(kubelet: Kubelet) -> Kubelet | None:
-    """The same node as if any devices might come, if that hides no refusal; else None.
+    """Return the same node as if any devices might come; None if that could hide a refusal.
 
-    Any free MIG instance may come, unless the Topology Manager aligns them. Its policy
-    ``best-effort`` refuses nobody and can only narrow the choice. So what holds for every choice
-    holds, and the hints need not be followed.
+    Any free MIG instance may come, unless the Topology Manager aligns the instances. Its policy
+    ``best-effort`` refuses no pod and can only narrow the choice. So a property of every choice
+    still holds, and the hints need not be followed.
     """
     if kubelet.shape.of_mig and kubelet.aligns and not kubelet.may_refuse:
         return opaque(kubelet)
@@ -127,12 +133,13 @@ def widened(kubelet: Kubelet) -> Kubelet | None:
 def kubelet_of(
     topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...] = ()
 ) -> Kubelet:
-    """How a node hands out one of its resources while the ``missing`` GPUs do not answer."""
+    """Return how a node allocates one of its resources while the ``missing`` GPUs do not answer."""
     config = topology.allocator
     policy = ALLOCATORS[config.policy]
     plugin = policy.on_node(topology, resource, missing)
     if plugin is not policy and not plugin.broken:
-        config = replace(config, policy=plugin.name, published=())  # the plugin has the order
+        # The plugin has the order itself.
+        config = replace(config, policy=plugin.name, published=())
     shape = shape_of(topology, resource)
     beside_mig = resource.strategy != MIG and any(r.strategy == MIG for r in topology.resources)
     return _interned(
@@ -154,5 +161,5 @@ def _interned(
     plugin: Allocator | None,
     split: bool,
 ) -> Kubelet:
-    """One object for equal kubelets, so that a look-up by kubelet is quick."""
+    """Return the same object for equal kubelets, so that a look-up by kubelet is quick."""
     return Kubelet(shape, config, replicas, refuses_several, plugin, split)

@@ -1,12 +1,13 @@
-"""The static CPU Manager and the static Memory Manager: their hints, and what they admit.
+"""The hints of the static CPU Manager and of the static Memory Manager, and what they admit.
 
 They follow ``policy_static.go`` in ``pkg/kubelet/cm/cpumanager`` and ``memorymanager`` of
-Kubernetes 1.36. For the CPU Manager NUMA nodes are a hint if enough of their CPUs are nobody's.
+Kubernetes 1.36. For the CPU Manager, a set of NUMA nodes is a hint if it has enough CPUs that no
+container holds.
 
-The Memory Manager has one rule beside the amounts: a NUMA node has either containers on it alone,
-or those of one group of NUMA nodes. Pods whose place is not known
-(:class:`~topology.core.numaresources.FreeNumaResources`) may take their memory anywhere, and form a
-group where none of its NUMA nodes is in use.
+Apart from the amounts, the Memory Manager has one rule. A NUMA node serves either containers that
+are on it alone, or containers of one group of NUMA nodes. If the NUMA nodes of a pod are not known
+(:class:`~topology.core.numaresources.FreeNumaResources`), it may take its memory from any of them.
+It forms a group if none of its NUMA nodes is in use.
 """
 
 from collections import defaultdict
@@ -27,10 +28,11 @@ def cpu_hints(
     before: int = 0,
     reusable: int = 0,
 ) -> HintProvider | None:
-    """The CPU Manager's hints for a container that asks for ``cpus``; None if they are not known.
+    """Return the CPU Manager's hints for a container that asks for ``cpus``; None if they are
+    unknown.
 
     Earlier containers of the pod have taken ``before`` CPUs. Ordinary init containers left
-    ``reusable`` of them for use again; then a hint has to include the NUMA nodes of these.
+    ``reusable`` of them for use again. Then a hint has to include the NUMA nodes of these CPUs.
     """
     cpus_of = [node.cpus.bit_count() for node in config.nodes]
     every = sum(1 << i for i, there in enumerate(cpus_of) if there)
@@ -56,14 +58,15 @@ def _sockets(config: NumaConfig, nodes: Mask) -> set[int | None]:
 
 
 class _Sums:
-    """Bytes by type of memory on NUMA nodes, also on several together; each sum is made once."""
+    """The bytes of each type of memory on one NUMA node or on several together. Each sum is
+    computed once."""
 
     def __init__(self, by_node: list[Amounts]) -> None:
         self._by_node = by_node
         self._known: dict[Mask, dict[str, int]] = {}
 
     def suffice(self, nodes: Mask, amounts: Amounts) -> bool:
-        """Whether these NUMA nodes have so much together."""
+        """Check whether these NUMA nodes together have these amounts."""
         there = self._known.get(nodes)
         if there is None:
             there = dict(added(*(self._by_node[i] for i in positions(nodes))))
@@ -72,20 +75,23 @@ class _Sums:
 
 
 class MemoryLeft:
-    """What a machine's NUMA nodes have left of their memory, and the groups that they are in."""
+    """The memory that a machine's NUMA nodes have left, and the groups that the nodes are in."""
 
     def __init__(self, config: NumaConfig, numa_free: FreeNumaResources) -> None:
         tables = [node.memory for node in config.nodes]
         self.total = _Sums(tables)
-        # once pods that are ending have released theirs
+        # `most` is left after the ending pods have released their memory, `least` before that.
         self.most = _left(tables, numa_free.blocks)
-        self.least = _left(tables, (*numa_free.blocks, *numa_free.terminating))  # before they have
+        self.least = _left(tables, (*numa_free.blocks, *numa_free.terminating))
         self.held = _groups(numa_free.blocks)
         self.terminating = _groups(numa_free.terminating)
 
 
 def _left(tables: list[Amounts], blocks: Iterable[MemoryBlock]) -> _Sums:
-    """What is left. A block on several NUMA nodes is taken from the first, then from the next."""
+    """Return the memory that is left by NUMA node.
+
+    A block on several NUMA nodes takes its amount from the first of them, then from the next.
+    """
     left = [dict(table) for table in tables]
     for block in blocks:
         rest = block.amount
@@ -98,18 +104,19 @@ def _left(tables: list[Amounts], blocks: Iterable[MemoryBlock]) -> _Sums:
 
 
 class MemoryManager:
-    """What the Memory Manager of a node may have left for one container."""
+    """The Memory Manager of a node, with the bounds of what it has left for one container."""
 
     def __init__(
         self,
         config: NumaConfig,
         numa_free: FreeNumaResources,
         *,
-        # The Topology Manager (`restricted`, `single-numa-node`) admits a container only on as few
-        # NUMA nodes as its memory ever needs. One that fits on one NUMA node forms no group then.
+        # Under `restricted` and `single-numa-node` the Topology Manager admits a container only on
+        # the fewest NUMA nodes that can have its memory. Then a container that fits on one NUMA
+        # node forms no group.
         only_fewest: bool,
-        before: Amounts = (),  # what other containers of the pod may have taken already
-        left: MemoryLeft | None = None,  # of this machine and room, if it is known
+        before: Amounts = (),  # the memory that other containers of the pod may have taken
+        left: MemoryLeft | None = None,  # the same of `config` and `numa_free`, if it is computed
     ) -> None:
         left = left or MemoryLeft(config, numa_free)
         self._every = all_nodes(config)
@@ -125,7 +132,7 @@ class MemoryManager:
         self._may_group = bool(self._taken) and not (only_fewest and alone)
 
     def hints(self, amounts: Amounts) -> HintProvider:
-        """The hints for a container, the same for each type of memory."""
+        """Return the hints for a container. They are the same for each type of memory."""
         hinted: list[tuple[Mask, bool]] = []
         fewest = self._every.bit_count()
         for nodes in masks(self._every):
@@ -141,11 +148,11 @@ class MemoryManager:
         )
 
     def accepted(self, amounts: Amounts, hints: HintProvider) -> frozenset[Mask]:
-        """The merged NUMA nodes with which a container surely gets its memory.
+        """Return the merged NUMA nodes with which a container surely gets its memory.
 
-        A merged hint may name fewer NUMA nodes than a hint of ours. If their memory does not
-        suffice, one of our hints that includes them is taken; if it does, they must not break up a
-        group, unless it is one NUMA node alone.
+        A merged hint may name fewer NUMA nodes than a hint of this manager. If their memory does
+        not suffice, the manager takes one of its own hints that includes them. If it does suffice,
+        they must not break up a group, unless they are one NUMA node alone.
         """
         sure = [hint.nodes for hint in hints if hint.sure]
         accepted = set(sure)
@@ -156,7 +163,7 @@ class MemoryManager:
             if not single and any(
                 (self._held[i] | self._terminating[i]) - {nodes} for i in positions(nodes)
             ):
-                continue  # how a group's memory lies on its NUMA nodes is not told
+                continue  # the memory of a group on each of its NUMA nodes is unknown
             enough = self._has_surely(nodes, amounts)
             short = not self._most.suffice(nodes, amounts)
             if short or (enough and (single or self._serves(nodes))) or single:
@@ -164,16 +171,16 @@ class MemoryManager:
         return frozenset(accepted)
 
     def _has_surely(self, nodes: Mask, amounts: Amounts) -> bool:
-        """Whether enough is left there, wherever other pods take theirs."""
+        """Check whether enough memory is left there, wherever other pods take theirs."""
         more = tuple((kind, amount + self._taken.get(kind, 0)) for kind, amount in amounts)
         return self._least.suffice(nodes, more)
 
     def _may_serve(self, nodes: Mask) -> bool:
-        """Whether the groups that stay allow it."""
+        """Check whether the groups of pods that are not ending allow these NUMA nodes."""
         return all(self._held[i] <= {nodes} or len(self._held[i]) > 1 for i in positions(nodes))
 
     def _serves(self, nodes: Mask) -> bool:
-        """Whether the groups surely allow it."""
+        """Check whether the groups surely allow these NUMA nodes."""
         single = nodes.bit_count() == 1
         for i in positions(nodes):
             held, terminating = self._held[i], self._terminating[i]
@@ -185,7 +192,8 @@ class MemoryManager:
 
 
 def _groups(blocks: Iterable[MemoryBlock]) -> defaultdict[int, set[Mask]]:
-    """The groups that each NUMA node is seen in: one, unless what we see is out of step."""
+    """Return the groups that each NUMA node is in. There is one at most, unless the data is
+    inconsistent."""
     groups: defaultdict[int, set[Mask]] = defaultdict(set)
     for block in blocks:
         for node in block.nodes:

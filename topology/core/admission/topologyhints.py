@@ -1,15 +1,16 @@
-"""Hints: the NUMA nodes on which a provider could place a container, and how hints are merged.
+"""Hints: the NUMA nodes on which a provider could serve a container, and the merge of hints.
 
-A provider is the device manager, the CPU Manager or the Memory Manager. What is left on a node is
-known as two bounds (:mod:`topology.core.numaresources`), so a hint is either sure, or one that may
-be given. Every merge that may come counts.
+A provider is the device manager, the CPU Manager or the Memory Manager. The free resources of a
+node are known as two bounds (:mod:`topology.core.numaresources`). So a hint is either sure or only
+possible. The result includes every possible merge.
 
 The Topology Manager combines one hint of each provider, keeps the NUMA nodes that these have in
 common, and takes the best combination (``HintMerger`` in
 ``pkg/kubelet/cm/topologymanager/policy.go``, Kubernetes 1.36). A combination is *preferred* if all
-its hints are and name the same NUMA nodes. So where one is, the best is a set of NUMA nodes that
-every provider prefers: the one with the fewest, then the nearest to each other (option
-``prefer-closest-numa-nodes``), then the lowest numbers.
+its hints are preferred and name the same NUMA nodes. So if there is a preferred combination, the
+best one is a set of NUMA nodes that every provider prefers. It is the set with the fewest NUMA
+nodes, then the one whose nodes are nearest to each other (option ``prefer-closest-numa-nodes``),
+then the one with the lowest numbers.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from topology.core.numa import NumaConfig
 
 
 class TopologyHint(NamedTuple):
-    """NUMA nodes that a provider hints at."""
+    """A set of NUMA nodes on which a provider could serve the container."""
 
-    nodes: Mask  # of their numbers
-    preferred: bool  # if no fewer NUMA nodes could do, not even on an empty machine
-    sure: bool = True  # else it may be given or not
+    nodes: Mask  # the numbers of the NUMA nodes
+    preferred: bool  # whether fewer NUMA nodes never suffice, not even on an empty machine
+    sure: bool = True  # false if the provider may give this hint or not
 
 
-# every hint that it gives or may give; empty: no hint is possible
+# Every hint that a provider gives or may give. Empty if it has no possible hint.
 HintProvider = tuple[TopologyHint, ...]
 Rank = tuple[float, ...]
-Ranking = Callable[[Mask], Rank]  # how good a set of NUMA nodes is: the lowest is the best
+Ranking = Callable[[Mask], Rank]  # ranks sets of NUMA nodes: the lowest rank is the best
 
 
 class Hints(NamedTuple):
-    """What the providers beside the device manager hint at for one container."""
+    """The hints of the providers other than the device manager for one container."""
 
-    providers: tuple[HintProvider, ...] = ()  # those that care
-    # The merged NUMA nodes with which the Memory Manager surely admits the container. None where it
-    # has nothing to do with it.
+    providers: tuple[HintProvider, ...] = ()  # only providers that give hints
+    # The merged NUMA nodes with which the Memory Manager surely admits the container. None if the
+    # container asks it for no memory.
     accepted: frozenset[Mask] | None = None
 
 
@@ -48,19 +49,19 @@ NO_HINTS = Hints()
 
 
 class Preferred(NamedTuple):
-    """The preferred merges that may come, and whether there may be none."""
+    """The possible preferred merges, and whether there may be none."""
 
     nodes: tuple[Mask, ...]
     may_fail: bool
 
 
 def all_nodes(config: NumaConfig) -> Mask:
-    """The mask of all NUMA nodes."""
+    """Return the mask of all NUMA nodes."""
     return (1 << len(config.nodes)) - 1
 
 
 def masks(every: Mask) -> Iterator[Mask]:
-    """Every non-empty set of these NUMA nodes, ascending."""
+    """Yield every non-empty set of these NUMA nodes, ascending."""
     subset = 0
     while subset != every:
         subset = (subset - every) & every
@@ -70,9 +71,9 @@ def masks(every: Mask) -> Iterator[Mask]:
 def rankings(
     closest: bool | None, distances: tuple[tuple[int, ...], ...] | None
 ) -> tuple[Ranking, ...]:
-    """The rankings that the Topology Manager may use.
+    """Return the rankings that the Topology Manager may use.
 
-    ``closest`` is its option ``prefer-closest-numa-nodes``; None if that is not known.
+    ``closest`` is its option ``prefer-closest-numa-nodes``; None if that is unknown.
     """
 
     def nearest(nodes: Mask) -> Rank:
@@ -88,19 +89,20 @@ def rankings(
 
 
 def lowest(nodes: Mask) -> Rank:
-    """Fewest NUMA nodes first, then the lowest numbers."""
+    """Rank sets with the fewest NUMA nodes first, then those with the lowest numbers."""
     return (nodes.bit_count(), nodes)
 
 
 def fewest(nodes: Mask) -> Rank:
-    """Fewest NUMA nodes first; of sets with as many any, of single nodes the lowest."""
+    """Rank sets with the fewest NUMA nodes first. Single nodes are ranked by number, larger sets of
+    equal size are equal."""
     return (nodes.bit_count(), nodes if nodes.bit_count() == 1 else 0)
 
 
 def preferred(providers: Iterable[HintProvider], ranked: tuple[Ranking, ...]) -> Preferred:
-    """The sets of NUMA nodes that every provider prefers and that may be the best of these.
+    """Return the sets of NUMA nodes that every provider prefers and that may be the best such set.
 
-    ``providers`` are those that care. A hint that is not sure may be missing.
+    ``providers`` are those that give hints. A hint that is not sure may be missing.
     """
     preferences = [[hint for hint in provider if hint.preferred] for provider in providers]
     possible = set.intersection(*({h.nodes for h in hints} for hints in preferences))
@@ -115,7 +117,7 @@ def preferred(providers: Iterable[HintProvider], ranked: tuple[Ranking, ...]) ->
 def not_preferred(
     providers: Iterable[HintProvider], every: Mask, ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
-    """The merges that may come if no combination is preferred; None if they are not known.
+    """Return the possible merges if no combination is preferred; None if they are unknown.
 
     The merge takes as many NUMA nodes as the neediest provider needs, or the next smaller number
     that a combination has. ``every`` are all NUMA nodes of the machine.
@@ -125,7 +127,7 @@ def not_preferred(
     for provider in providers:
         if not all(hint.sure for hint in provider):
             return None
-        if provider:  # one without any possible hint leaves the others' alone
+        if provider:  # a provider without any possible hint does not narrow the combinations
             combined = {a & hint.nodes for a in combined for hint in provider} - {0}
             wanted = max(wanted, min(hint.nodes.bit_count() for hint in provider))
     if not combined:
@@ -141,5 +143,5 @@ def not_preferred(
 
 
 def on_one_node(provider: HintProvider) -> HintProvider:
-    """The hints that ``single-numa-node`` looks at: preferred ones of one NUMA node."""
+    """Return the hints that ``single-numa-node`` considers: preferred hints of one NUMA node."""
     return tuple(h for h in provider if h.preferred and h.nodes.bit_count() == 1)

@@ -1,26 +1,27 @@
-"""The kubelet's Topology Manager: on which NUMA nodes a container's devices should lie.
+"""The kubelet's Topology Manager: it chooses the NUMA nodes for a container's devices.
 
-This is how it decides (``pkg/kubelet/cm/topologymanager`` of Kubernetes 1.36), for each container
-or, under scope ``pod``, once for the whole pod:
+It decides for each container or, under scope ``pod``, once for the whole pod
+(``pkg/kubelet/cm/topologymanager`` of Kubernetes 1.36):
 
 1. Every *provider* (the device manager for each resource, the CPU Manager, the Memory Manager)
    gives *hints*: sets of NUMA nodes on which it could serve the container. A hint is *preferred*
    if no smaller set of nodes could ever serve such a container, not even on an empty machine. A
-   provider that cannot serve it anywhere has no possible hint; one that does not care about NUMA
-   nodes gives none.
-2. The manager *merges* them: it combines one hint of each provider, keeps the nodes that these have
-   in common, and takes the best combination: preferred before not preferred, then the fewest nodes,
-   then the lowest numbers (or, with the option ``prefer-closest-numa-nodes``, the nodes nearest to
-   each other). A combination is preferred only if all its hints are preferred and name the same
-   nodes. Where no hint is possible it is all nodes, not preferred.
-3. The *policy* looks at the merged hint. ``best-effort`` admits every container. ``restricted``
-   refuses one whose hint is not preferred, with ``TopologyAffinityError``. ``single-numa-node``
-   does the same, and looks only at hints of one NUMA node.
+   provider that cannot serve the container anywhere has no possible hint. A provider for which
+   NUMA nodes do not matter gives no hints.
+2. The manager *merges* the hints: it combines one hint of each provider and keeps the nodes that
+   these have in common. It takes the best combination: preferred before not preferred, then the
+   fewest nodes, then the lowest numbers. With the option ``prefer-closest-numa-nodes`` the nodes
+   nearest to each other come before the lowest numbers. A combination is preferred only if all its
+   hints are preferred and name the same nodes. If no hint is possible, the merged hint is all
+   nodes, not preferred.
+3. The *policy* checks the merged hint. ``best-effort`` admits every container. ``restricted``
+   refuses a container whose hint is not preferred, with ``TopologyAffinityError``.
+   ``single-numa-node`` does the same, and considers only hints of one NUMA node.
 
-Which NUMA nodes a GPU is on, the device plugin says: one, several, or none. The device manager's
-hints for GPUs are found here (:func:`device_hints`), those of the other providers come as
-:data:`~topology.core.admission.hintproviders.KnownHints`. Where these are not known, every hint
-that the merge could end with counts, and so does the refusal.
+The device plugin says on which NUMA nodes a GPU is: one, several, or none. This module computes the
+device manager's hints for GPUs (:func:`device_hints`). The other providers' hints are arguments
+(:data:`~topology.core.admission.hintproviders.KnownHints`). If these are unknown, the result has
+every hint that the merge could result in, and the refusal.
 """
 
 from collections.abc import Sequence
@@ -48,19 +49,19 @@ from topology.core.graph import UNKNOWN
 from topology.core.memo import memoized
 from topology.core.shape import Shape, hinted_nodes, placed_gpus
 
-TOO_MANY_NODES = "too-many-numa-nodes"  # more NUMA nodes have GPUs than hints are followed for
+TOO_MANY_NODES = "too-many-numa-nodes"  # GPUs are on more than MAX_NUMA_NODES NUMA nodes
 
-Aligned = Mask | None  # GPUs on the hinted NUMA nodes; None where there is no hint
+Aligned = Mask | None  # GPUs on the hinted NUMA nodes; None if there is no hint
 
 BEST_EFFORT = "best-effort"
 SINGLE = "single-numa-node"
 POLICIES = (BEST_EFFORT, "restricted", SINGLE)
-"""By the name in the kubelet's configuration. Under ``none`` there are no hints, and one that
-nobody could tell (``unknown``) may do what any of these does."""
+"""The policies by their names in the kubelet's configuration. Under ``none`` there are no hints.
+A policy that could not be determined (``unknown``) may do what any of these does."""
 
 
 class Merged(NamedTuple):
-    """Every hint that the merge may end with."""
+    """Every hint that the merge may result in."""
 
     hints: tuple[Aligned, ...]
     may_refuse: bool = False  # whether the policy may refuse the container instead
@@ -68,12 +69,12 @@ class Merged(NamedTuple):
 
 
 def too_many_nodes(shape: Shape) -> bool:
-    """Whether GPUs are on more NUMA nodes than we follow hints for."""
+    """Check whether GPUs are on more NUMA nodes than hints are followed for."""
     return len(hinted_nodes(shape)) > MAX_NUMA_NODES
 
 
 def hints_whole_pods(kubelet: Kubelet) -> bool:
-    """Whether one hint holds for all containers of a pod.
+    """Check whether one hint holds for all containers of a pod.
 
     Under an unknown policy each container may have any hint.
     """
@@ -92,7 +93,7 @@ def merged_hints(
     count: int,
     others: KnownHints = NO_HINTS,
 ) -> Merged:
-    """What the Topology Manager may decide for a container that asks for ``count`` devices.
+    """Return what the Topology Manager may decide for a container that asks for ``count`` devices.
 
     ``others`` are the hints of the other providers.
     """
@@ -101,16 +102,17 @@ def merged_hints(
         return Merged(_every_union(kubelet), may_refuse=True)
     strict = policy != BEST_EFFORT
     if not kubelet.config.sees_topology:
-        return Merged((None,), may_refuse=strict)  # the allocator is any
-    placed = bool(placed_gpus(kubelet.shape))  # else no NUMA node matters to the device manager
+        return Merged((None,), may_refuse=strict)  # the allocator is `any`
+    placed = bool(placed_gpus(kubelet.shape))  # if false, the device manager gives no hints
     ours = (device_hints(kubelet, free, reusable, count),) * placed
     if others is not None:
         return _merged(kubelet, others, ours)
     if not placed:
         return Merged((None,), may_refuse=strict)
-    if not strict:  # the others may leave any NUMA nodes, and it is admitted all the same
+    if not strict:  # the merge may leave any NUMA nodes, and the policy admits the container
         return Merged(_every_union(kubelet))
-    # All providers have to prefer one hint, so it is one of ours; or they do not, and it refuses.
+    # If all providers prefer the same NUMA nodes, these are one of the device manager's hints.
+    # Otherwise the policy refuses the container.
     admitted = on_one_node(ours[0]) if policy == SINGLE else ours[0]
     return Merged(_stored(kubelet, [h.nodes for h in admitted if h.preferred]), may_refuse=True)
 
@@ -118,10 +120,11 @@ def merged_hints(
 def device_hints(
     kubelet: Kubelet, free: DeviceSet, reusable: DeviceSet, count: int
 ) -> HintProvider:
-    """The device manager's hints: NUMA nodes whose free devices suffice, the fewest preferred.
+    """Return the device manager's hints: the NUMA nodes whose free devices suffice, the fewest
+    preferred.
 
     Empty if too few devices are free, or too few of those whose NUMA node is known. NUMA nodes
-    without GPUs are left out: they make no hint better.
+    without GPUs are left out, because they make no hint better.
     """
     width = kubelet.width
     if total(free, width) + total(reusable, width) < count:
@@ -140,7 +143,8 @@ def device_hints(
 
 @memoized
 def _unions(shape: Shape) -> tuple[tuple[Mask, Mask], ...]:
-    """Every set of NUMA nodes with GPUs, the smaller ones first: their numbers and their GPUs."""
+    """Return every set of NUMA nodes with GPUs, the smaller sets first, as their numbers and their
+    GPUs."""
     nodes = hinted_nodes(shape)
     chosen = [some for n in range(1, len(nodes) + 1) for some in combinations(nodes, n)]
     return tuple(
@@ -150,7 +154,7 @@ def _unions(shape: Shape) -> tuple[tuple[Mask, Mask], ...]:
 
 
 def _merged(kubelet: Kubelet, others: Hints, ours: tuple[HintProvider, ...]) -> Merged:
-    """The merge of hints that are known, or known to be possible."""
+    """Return the merge of hints that are known, or known to be possible."""
     providers = [*others.providers, *ours]
     if not providers:
         return Merged((None,))
@@ -171,10 +175,10 @@ def _merged(kubelet: Kubelet, others: Hints, ours: tuple[HintProvider, ...]) -> 
 def _not_preferred(
     kubelet: Kubelet, providers: list[HintProvider], ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
-    """The merges that may come if no combination is preferred; None if they are not known.
+    """Return the possible merges if no combination is preferred; None if they are unknown.
 
-    The device manager of Kubernetes 1.36 hints at NUMA nodes with devices only, older ones at all
-    NUMA nodes.
+    The device manager of Kubernetes 1.36 gives hints only for NUMA nodes with devices, older ones
+    for all NUMA nodes.
     """
     with_gpus = sum(1 << number for number, _ in hinted_nodes(kubelet.shape))
     if len(providers) == 1:  # NUMA nodes without GPUs change nothing
@@ -193,10 +197,10 @@ def _not_preferred(
 
 
 def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
-    """The merged NUMA nodes as the device manager gets them: the GPUs there.
+    """Return the merged NUMA nodes in the device manager's form: the GPUs on them.
 
-    ``single-numa-node`` drops a hint that names all NUMA nodes of the machine, which has one. If
-    the machine's NUMA nodes are not known, it may drop the hint or keep it.
+    If the machine has only one NUMA node, ``single-numa-node`` drops a hint that names it. If the
+    machine's NUMA nodes are unknown, the policy may drop the hint or keep it.
     """
     nodes, machine = hinted_nodes(kubelet.shape), kubelet.config.numa_distances
     stored: list[Aligned] = []
@@ -211,5 +215,5 @@ def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
 
 
 def _every_union(kubelet: Kubelet) -> tuple[Aligned, ...]:
-    """The GPUs of every set of NUMA nodes, and no hint at all."""
+    """Return the GPUs of every set of NUMA nodes, and None for no hint."""
     return tuple(dict.fromkeys((None, *(there for _, there in _unions(kubelet.shape)))))

@@ -1,18 +1,18 @@
-"""What a device plugin may prefer: from a pool and a size, the outcomes.
+"""The devices that a device plugin may choose: the outcomes for a set of devices and a size.
 
-An allocator is a *named policy* that a node reports. :mod:`.protocol` says what one is and how to
-write another: a file here, and a line in :data:`ALLOCATORS`. The kubelet's own stages stand before
-it (:mod:`topology.core.admission`).
+An allocator models a *named policy* that a node reports. :mod:`.protocol` defines the interface and
+says how to write another allocator: a file here, and a line in :data:`ALLOCATORS`. The kubelet's
+own stages come before the allocator (:mod:`topology.core.admission`).
 
 ========================  =====================================================================
-``any``                   assumes nothing; also the answer to a policy that we do not model
+``any``                   assumes nothing; also stands for a policy that is not modelled
                           (:mod:`.unmodelled`)
 ``best-effort``           NVIDIA's plugin over whole GPUs (:mod:`.best_effort`)
 ``distributed, packed``   NVIDIA's plugin over replicas (:mod:`.greedy`)
-``dra``                   kube-scheduler itself, where a DRA driver publishes the GPUs (:mod:`.dra`)
+``dra``                   kube-scheduler itself, if a DRA driver publishes the GPUs (:mod:`.dra`)
 ========================  =====================================================================
 
-While a GPU does not answer the driver, an outage takes the policy's place over whole GPUs
+While a GPU does not answer the driver, an outage replaces the policy over whole GPUs
 (:mod:`.nvidia`).
 """
 
@@ -44,9 +44,9 @@ __all__ = [
 
 class _ByPolicy(dict[str, Allocator]):
     def __missing__(self, policy: str) -> Allocator:
-        """A policy that we do not model may do anything."""
+        """Return :data:`ANY`, because a policy that is not modelled may do anything."""
         return ANY
 
 
 ALLOCATORS = _ByPolicy({a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED, DRA)})
-"""The model of each policy; of one that is not listed :data:`ANY`."""
+"""The model of each policy by its name; :data:`ANY` for a name that is not listed."""

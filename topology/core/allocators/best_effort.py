@@ -1,37 +1,41 @@
 """``best-effort``: how NVIDIA's plugin hands out whole GPUs.
 
-The algorithm, as read from go-gpuallocator 0.6 (``besteffort_policy.go``) and seen in recorded
-answers. The available GPUs, in an order that nobody controls, are filled up with blanks to a
-multiple of the size and split into sets of that size in every possible way; all blanks lie in one
-set. Of the splits that have a set without blanks around the required GPUs, the first with the
-highest total score wins, and of its sets around the required ones the first with the highest score.
+The algorithm is read from go-gpuallocator 0.6 (``besteffort_policy.go``) and seen in recorded
+answers. The plugin lists the available GPUs, in an arbitrary order. It fills the list up with
+blanks to a multiple of the size, and splits it into sets of that size in every possible way. All
+blanks are in one set. The plugin considers the splits in which one set without blanks has all
+required GPUs. Of these, the first split with the highest total score wins. Of its sets that have
+the required GPUs, the plugin returns the first with the highest score.
 
-From that follows what may come. Put the sets of a best split one behind the other, the blank one
-last: that is the first split the plugin looks at, so every split of the highest total can win, and
-every set that ties for the best in it can come. Hence, with ``f(M)`` the best total over the splits
-of ``M`` and ``h(M)`` the smallest possible best set among those splits, a set *S* may come from *A*
-if and only if ``score(S) + f(A - S) = f(A)`` and ``h(A - S) <= score(S)``. Both are computed for
-all masks of a shape at once, by dynamic programming (:class:`Table`); splits are never listed.
+The outcomes follow from that. List the GPUs set by set, for the sets of a best split, with the
+blank set last. In that order the plugin considers this split first. So every split of the highest
+total can win, and every set that ties for the best in it can come. Let ``f(M)`` be the best total
+over the splits of ``M``, and ``h(M)`` the smallest possible score of the best set in those splits.
+Then a set *S* may come from *A* if and only if ``score(S) + f(A - S) = f(A)`` and
+``h(A - S) <= score(S)``. Both functions are computed for all masks of a shape at once, by dynamic
+programming (:class:`Table`). Splits are never listed.
 
-Hazards, where the call may end without a usable answer:
+Two hazards may end the call without a usable answer:
 
 ``padded-set``
     The best set of a best split can be the one with blanks. The plugin dereferences a nil.
 ``unequal-links``
     A pair shows its NVLinks from one end only. The plugin panics.
 
-*Slice corruption* refuses nobody, it only makes the outcomes a superset. With seven or eight sets
-(and eleven to sixteen) Go slices of different splits share memory: the last sets of the split that
-won are overwritten by sets of others. Without required GPUs the answer is still a set of the size
-that was asked for; with required ones it may be empty, and then the kubelet fills up with any.
+*Slice corruption* refuses no pod. It only makes the outcomes a superset. With seven or eight sets
+(and eleven to sixteen), Go slices of different splits share memory. Then sets of other splits
+overwrite the last sets of the split that won. Without required GPUs the answer is still a set of
+the requested size. With required GPUs the answer may be empty, and then the kubelet fills up with
+any devices.
 
-Where the PCIe class of a pair is unknown its score is an interval, and the outcomes a superset.
-Where the two GPUs of a pair count different numbers of NVLinks, the score depends on the order of
-the two: any set may come.
+If the PCIe class of a pair is unknown, its score is an interval, and the outcomes are a superset.
+If the two GPUs of a pair count different numbers of NVLinks, the score depends on the order of the
+two GPUs, and any set may come.
 
-Read and run: go-gpuallocator 0.2 to 0.6, which are the same in this, as NVIDIA's plugin up to
-0.20.0 has them. An unknown version is taken for one of these. A newer one is taken to choose alike
-and to have these defects or not, so hazards stay hazards and corrupted sets stay possible.
+Sources: go-gpuallocator 0.2 to 0.6, read and run. They choose alike, as NVIDIA's plugin up to
+0.20.0 uses them. An unknown version is treated as one of these. A newer version is assumed to
+choose alike, and to have these defects or not. So hazards stay hazards, and corrupted sets stay
+possible.
 """
 
 from __future__ import annotations
@@ -76,14 +80,15 @@ HAZARDS = MappingProxyType(
 
 
 class BestEffort(NvidiaPlugin):
-    """NVIDIA's BestEffort policy over whole GPUs; anything else it is asked is ``any``."""
+    """NVIDIA's BestEffort policy over whole GPUs. Any other call is answered like ``any``."""
 
     name = "best-effort"
     hazards = HAZARDS
-    answers_up_to = LARGE  # its tables have 2ⁿ entries; above this the outcomes are every choice
+    # The tables have 2ⁿ entries. On larger nodes the outcomes are every choice.
+    answers_up_to = LARGE
 
     def outcomes(self, call: Call) -> Outcomes:
-        """Exactly what may come, up to 16 GPUs with known PCIe classes.
+        """Return the outcomes. They are exact for up to 16 GPUs with known PCIe classes.
 
         >>> from topology.core.devices import positions
         >>> from topology.machines import machine
@@ -103,7 +108,7 @@ class BestEffort(NvidiaPlugin):
         return _outcomes(call)
 
     def answers(self, shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
-        """Everything that may come of each pool, without required GPUs."""
+        """Yield the outcomes of each pool, without required GPUs."""
         counts = np.bitwise_count(pools)
         unequal, uneven = _unequal_rows(shape), _uneven_rows(shape)
         for count in np.flatnonzero(np.bincount(counts[counts >= size])).tolist():
@@ -111,7 +116,7 @@ class BestEffort(NvidiaPlugin):
                 yield from _answers(shape, some, size, unequal, uneven)
 
     def never_refuses(self, shape: Shape, size: int, counts: frozenset[int] | None) -> bool:
-        """Whether no set with blanks can win, whichever so many GPUs are available."""
+        """Check whether no set with blanks can win, whichever ``counts`` GPUs are available."""
         if size == 1:
             return True
         if not size <= shape.size <= LARGE:
@@ -120,7 +125,7 @@ class BestEffort(NvidiaPlugin):
         return not _bounded(shape, shape.all_gpus, size, every)
 
     def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
-        """Any GPUs, with its refusals, where nobody knows which GPUs it is asked about."""
+        """Return an allocator of any GPUs, with all refusals, if the available GPUs are unknown."""
         if not config.aligned_anyhow:
             return self
         return Unforeseen(ranked=True) if whole else ANYTHING
@@ -131,22 +136,23 @@ BEST_EFFORT = BestEffort()
 
 @dataclass(frozen=True, slots=True)
 class Unforeseen(NvidiaPlugin):
-    """NVIDIA's plugin over whole GPUs if nobody knows which GPUs it is asked about, or how it ranks
-    them. Any may come, and it may fail as over any part of them."""
+    """NVIDIA's plugin over whole GPUs, if the GPUs that it chooses from, or its ranking of them,
+    are unknown. Any GPUs may come, and the plugin may fail as it may over any part of them."""
 
-    ranked: bool  # whether it is known how it ranks them
+    ranked: bool  # whether the plugin's ranking of GPUs is known
 
     name = "any"
     monotone = True
     hazards = HAZARDS
 
     def outcomes(self, call: Call) -> Outcomes:
-        """Every choice, with every refusal that may come."""
+        """Return every choice, with every refusal that may come."""
         hazards = self.refusals(call.shape, call.available, call.size)
         return every_choice(call, exact=True, hazards=hazards)
 
     def refusals(self, shape: Shape, available: Mask, size: int) -> tuple[str, ...]:
-        """The refusals that may come of asking for so many of any part of these GPUs."""
+        """Return the refusals that may come if the plugin chooses ``size`` of any part of these
+        GPUs."""
         counts = frozenset(range(available.bit_count() + 1))
         return _bounded(shape, available, size, counts, required=True, ranked=self.ranked)
 
@@ -161,13 +167,13 @@ def _bounded(
     required: bool = False,
     ranked: bool = True,
 ) -> tuple[str, ...]:
-    """The refusals that may come when the plugin chooses among so many (``counts``) of these GPUs,
-    from bounds on what their pairs score.
+    """Return the refusals that may come if the plugin chooses among ``counts`` of these GPUs, from
+    bounds on the scores of their pairs.
 
-    A set with blanks never wins if its pairs can score less than those of any full set. It holds
-    the GPUs that remain when the others are split into full sets. If the plugin has to choose
-    certain GPUs (``required``), the full set around them may be lost. If nobody knows what pairs
-    score (``ranked`` is false), two GPUs beside the blanks may score more than any others.
+    A set with blanks never wins if its pairs can only score less than those of any full set. Its
+    GPUs are those that remain when the others are split into full sets. If the call has
+    ``required`` GPUs, the full set around them may be lost. If the scores of pairs are unknown
+    (``ranked`` is false), two GPUs beside the blanks may score more than any others.
     """
     splits = {(n % size, -(-n // size)) for n in counts if n >= size}
     if size == 1 or not splits:
@@ -186,20 +192,20 @@ def _bounded(
 
 @memoized
 def _outcomes(call: Call) -> Outcomes:
-    """What may come of one call on a node of up to 16 whole GPUs."""
+    """Return the outcomes of one call on a node of up to 16 whole GPUs."""
     shape, available, required, size = call.shape, call.available, call.required, call.size
     if not required:
         parts = BEST_EFFORT.answers(shape, np.array([available], dtype=np.int32), size)
         return next((outcomes for part in parts for _, outcomes in part.by_pool()), Outcomes(()))
     if size == 1:
-        # Every GPU alone scores nothing: the first in an order that nobody controls.
+        # A single GPU scores nothing, so the first one in an arbitrary order wins.
         return every_choice(call, exact=True)
     if _has_pair(_unequal_rows(shape), available):
         return Outcomes((), hazards=(UNEQUAL,))
     count = available.bit_count()
     if _has_pair(_uneven_rows(shape), available) or _overwritten(-(-count // size)):
-        # In the latter case the full set around the required GPUs may be lost, and the one with
-        # blanks be left.
+        # If sets are overwritten, the full set around the required GPUs may be lost, and only the
+        # set with blanks be left.
         return every_choice(call, exact=False, hazards=(PADDED,) if count % size else ())
     low, high = tables(shape, size, count)
     others = np.array([available & ~required], dtype=np.int32)
@@ -215,7 +221,7 @@ def _outcomes(call: Call) -> Outcomes:
 def _answers(
     shape: Shape, pools: Ints, size: int, unequal_rows: Rows, uneven_rows: Rows
 ) -> Iterator[Answers]:
-    """Everything that may come of pools with as many GPUs each, at least ``size``."""
+    """Yield the outcomes of pools that all have the same number of GPUs, at least ``size``."""
     count = int(pools[0]).bit_count()
     sets = subsets_of(pools, count, size)
     unequal = _have_pair(unequal_rows, pools)
@@ -225,7 +231,7 @@ def _answers(
         yield _ranked(shape, pools, sets, size)
         return
     none, every = np.zeros_like(sets, dtype=np.bool_), np.ones_like(sets, dtype=np.bool_)
-    if size == 1:  # as for one call
+    if size == 1:  # any GPU may come, as in `_outcomes`
         yield Answers(pools, sets, every, True, PADDED, none[:, 0])
         return
     if unequal.any():
@@ -239,7 +245,7 @@ def _answers(
 
 
 def _ranked(shape: Shape, pools: Ints, sets: Ints, size: int) -> Answers:
-    """The same where the two GPUs of each pair agree about its NVLinks."""
+    """Return the outcomes of such pools if the two GPUs of each pair agree about its NVLinks."""
     count = int(pools[0]).bit_count()
     splits = -(-count // size)
     lost = _overwritten(splits)
@@ -250,8 +256,8 @@ def _ranked(shape: Shape, pools: Ints, sets: Ints, size: int) -> Answers:
     least = sums.max(axis=1)[:, None]
     best = scores if low is high else high.score[sets]
     if lost:
-        # At most `lost` sets of the winning split are not its own; the best of the others
-        # scores at least what is left for each of them when those score all they can.
+        # At most `lost` sets of the winning split are overwritten by others. The best of the
+        # remaining sets scores at least their average, when the lost ones score the most possible.
         most = best.max(axis=1)[:, None]
         chosen = best * (splits - lost) >= least - lost * most
     elif low is high:
@@ -265,7 +271,8 @@ def _ranked(shape: Shape, pools: Ints, sets: Ints, size: int) -> Answers:
 def _blank_sets_can_win(
     pools: Ints, count: int, size: int, low: Table, high: Table, least: Ints
 ) -> Flags:
-    """For each pool, whether a set with blanks can be the best of a best split; a tie counts."""
+    """Return, for each pool, whether a set with blanks can be the best of a best split. A tie
+    counts."""
     blank = count % size
     if not blank:
         return np.zeros(len(pools), dtype=np.bool_)
@@ -279,7 +286,7 @@ def _blank_sets_can_win(
 
 
 def _have_pair(rows: Rows, pools: NDArray[np.integer[Any]]) -> Flags:
-    """For each pool, whether it has a pair of this adjacency."""
+    """Return, for each pool, whether it has a pair of this adjacency."""
     flags = np.zeros(len(pools), dtype=np.bool_)
     for p, row in enumerate(rows):
         if row:
@@ -293,30 +300,31 @@ def _has_pair(rows: Rows, available: Mask) -> bool:
 
 @memoized
 def _unequal_rows(shape: Shape) -> Rows:
-    """The pairs that show their NVLinks from one end only."""
+    """Return the pairs that show their NVLinks from one end only."""
     return shape.rows(frozenset(link for link in shape.distinct_links if link.one_sided))
 
 
 @memoized
 def _uneven_rows(shape: Shape) -> Rows:
-    """The pairs whose ends count different numbers of NVLinks."""
+    """Return the pairs whose ends count different numbers of NVLinks."""
     return shape.rows(frozenset(link for link in shape.distinct_links if link.uneven))
 
 
 def _overwritten(splits: int) -> int:
-    """How many of the last sets of a remembered split can be overwritten.
+    """Return how many of the last sets of a stored split can be overwritten.
 
     Go's append moves to new memory when one, two, four, eight … sets are full. All splits with the
-    same beginning share what is appended after that. The others determine the last set.
+    same beginning share the memory of the sets that are appended after that. The other sets
+    determine the last one.
     """
     moved = max(n for n in (1, 2, 3, 5, 9, 17, 33, 65) if n <= splits)
     shared = splits - moved
     return shared if shared > 1 else 0
 
 
-# The best splits of every set of GPUs of a machine into sets of one size. A set scores the sum over
-# its pairs, a split the sum over its sets. If the number of GPUs is no multiple of the size, splits
-# have one smaller set, the one that blanks fill up.
+# The tables have the best splits of every set of GPUs of a machine into sets of one size. The score
+# of a set is the sum over its pairs, the score of a split the sum over its sets. If the number of
+# GPUs is not a multiple of the size, each split has one smaller set. Blanks fill this set up.
 
 PCIE_SCORE = {
     LinkKind.SYS: 10,
@@ -326,15 +334,16 @@ PCIE_SCORE = {
     LinkKind.PIX: 50,
     LinkKind.BOARD: 60,
 }
-NVLINK_SCORE = 100  # for each direct link of a pair; links into a switch count nothing
+NVLINK_SCORE = 100  # for each direct link of a pair; links into a switch score nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """By mask: the score of the set, and of splitting the mask the best total and best set.
+    """By mask: the score of the set, and the best total and the best set of the splits of the mask.
 
-    A mask whose size is no multiple of the set size has its blank set among the split. Totals and
-    best sets are filled in when they are asked for, ``done`` says for masks of how many GPUs.
+    If the number of a mask's GPUs is not a multiple of the set size, the blank set is one of the
+    sets of each split. Totals and best sets are computed when they are needed; ``done`` has the
+    numbers of GPUs whose masks are computed.
     """
 
     score: Ints
@@ -344,7 +353,8 @@ class Table:
 
 
 def tables(shape: Shape, size: int, count: int) -> tuple[Table, Table]:
-    """The tables for the lowest and the highest scores that pairs may have; one if they agree."""
+    """Return the tables for the lowest and for the highest scores of the pairs. They are one object
+    if the scores agree."""
     low, high = _empty_tables(shape, size)
     _fill_for(low, size, count)
     if high is not low:
@@ -361,7 +371,7 @@ def _empty_tables(shape: Shape, size: int) -> tuple[Table, Table]:
 
 @memoized
 def score_bounds(shape: Shape) -> tuple[int, int]:
-    """The least and the most that a pair may score."""
+    """Return the least and the most that a pair may score."""
     pairs = list(combinations(range(shape.size), 2))
     return (
         min(_pair_score(shape, p, q, False) for p, q in pairs),
@@ -385,19 +395,19 @@ def _pair_score(shape: Shape, p: int, q: int, highest: bool) -> int:
     a, b = shape.numa[p], shape.numa[q]
     if not direct or a is None or b is None:
         return score + PCIE_SCORE[LinkKind.BOARD] * highest
-    # The class is hidden behind the NVLinks, as in the text of nvidia-smi.
+    # The NVLinks hide the PCIe class, as in the text of nvidia-smi.
     bounds = (LinkKind.NODE, LinkKind.BOARD) if a == b else (LinkKind.SYS, LinkKind.SYS)
     return score + PCIE_SCORE[bounds[highest]]
 
 
 def _fill_for(table: Table, size: int, count: int) -> None:
-    """Fill a table in for masks of ``count`` GPUs and for what full sets leave of them."""
-    # Where the blank set is taken away, whole sets are left.
+    """Fill a table for masks of ``count`` GPUs, and for the masks that remain without full sets."""
+    # Without the blank set, a multiple of the size is left.
     for members in (*range(0, count, size), *range(count % size, count + 1, size)):
         if members not in table.done:
             interruptible()
             _fill(table, size, members)
-            table.done.add(members)  # last: a thread that sees it finds the masks filled
+            table.done.add(members)  # last, so that a thread that sees it finds the masks filled
 
 
 def _empty_table(pairs: tuple[tuple[int, ...], ...], n: int) -> Table:
@@ -406,13 +416,13 @@ def _empty_table(pairs: tuple[tuple[int, ...], ...], n: int) -> Table:
 
 
 def _fill(table: Table, size: int, count: int) -> None:
-    """Fill in the masks of ``count`` GPUs from those with one set less."""
+    """Fill the masks of ``count`` GPUs from those with one set less."""
     score, total, best = table.score, table.total, table.best
     masks = masks_by_count(len(score).bit_length() - 1)[count]
     if count < size:
         total[masks] = best[masks] = score[masks]
         return
-    # The lowest GPU is in a full set, or in the one with blanks.
+    # The lowest GPU is in a full set or in the set with blanks.
     kinds = sorted({size - 1, count % size - 1} - {-1})
     for some in chunks(masks, sum(comb(count - 1, others) for others in kinds)):
         low = some & -some
@@ -434,13 +444,13 @@ _AT_ONCE = 1 << 15  # elements of a matrix that stay in the processor's cache
 
 
 def chunks(masks: Ints, width: int) -> Iterator[Ints]:
-    """The masks in parts, so that a matrix of a part and ``width`` columns is small."""
+    """Return the masks in parts, so that a matrix of a part and ``width`` columns is small."""
     step = max(1, _AT_ONCE // width)
     return (masks[at : at + step] for at in range(0, len(masks), step))
 
 
 def _set_scores(pairs: tuple[tuple[int, ...], ...], n: int) -> Ints:
-    """The score of every mask: the sum over its pairs."""
+    """Return the score of every mask, the sum over its pairs."""
     score = np.zeros(1, dtype=np.int32)
     for p in range(n):
         with_p = np.zeros(1, dtype=np.int32)
@@ -452,16 +462,16 @@ def _set_scores(pairs: tuple[tuple[int, ...], ...], n: int) -> Ints:
 
 @memoized
 def masks_by_count(n: int) -> tuple[Ints, ...]:
-    """Every mask of ``n`` GPUs: an array for each number of GPUs in it, from 0 to ``n``."""
+    """Return every mask of ``n`` GPUs, as one array for each number of GPUs from 0 to ``n``."""
     masks = np.arange(1 << n, dtype=np.int32)
     counts = np.bitwise_count(masks)
     return tuple(masks[counts == c] for c in range(n + 1))
 
 
 def subsets_of(masks: Ints, members: int, size: int) -> Ints:
-    """For each mask with ``members`` GPUs, its C(members, size) subsets: a matrix of masks.
+    """Return, for each mask with ``members`` GPUs, its C(members, size) subsets: a matrix of masks.
 
-    A product of matrices: with 16 GPUs every sum is exact in a float of 32 bits.
+    It is a product of matrices. With 16 GPUs every sum is exact in a float of 32 bits.
     """
     bits = np.empty((len(masks), members), dtype=np.float32)
     left = masks.copy()
@@ -469,8 +479,8 @@ def subsets_of(masks: Ints, members: int, size: int) -> Ints:
         lowest = left & -left
         bits[:, i] = lowest
         left ^= lowest
-    # The library under numpy computes on unused lanes of the processor's registers, too. What they
-    # happen to hold can raise the processor's flag for "invalid"; no number here is one.
+    # numpy's BLAS library also computes on unused lanes of the processor's registers. Their content
+    # is arbitrary and can raise the processor's "invalid" flag. No number here is invalid.
     with np.errstate(invalid="ignore"):
         sums = bits @ _picks(members, size)
     if not np.isfinite(sums).all():
@@ -480,7 +490,7 @@ def subsets_of(masks: Ints, members: int, size: int) -> Ints:
 
 @memoized
 def _picks(members: int, size: int) -> NDArray[np.float32]:
-    """A members × C(members, size) matrix of 0 and 1: a column for every choice."""
+    """Return a members × C(members, size) matrix of 0 and 1, with a column for every choice."""
     many = comb(members, size)
     chosen = np.array(list(combinations(range(members), size)), dtype=np.intp).reshape(many, size)
     matrix = np.zeros((members, many), dtype=np.float32)

@@ -1,10 +1,11 @@
-"""Which devices kube-scheduler allocates to the claims of a pod on one node.
+"""The devices that kube-scheduler allocates to the claims of a pod on one node.
 
-It goes through the requests of all claims in their order, tries the alternatives of each one after
-the other, and for each device the free ones in the order in which they are published; where it
-comes to no end it goes back. The first way to give everything is taken. What surely comes to no end
-is not tried here, which changes nothing, except where all devices are asked for and have to have
-something in common: then to try it may end the search (:class:`_NeverError`).
+kube-scheduler goes through the requests of all claims in their order. It tries the alternatives of
+each request one after the other, and for each device of an alternative the free devices in the
+order in which they are published. When it cannot continue, it goes back. It takes the first way
+that gives everything. Ways that surely fail are not tried here, which does not change the result.
+There is one exception: if a request asks for all devices and these have to have a value in common,
+a way that fails may end the search (:class:`_NeverError`), so it is tried.
 
 Sources: k8s.io/dynamic-resource-allocation 0.36 and 0.37 (``structured/internal/incubating``), read
 and run (tests/differential/test_claims.py).
@@ -21,31 +22,33 @@ from topology.core.devices import Mask
 from topology.core.memo import interruptible, memoized
 
 STEPS = 2_000  # devices that are tried for one pod on one node
-LOOKS = 40_000  # requests, values and devices that are looked at for that
-MOST = 32  # devices of one claim; kube-scheduler gives no more
+LOOKS = 40_000  # requests, values and devices that are examined for one pod on one node
+MOST = 32  # devices of one claim; kube-scheduler allocates no more
 
 
 class NotFollowedError(Exception):
-    """What is allocated cannot be said; the message says why, to people."""
+    """The allocation cannot be determined. The message tells the user why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What will do for a request: any ``count`` of ``devices``, or, without a count, all of them
-    together. Devices are positions in the order in which they are published."""
+    """One way to meet a request: any ``count`` of ``devices`` or, without a count, all of them.
+    Devices are positions in the order in which they are published."""
 
     devices: Mask
     count: int | None
 
     @property
     def needed(self) -> int:
-        """How many devices it takes; of none, all are one too many."""
+        """The number of devices that it takes. Without a count it takes at least one, so an
+        alternative without devices is never met."""
         return self.count if self.count is not None else max(1, self.devices.bit_count())
 
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """The devices' values of an attribute, by position; a device without one has None."""
+    """The values of one attribute, by the devices' positions. A device without the attribute has
+    None."""
 
     each: Sequence[Hashable | None]
 
@@ -61,16 +64,17 @@ class Values:
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes."""
+        """The approximate size in bytes."""
         return 500 + len(self.each) * (200 + len(self.each) // 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Devices that have to have one of the ``values`` in common; one without a value never does."""
+    """A constraint that devices have one of the ``values`` in common. A device without a value
+    never meets it."""
 
     values: Values
-    requests: frozenset[tuple[int, int]]  # those concerned, by request and alternative
+    requests: frozenset[tuple[int, int]]  # what it applies to, by request and alternative
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,9 @@ class _Given:
 def allocated(
     free: Mask, requests: Sequence[Sequence[Alternative]], alike: Sequence[Alike] = ()
 ) -> tuple[int, ...] | None:
-    """The devices that are given, request by request; None where there is no way to give all.
+    """Return the allocated devices, request by request; None if no way gives all of them.
 
-    Raises :class:`NotFollowedError` where too much has to be tried.
+    Raises :class:`NotFollowedError` if too many ways have to be tried.
 
     >>> pair, any_two = Alternative(0b0110, 2), Alternative(0b1111, 2)
     >>> allocated(0b1101, [[pair, any_two]]), allocated(0b1101, [[pair]])
@@ -101,7 +105,7 @@ def allocated(
 def _allocated(
     free: Mask, requests: tuple[tuple[Alternative, ...], ...], alike: tuple[Alike, ...]
 ) -> tuple[int, ...] | str | None:
-    """As :func:`allocated`, and why it is not followed."""
+    """Return the same as :func:`allocated`, or the reason why it cannot be determined."""
     try:
         given = _Search(requests, alike).following(0, free, ())
     except _NeverError:
@@ -114,7 +118,8 @@ def _allocated(
 
 
 class _NeverError(Exception):
-    """All devices are asked for, and one does not go with the others: that ends the search."""
+    """A request asks for all devices, and one of them does not match the others. That ends the
+    search."""
 
 
 @dataclass(slots=True)
@@ -136,7 +141,7 @@ class _Search:
     def following(
         self, request: int, free: Mask, given: tuple[_Given, ...]
     ) -> tuple[_Given, ...] | None:
-        """All that is given, where so much is given before this request."""
+        """Return all allocated devices; ``given`` are those of the requests before this one."""
         self._step()
         if request == len(self.requests):
             return given
@@ -165,14 +170,14 @@ class _Search:
         free: Mask,
         given: tuple[_Given, ...],
     ) -> tuple[_Given, ...] | None:
-        """The same with ``count`` of these devices for the request and alternative ``at``."""
+        """Return the same, with ``count`` of these devices for request and alternative ``at``."""
         if not count:
             return self.following(at[0] + 1, free, given)
         while devices.bit_count() >= count:
             self._step()
             bit = devices & -devices
             if not bit & free:
-                return None  # all of them are asked for
+                return None  # the request asks for all of them, and this one is not free
             devices ^= bit
             new = _Given(*at, bit.bit_length() - 1)
             self._look(len(self.alike) * (1 + len(given)))
@@ -185,7 +190,7 @@ class _Search:
         return None
 
     def _is_in_vain(self, request: int, free: Mask) -> bool:
-        """Whether too few devices are left for this request and those that follow."""
+        """Check whether too few devices are left for this request and those that follow."""
         least, some = 0, 0
         self._look(sum(map(len, self.requests[request:])))
         for each in self.requests[request:]:
@@ -200,7 +205,7 @@ class _Search:
     def _possible(
         self, at: tuple[int, int], count: int, devices: Mask, free: Mask, given: tuple[_Given, ...]
     ) -> Mask:
-        """The devices with a value of which there are enough, for all requests concerned."""
+        """Return the devices whose value has enough devices for all requests under the constraint."""
         for alike in self.alike:
             if at not in alike.requests:
                 continue
@@ -231,7 +236,7 @@ class _Search:
         self._look(1)
 
     def _look(self, at: int) -> None:
-        """Count what is looked at."""
+        """Count the requests, values and devices that are examined."""
         interruptible()
         self.looks += at
         if self.looks > LOOKS:

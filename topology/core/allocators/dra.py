@@ -1,8 +1,9 @@
 """``dra``: how kube-scheduler itself picks devices that a DRA driver publishes.
 
-Under Dynamic Resource Allocation (DRA) no device plugin chooses. For a number of devices of one
-class kube-scheduler takes the first free ones: pools by driver and name, slices by name, devices in
-the order in which they are published. It looks at no links and prefers nothing.
+Under Dynamic Resource Allocation (DRA) no device plugin chooses. For a request for a number of
+devices of one class, kube-scheduler takes the first free ones. It goes through pools by driver and
+name, through slices by name, and through devices in the order in which they are published. It does
+not look at links and prefers nothing.
 
 Sources: k8s.io/dynamic-resource-allocation 0.36 and 0.37 (``structured/internal/incubating``), read
 and run (tests/differential/test_structured.py).
@@ -20,31 +21,31 @@ from topology.core.shape import Shape
 
 
 class Dra(Allocator):
-    """The scheduler's own choice, in an order that is not known: any devices may come."""
+    """kube-scheduler's own choice, in an unknown order: any devices may come."""
 
     name = "dra"
     serves_claims = True
     allocates_before_bind = True
 
     def outcomes(self, call: Call) -> Outcomes:
-        """Every choice."""
+        """Return every choice."""
         return every_choice(call, exact=False)
 
     def never_refuses(self, shape: Shape, size: int, counts: frozenset[int] | None) -> bool:
-        """It finds devices wherever enough are free."""
+        """Return True: it finds devices wherever enough are free."""
         return True
 
     def on_node(
         self, topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...]
     ) -> Allocator:
-        """The choice in the order in which this node's devices are published."""
+        """Return the allocator with the order in which this node's devices are published."""
         at, published = topology.position_of_index, topology.allocator.published
         return FirstFit(tuple(at[index] for index in published)) if published else self
 
 
 @dataclass(frozen=True, slots=True)
 class FirstFit(Dra):
-    """The first free devices, in an order of positions; those that are not in it come last.
+    """The first free devices in an order of positions. Positions that are not in it come last.
 
     >>> from topology.machines import machine
     >>> shape = machine("a100-pcie-4-bridged").topology("n").shape
@@ -57,16 +58,16 @@ class FirstFit(Dra):
 
     @property
     def usual(self) -> FirstFit:
-        """Without an order."""
+        """The same allocator without an order."""
         return _IN_ANY_ORDER
 
     def in_turn(self, available: Mask) -> list[Mask]:
-        """In the order; those that are not in it come last."""
+        """Return the devices in the order. Devices that are not in it come last."""
         found = [1 << position for position in self.order if available >> position & 1]
         return found + [1 << position for position in positions(available & ~sum(found))]
 
     def outcomes(self, call: Call) -> Outcomes:
-        """The one set that comes."""
+        """Return the only set that can come."""
         chosen: Mask = call.required
         for position in (*self.order, *positions(call.available)):
             if chosen.bit_count() == call.size:

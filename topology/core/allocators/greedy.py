@@ -1,10 +1,11 @@
 """``distributed`` and ``packed``: how NVIDIA's plugin hands out replicas.
 
-Read from k8s-device-plugin ``internal/rm/allocate.go`` and seen in recorded answers of v0.20.
-Devices come one at a time, each from the GPU with the fewest (``distributed``) or the most
-(``packed``) members allocated. Allocated are those that are not candidates of this very call, so
-unhealthy, required and withheld replicas count too. Since v0.20 a tie goes to the GPU picked least
-in this round; what ties remain fall freely, and before v0.20 all of them do.
+The rules are read from k8s-device-plugin ``internal/rm/allocate.go`` and seen in recorded answers
+of v0.20. The plugin picks devices one at a time, each from the GPU with the fewest
+(``distributed``) or the most (``packed``) replicas allocated. Every replica that is not a candidate
+of this call counts as allocated, so unhealthy, required and withheld replicas count too. Since
+v0.20 a tie goes to the GPU that was picked least often in this round. A tie that remains may fall
+either way. Before v0.20 every tie may.
 """
 
 from itertools import combinations
@@ -24,10 +25,10 @@ class Greedy(NvidiaPlugin):
 
     def __init__(self, name: str, *, fewest_first: bool) -> None:
         self.name = name
-        self.spreads = fewest_first  # the fewest allocated are the most left
+        self.spreads = fewest_first  # the GPU with the fewest allocated has the most left
 
     def outcomes(self, call: Call) -> Outcomes:
-        """Every way the ties may fall.
+        """Return the sets of every way in which the ties may fall.
 
         >>> from topology.machines import machine
         >>> from topology.core.devicesets import pack
@@ -42,8 +43,8 @@ class Greedy(NvidiaPlugin):
         missing = call.size - total(call.required, call.width)
         if sets is None:
             return every_choice(call, exact=False)
-        # Without the rule of the round a sort decides that is stable on short lists: not every way
-        # in which the ties may fall need occur.
+        # Without the round's rule the plugin's sort breaks the ties. It is stable on short lists,
+        # so some of these ways may never occur.
         return Outcomes(sets, exact=fair or missing <= 1 or len(sets) == 1)
 
 
@@ -51,11 +52,12 @@ class Greedy(NvidiaPlugin):
 def _picks(
     available: DeviceSet, required: DeviceSet, size: int, width: int, fewest_first: bool, fair: bool
 ) -> tuple[DeviceSet, ...] | None:
-    """Every pool that may come, ascending; None if there are too many.
+    """Return every set of devices that may come, ascending; None if there are too many.
 
-    Every GPU has as many replicas, so the fewest allocated are the most left. Picking one by one,
-    ``distributed`` brings all GPUs down to one level and picks once more from some of those on it;
-    ``packed`` empties the GPUs with the least left, one by one.
+    Every GPU has the same number of replicas, so the GPU with the fewest allocated has the most
+    left. The plugin picks one device at a time. ``distributed`` brings all GPUs down to one level,
+    and then picks once more from some of the GPUs on it. ``packed`` empties the GPUs with the least
+    left, one after the other.
     """
     candidates = available - required
     missing = size - total(required, width)
@@ -77,7 +79,7 @@ def _levelled(left: dict[int, int], missing: int, width: int, fair: bool) -> set
     tied = [p for p, n in left.items() if n >= level]
     if not fair:
         return _some_of(surely, tied, missing, width)
-    # Of those on the level the ones picked least come first.
+    # Of the GPUs on the level, those that were picked least often come first.
     for times in sorted({taken.get(p, 0) for p in tied}):
         group = [p for p in tied if taken.get(p, 0) == times]
         if missing <= len(group):

@@ -1,12 +1,12 @@
-"""What an allocator is: the question put to a device plugin, and everything it may answer.
+"""The interface of an allocator: a call of a device plugin, and every possible answer to it.
 
-:class:`Allocator` is the protocol. A new plugin is one file here with a subclass, and its name in
-the registry (:mod:`topology.core.allocators`). Verdicts, refusals, capacity and scores follow:
-nothing outside this package knows a particular allocator (``test_protocol.py`` has an example). A
-record may name the policy once the CRD's enumeration lists it.
+:class:`Allocator` is the interface. A new plugin is one file here with a subclass, and its name in
+the registry (:mod:`topology.core.allocators`). Verdicts, refusals, capacity and scores follow from
+it. Nothing outside this package knows a particular allocator (``test_protocol.py`` has an example).
+A record may name the policy once the CRD's enumeration lists it.
 
-An allocator never answers with one set but with every set that the plugin may choose, or with a
-superset of them that says so: a superset is sound, a subset is a bug.
+An allocator never answers with one set. It answers with every set that the plugin may choose, or
+with a superset that is marked as one. A superset is sound, a subset is a bug.
 """
 
 from __future__ import annotations
@@ -36,46 +36,46 @@ _LAST = np.int32(2**31 - 1)  # above every mask
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One ``GetPreferredAllocation``: ``size`` available devices, the required ones included."""
+    """A ``GetPreferredAllocation`` call for ``size`` available devices, with the required ones."""
 
     shape: Shape
-    available: DeviceSet  # what the plugin may choose from, `required` included
+    available: DeviceSet  # the devices that the plugin may choose from, `required` included
     size: int
     required: DeviceSet = 0
-    width: int = 1  # bits per GPU in both pools
-    version: tuple[int, ...] | None = None  # the plugin's; None where it is unknown
+    width: int = 1  # bits per GPU in both device sets
+    version: tuple[int, ...] | None = None  # the plugin's version; None if it is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Everything that may be handed out."""
+    """All sets of devices that may be handed out, and all refusals that may come."""
 
-    # ascending; None: too many to list, any that the call allows
+    # Ascending. None: too many to list, any set that the call allows may come.
     sets: tuple[DeviceSet, ...] | None
-    exact: bool = True  # false where some set in the list may be impossible
+    exact: bool = True  # false if some set in the list may be impossible
     hazards: tuple[str, ...] = ()  # refusals that may come although devices are free
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Everything that may come of many pools of whole GPUs, all with as many GPUs."""
+    """The outcomes of many sets of available GPUs (pools), all with the same number of GPUs."""
 
     pools: Ints
-    sets: Ints  # a row for each pool: every set of the size asked for
-    chosen: Flags  # which of the sets may come
-    exact: bool  # false where some chosen set may be impossible
-    hazard: str  # the refusal that may come of the pools in `refused`
+    sets: Ints  # a row for each pool: every subset of the size that was asked for
+    chosen: Flags  # which of these sets may come
+    exact: bool  # false if some chosen set may be impossible
+    hazard: str  # the refusal that may come for the pools in `refused`
     refused: Flags
 
     @property
     def hazards(self) -> tuple[str, ...]:
-        """The refusals that may come of any of the pools."""
+        """The refusals that may come for any of the pools."""
         return (self.hazard,) * bool(self.refused.any())
 
     def by_pool(self) -> Iterator[tuple[Mask, Outcomes]]:
-        """Each pool with its outcomes."""
+        """Yield each pool with its outcomes."""
         rows = np.where(self.chosen, self.sets, _LAST)
-        rows.sort(axis=1)  # what may come first
+        rows.sort(axis=1)  # the sets that may come are now in front
         counts = self.chosen.sum(axis=1).tolist()
         hazards = ((), (self.hazard,))
         for pool, row, count, refused in zip(
@@ -85,96 +85,113 @@ class Answers:
 
 
 class Allocator(ABC):
-    """One device plugin's way to choose: how it answers, and what is known of all its answers.
+    """The model of one device plugin: its possible answers, and properties of all its answers.
 
-    A subclass has a ``name`` and :meth:`outcomes`. That suffices for a plugin that refuses nobody
-    (first fit in a fixed order, say). The rest has defaults that are sound; override what applies:
+    A subclass has a ``name`` and :meth:`outcomes`. That suffices for a plugin that never refuses
+    (for example, first fit in a fixed order). All other members have sound defaults. Override those
+    that apply:
 
-    * it may refuse, though devices are free: :attr:`hazards` names each refusal and says it in
-      words. Outcomes carry the names of those that may come of their call.
-    * what it does depends on the node beyond its shape (the order in which devices are published,
-      a GPU that does not answer): :meth:`on_node` returns the allocator of that node, a frozen
-      dataclass, because it is part of the key under which answers are remembered.
-    * refusals can be bounded better than "any, any time": :meth:`refusals`,
-      :meth:`never_refuses`.
-    * it is slow: :attr:`answers_up_to` and :meth:`answers`, for many pools at once.
+    * The plugin may refuse although devices are free. Then :attr:`hazards` has the name and the
+      text of each refusal. Outcomes have the names of the refusals that their call may cause.
+    * The plugin's choice depends on more of the node than its shape (the order in which devices are
+      published, a GPU that does not answer). Then :meth:`on_node` returns the allocator of that
+      node. It is a frozen dataclass, because it is part of the key under which answers are cached.
+    * Refusals can be bounded better than "any refusal at any time". Then override :meth:`refusals`
+      and :meth:`never_refuses`.
+    * The model is slow. Then :attr:`answers_up_to` and :meth:`answers` evaluate many pools (sets of
+      available devices) at once.
 
-    Allocators are compared and hashed; a plain class is by identity, so it has one instance.
+    Allocators are compared and hashed. A class that is no dataclass is compared by identity, so it
+    has one instance.
     """
 
     name: str  # the policy's name in a node's record
-    # Whether a larger pool never loses an outcome. Then the largest possible pool speaks for
-    # all, and a pod that comes first can only narrow what a later one gets.
+    # Whether a larger pool never loses an outcome. Then it is enough to evaluate the largest
+    # possible pool, and a pod that comes first can only narrow what a later pod gets.
     monotone = False
-    # Every refusal that may come of it, with the sentence that people read, weightiest first.
+    # Every refusal that may come, with the sentence that users read, the most important first.
     hazards: Mapping[str, str] = MappingProxyType({})
-    # Whether it refuses whoever asks until somebody mends the node: people are told that first.
+    # Whether the plugin refuses every pod until the node is repaired. Users read that first.
     broken = False
-    # Whether it has chosen when we are asked: the next free devices of an order, whatever they are.
-    # Pods that end later come too late to change that.
+    # Whether the choice is already made at the time of the evaluation: the next free devices of an
+    # order, whatever they are. Pods that end later do not change it.
     settled = False
-    # Whether it serves ResourceClaims (DRA): these say who has which devices, and have them until
-    # they are deallocated. Else the kubelet's PodResources say it.
+    # Whether ResourceClaims (DRA) are served. Claims say which pod has which devices, and have the
+    # devices until they are deallocated. If false, the kubelet's PodResources say which pod has
+    # which devices.
     serves_claims = False
-    # Whether kube-scheduler allocates a pod's devices before it binds the pod. Else the kubelet
-    # allocates them when it admits the pod.
+    # Whether kube-scheduler allocates a pod's devices before it binds the pod. If false, the
+    # kubelet allocates them when it admits the pod.
     allocates_before_bind = False
-    # Whether each share comes from a GPU with the most shares left. Else any may be the next.
+    # Whether each share comes from a GPU with the most shares left. If false, any may be the next.
     spreads = False
-    answers_up_to = 0  # on nodes of up to so many whole GPUs `answers` tells of many pools at once
-    shared_bytes = 500  # about what it takes; memories share it
+    answers_up_to = 0  # `answers` evaluates many pools at once on nodes of up to so many whole GPUs
+    shared_bytes = 500  # the approximate size in bytes; caches share it
 
     def in_turn(self, available: Mask) -> list[Mask]:
-        """The devices one by one, as they come; only of an allocator that is :attr:`settled`."""
+        """Return the devices one by one, in the order in which they come.
+
+        Only an allocator that is :attr:`settled` has it.
+        """
         raise NotImplementedError
 
     @property
     def usual(self) -> Allocator:
-        """Where the choice is settled: one of its kind that chooses alike if there is no choice."""
+        """An allocator of the same kind that makes the same choice if there is only one.
+
+        It differs from ``self`` only if the choice is :attr:`settled`.
+        """
         return self
 
     @abstractmethod
     def outcomes(self, call: Call) -> Outcomes:
-        """Every set that may come. The caller sees to it that enough devices are available."""
+        """Return every set that may come. The caller ensures that enough devices are available."""
 
     def answers(self, shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
-        """The same for many pools of whole GPUs, without required ones.
+        """Yield the outcomes for many pools of whole GPUs, without required GPUs.
 
-        In parts, each of pools with as many GPUs; pools of fewer than ``size`` are left out.
+        Each part has the pools with one number of GPUs. Pools with fewer than ``size`` GPUs are
+        left out.
         """
         raise NotImplementedError(self.name)
 
     def refusals(self, shape: Shape, available: DeviceSet, size: int) -> tuple[str, ...]:
-        """The refusals that may come of asking for ``size`` of any part of these devices."""
+        """Return the refusals that may come if the plugin chooses ``size`` of any part of these
+        devices."""
         return tuple(self.hazards)
 
     def never_refuses(self, shape: Shape, size: int, counts: frozenset[int] | None) -> bool:
-        """Whether it surely finds ``size`` devices, none in particular, whichever are available.
+        """Check whether the plugin surely finds ``size`` devices, whichever devices are available.
 
-        ``counts`` are how many may be available, those that suffice and others; None: any number.
+        No device is required. ``counts`` are the possible numbers of available devices, also those
+        that do not suffice. None means any number.
         """
         return size == 1 and not self.hazards
 
     def on_node(
         self, topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...]
     ) -> Allocator:
-        """The allocator of one resource of a node while the ``missing`` GPUs do not answer."""
+        """Return the allocator of one of a node's resources while the ``missing`` GPUs do not
+        answer."""
         return self
 
     def refuses_several(self, topology: NodeTopology, resource: GpuResource) -> bool | None:
-        """Whether it refuses a container more than one device; None where that is not known."""
+        """Check whether the plugin refuses a container more than one device; None if that is
+        unknown."""
         return False
 
     def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
-        """The allocator once it is known how the kubelet asks it; ``whole``: about whole GPUs.
+        """Return the allocator under a kubelet with this configuration; ``whole`` is true for whole
+        GPUs.
 
-        Where nobody knows which NUMA nodes the kubelet aligns by, it may be asked about any part of
-        the devices, so any of them may come.
+        If the NUMA nodes by which the kubelet aligns are unknown, it may ask the plugin about any
+        part of the devices. So any of them may come.
         """
         return Anything(self.hazards) if config.aligned_anyhow else self
 
     def words(self, hazards: Iterable[str]) -> str:
-        """What people are told where these refusals may come; empty where none is the plugin's."""
+        """Return the text that users read if these refusals may come; empty if none is the
+        plugin's."""
         met = set(hazards)
         return next((words for hazard, words in self.hazards.items() if hazard in met), "")
 
@@ -188,7 +205,7 @@ class Anything(Allocator):
     monotone = True
 
     def outcomes(self, call: Call) -> Outcomes:
-        """Every choice."""
+        """Return every choice."""
         return every_choice(call, exact=True, hazards=tuple(self.hazards))
 
 
@@ -197,9 +214,10 @@ ANYTHING = Anything()
 
 @memoized
 def of_every_pool(allocator: Allocator, shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
-    """By mask: the outcomes of every pool of a node of few GPUs; None for one below ``size``.
+    """Return the outcomes of every pool of a node with few GPUs, indexed by the pool's mask.
 
-    All pools at once cost little more than one.
+    The entry of a pool smaller than ``size`` is None. Evaluating all pools at once costs little
+    more than evaluating one.
     """
     outcomes: list[Outcomes | None] = [None] * (1 << shape.size)
     for part in allocator.answers(shape, np.arange(1 << shape.size, dtype=np.int32), size):
@@ -210,7 +228,7 @@ def of_every_pool(allocator: Allocator, shape: Shape, size: int) -> tuple[Outcom
 
 @memoized
 def every_choice(call: Call, *, exact: bool, hazards: tuple[str, ...] = ()) -> Outcomes:
-    """Everything that a call allows: its required devices, and any others to make up the size."""
+    """Return all sets that a call allows: its required devices, and any others up to the size."""
     rest = call.available - call.required
     missing = call.size - total(call.required, call.width)
     most = most_sets(call.shape.size, call.width)
@@ -224,7 +242,7 @@ def every_choice(call: Call, *, exact: bool, hazards: tuple[str, ...] = ()) -> O
 def every_set(
     required: DeviceSet, rest: DeviceSet, missing: int, width: int
 ) -> tuple[DeviceSet, ...]:
-    """The required devices with every choice of so many others, ascending."""
+    """Return the required devices with every choice of so many (``missing``) others, ascending."""
     if width == 1:
         sets = subset_masks(rest, missing) | np.uint64(required)
         return tuple(np.sort(sets).tolist())

@@ -7,13 +7,13 @@ from topology.core.graph import AllocatorConfig
 
 
 class Unmodelled(NvidiaPlugin):
-    """The model of a plugin that we know nothing of: it may hand out any free devices."""
+    """The model of a plugin of which nothing is known: it may hand out any free devices."""
 
     name = "any"
     monotone = True
 
     def outcomes(self, call: Call) -> Outcomes:
-        """All choices of the call's size.
+        """Return all choices of the call's size.
 
         >>> from topology.machines import machine
         >>> shape = machine("dgx1-v100").topology("n").shape
@@ -23,7 +23,10 @@ class Unmodelled(NvidiaPlugin):
         return every_choice(call, exact=True)
 
     def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
-        """All of NVIDIA's refusals may come if a version is known: only NVIDIA's plugin has one."""
+        """Return an allocator with all of NVIDIA's refusals if a version is known.
+
+        Only NVIDIA's plugin has a version.
+        """
         return Unforeseen(ranked=False) if whole and config.plugin_version is not None else self
 
 
