@@ -142,8 +142,10 @@ class Allocations:
         return None if pairs is None or self.spent else {given for _, given in pairs}
 
     def given(self, stage: Stage, count: int, hints: tuple[Aligned, ...]) -> set[DeviceSet] | None:
-        """Return the sets that one container may get in one stage under these hints. The sets
-        include reused devices. None if they are too many, or the budget is spent."""
+        """Return the sets that one container may get in one stage under these hints.
+
+        The sets include reused devices. None if they are too many, or the budget is spent.
+        """
         width, reusable = self._width, stage.reusable
         self.steps += 1
         if not hints:
@@ -177,8 +179,8 @@ class Allocations:
         return self.spent
 
     def _with_releases(self, stages: set[Stage]) -> set[Stage]:
-        """Return the stages after any of the ending pods have released their devices. Each pod does
-        so once."""
+        """Return the stages after any of the pods in ``releasing`` have released. Each pod does so
+        once."""
         for i, pool in enumerate(self._releasing):
             stages = stages | {
                 stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
@@ -188,10 +190,9 @@ class Allocations:
         return stages
 
     def _after_hint(self, stage: Stage, pod_hint: PodHint) -> set[Stage] | None:
-        """Return the stages in which a container may get its devices after its hint was merged in
-        ``stage``.
+        """Return the stages in which a container may get its devices after its hint was merged.
 
-        None if they are over budget.
+        The hint was merged in ``stage``. None if the stages are over budget.
         """
         if not self._kubelet.aligns or pod_hint is not None or not self._releasing:
             return {stage}

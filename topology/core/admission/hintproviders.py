@@ -278,7 +278,7 @@ class _StaticManagers:
             return
         numa_free = self._room
         if demand.cpus > numa_free.left_in_all - step.cpus:
-            # Pods that are ending, and init containers, may hold some of the CPUs.
+            # Terminating pods, and init containers, may hold some of the CPUs.
             self._hazards.add(MANAGERS)
         if demand.cpus > numa_free.most(all_nodes(self._numa)) + step.reusable:
             self._refused = f"CPU Manager: fewer than {demand.cpus} CPUs are free"

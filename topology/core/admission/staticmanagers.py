@@ -80,7 +80,7 @@ class MemoryLeft:
     def __init__(self, config: NumaConfig, numa_free: FreeNumaResources) -> None:
         tables = [node.memory for node in config.nodes]
         self.total = _Sums(tables)
-        # `most` is left after the ending pods have released their memory, `least` before that.
+        # `most` is left after the terminating pods have released theirs, `least` before that.
         self.most = _left(tables, numa_free.blocks)
         self.least = _left(tables, (*numa_free.blocks, *numa_free.terminating))
         self.held = _groups(numa_free.blocks)
@@ -116,7 +116,7 @@ class MemoryManager:
         # node forms no group.
         only_fewest: bool,
         before: Amounts = (),  # the memory that other containers of the pod may have taken
-        left: MemoryLeft | None = None,  # the same of `config` and `numa_free`, if it is computed
+        left: MemoryLeft | None = None,  # from `config` and `numa_free`, if it is already computed
     ) -> None:
         left = left or MemoryLeft(config, numa_free)
         self._every = all_nodes(config)
@@ -176,7 +176,7 @@ class MemoryManager:
         return self._least.suffice(nodes, more)
 
     def _may_serve(self, nodes: Mask) -> bool:
-        """Check whether the groups of pods that are not ending allow these NUMA nodes."""
+        """Check whether the groups of pods that are not terminating allow these NUMA nodes."""
         return all(self._held[i] <= {nodes} or len(self._held[i]) > 1 for i in positions(nodes))
 
     def _serves(self, nodes: Mask) -> bool:

@@ -94,8 +94,10 @@ def lowest(nodes: Mask) -> Rank:
 
 
 def fewest(nodes: Mask) -> Rank:
-    """Rank sets with the fewest NUMA nodes first. Single nodes are ranked by number, larger sets of
-    equal size are equal."""
+    """Rank sets with the fewest NUMA nodes first, and single nodes by their numbers.
+
+    Larger sets of equal size rank equally.
+    """
     return (nodes.bit_count(), nodes if nodes.bit_count() == 1 else 0)
 
 

@@ -136,8 +136,11 @@ BEST_EFFORT = BestEffort()
 
 @dataclass(frozen=True, slots=True)
 class Unforeseen(NvidiaPlugin):
-    """NVIDIA's plugin over whole GPUs, if the GPUs that it chooses from, or its ranking of them,
-    are unknown. Any GPUs may come, and the plugin may fail as it may over any part of them."""
+    """NVIDIA's plugin over whole GPUs, if it is unknown which GPUs it chooses from or how it ranks
+    them.
+
+    Any GPUs may come, and the plugin may fail as it may over any part of them.
+    """
 
     ranked: bool  # whether the plugin's ranking of GPUs is known
 
@@ -167,13 +170,13 @@ def _bounded(
     required: bool = False,
     ranked: bool = True,
 ) -> tuple[str, ...]:
-    """Return the refusals that may come if the plugin chooses among ``counts`` of these GPUs, from
-    bounds on the scores of their pairs.
+    """Return the refusals that may come if the plugin chooses among ``counts`` of these GPUs.
 
-    A set with blanks never wins if its pairs can only score less than those of any full set. Its
-    GPUs are those that remain when the others are split into full sets. If the call has
-    ``required`` GPUs, the full set around them may be lost. If the scores of pairs are unknown
-    (``ranked`` is false), two GPUs beside the blanks may score more than any others.
+    They follow from bounds on the scores of pairs. A set with blanks never wins if its pairs can
+    only score less than those of any full set. Its GPUs are those that remain when the others are
+    split into full sets. If the call has ``required`` GPUs, the full set around them may be lost.
+    If the scores of pairs are unknown (``ranked`` is false), two GPUs beside the blanks may score
+    more than any others.
     """
     splits = {(n % size, -(-n // size)) for n in counts if n >= size}
     if size == 1 or not splits:

@@ -205,7 +205,7 @@ class _Search:
     def _possible(
         self, at: tuple[int, int], count: int, devices: Mask, free: Mask, given: tuple[_Given, ...]
     ) -> Mask:
-        """Return the devices whose value has enough devices for all requests under the constraint."""
+        """Return the devices whose value enough devices have, for all requests concerned."""
         for alike in self.alike:
             if at not in alike.requests:
                 continue

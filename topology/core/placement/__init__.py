@@ -1,10 +1,10 @@
-"""What can be promised: the verdict about a node, and what would break a promise given before.
+"""The verdict about a node for a pod, and the pods that would break an earlier promise.
 
-To read it from the bottom: ``constraints`` compiles what a pod asks for one kind of machine;
-``pod_outcomes`` gathers everything that a node may hand out to the pod and judges it;
-``rejections`` names why a node is refused; ``memory`` adds up what pods use of GPUs that they
-share; ``verdict`` puts these together, and asks the same of promises that were given to pods which
-no report has shown yet.
+Read the modules in this order. ``constraints`` compiles a pod's constraints for one kind of
+machine. ``podoutcomes`` collects all sets that a node may hand out to the pod, and judges them.
+``indifference`` finds the pods for which any devices will do. ``rejections`` has the reasons why a
+node is refused. ``memory`` adds up the memory that pods use on the GPUs that they share.
+``verdict`` combines these. It also checks the promises to unacknowledged pods in the same way.
 """
 
 from topology.core.placement.constraints import always_met, satisfies

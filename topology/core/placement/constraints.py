@@ -1,8 +1,8 @@
-"""Constraints compiled for a shape: which sets of its GPUs satisfy them.
+"""Constraints compiled for a shape: the sets of its GPUs that satisfy them.
 
-A constraint speaks about links, models, memory; a set of GPUs is a mask. Compiling works out once
-per shape which GPUs are allowed at all and which pairs are joined well enough, so that trying a set
-costs a few operations on integers; many sets are tried at once as arrays.
+A constraint is about links, models or memory, and a set of GPUs is a mask. Compiling computes once
+per shape which GPUs are allowed and which pairs are linked well enough. Then testing a set costs a
+few operations on integers. Many sets are tested at once as arrays.
 """
 
 from dataclasses import dataclass
@@ -23,34 +23,34 @@ from topology.core.shape import Shape, numa_nodes, wide_rows
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraints:
-    """Constraints compiled for a shape: a set satisfies them if it passes every part."""
+    """Constraints compiled for a shape. A set satisfies them if it passes every part."""
 
-    allowed: Mask  # the GPUs that meet what is asked of each
+    allowed: Mask  # the GPUs that meet the constraints on single GPUs
     numa: tuple[Mask, ...] | None  # the GPUs of each NUMA node, if all have to be on one
-    linked: Rows | None  # the pairs that are joined well enough, if links matter
-    pattern: Pattern  # which pairs of the set that speaks about
+    linked: Rows | None  # the pairs that are linked well enough, if links matter
+    pattern: Pattern  # which pairs of the set have to be linked
     wide: Rows | None  # the pairs that may be hops of the ring, if its bandwidth matters
-    over_pairs: bool  # whether two shares of one GPU are no pair
+    over_pairs: bool  # whether the devices have to be on different GPUs, to form pairs
     one_gpu: tuple[Mask, ...] | None  # the positions of each GPU, if all devices have to be on one
-    apart: tuple[Mask, ...] | None  # the same, if no two may be on one
-    whole: int  # how many devices each GPU has, if the pod wants all of them; else 0
-    # On a small shape what `good_sets` has answered: there are few sets, asked about again and
-    # again. None on others.
+    apart: tuple[Mask, ...] | None  # the positions of each GPU, if no two devices may be on one
+    whole: int  # the devices of each GPU, if the pod asks for all of them; else 0
+    # The cached answers of `good_sets` on a small shape, which has few sets that are tested often.
+    # None on other shapes.
     known: dict[int, frozenset[Mask]] | None
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes."""
+        """The approximate size in bytes."""
         return 1000 if self.known is None else 30_000
 
     def passes(self, mask: Mask, count: int) -> bool:
-        """Whether a set of GPUs that holds ``count`` devices satisfies the constraints."""
+        """Check whether a set of GPUs that holds ``count`` devices satisfies the constraints."""
         if self.known is not None:
             return mask in self.good_sets(count)
         return bool(self.passing(np.array([mask], dtype=np.uint64), count)[0][0])
 
     def good_sets(self, count: int) -> frozenset[Mask]:
-        """On a small shape, every set of GPUs that passes if it holds ``count`` devices."""
+        """Return every set of GPUs that passes if it holds ``count`` devices. Small shapes only."""
         assert self.known is not None  # noqa: S101 (callers looked)
         good = self.known.get(count)
         if good is None:
@@ -60,12 +60,12 @@ class CompiledConstraints:
         return good
 
     def passing(self, masks: Masks, count: int) -> tuple[Flags, bool]:
-        """:meth:`passes` of each mask, and whether all answers are sure.
+        """Return :meth:`passes` for each mask, and whether all these answers are sure.
 
         If a search for a ring was given up, the set does not pass and the answer is not sure.
         """
         good = masks & np.uint64(~self.allowed & ALL) == 0
-        if self.whole:  # no GPU has more devices than that, so so few GPUs have given all of theirs
+        if self.whole:  # `count` devices on so few GPUs are all devices of these GPUs
             good &= np.bitwise_count(masks) * self.whole == count
         if count == 1:
             return good, True
@@ -87,7 +87,7 @@ class CompiledConstraints:
 
 
 def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
-    """For each mask, whether its GPUs are all on one of the NUMA nodes."""
+    """Return, for each mask, whether all its GPUs are on one of the NUMA nodes."""
     flags = np.zeros(len(masks), dtype=np.bool_)
     for node in nodes:
         flags |= masks & np.uint64(~node & ALL) == 0
@@ -95,7 +95,7 @@ def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
 
 
 def touched(groups: tuple[Mask, ...], masks: Masks) -> NDArray[np.int64]:
-    """For each mask, in how many of the groups it has something."""
+    """Return, for each mask, the number of groups in which it has a GPU."""
     counts = np.zeros(len(masks), dtype=np.int64)
     for group in groups:
         counts += masks & np.uint64(group) != 0
@@ -111,10 +111,10 @@ def satisfies(
     sick: Mask = 0,
     replicas: int = 1,
 ) -> bool:
-    """Whether the GPUs of ``mask`` meet every constraint. A sick GPU meets none.
+    """Check whether the GPUs of ``mask`` meet every constraint. A sick GPU meets none.
 
-    ``count`` is how many devices they are, if several may be at one position; ``replicas`` is how
-    many shares each GPU has.
+    ``count`` is the number of devices on these GPUs, if a position may have several. ``replicas``
+    is the number of shares of each GPU.
     """
     return compiled(shape, constraints, sick, replicas).passes(mask, count or mask.bit_count())
 
@@ -123,9 +123,11 @@ def satisfies(
 def compiled(
     shape: Shape, constraints: Constraints, sick: Mask, replicas: int
 ) -> CompiledConstraints:
-    """The constraints compiled for a shape of which some GPUs are sick, where each GPU or MIG
-    instance is served as so many replicas."""
-    # Of a GPU in MIG mode nobody knows what part the pod would get.
+    """Return the constraints compiled for a shape in which the ``sick`` GPUs are not allowed.
+
+    Each GPU or MIG instance is served as so many ``replicas``.
+    """
+    # The part of a GPU in MIG mode that the pod would get is unknown.
     allowed = shape.all_gpus & ~sick & ~shape.in_mig_mode
     memory, nic = constraints.least_memory(replicas), constraints.nic
     allowed &= of_models(shape, constraints.models)
@@ -150,8 +152,8 @@ def compiled(
         linked,
         constraints.pattern,
         wide,
-        # Two instances of one GPU are two devices on one NUMA node. Who gets all shares of each
-        # GPU has whole ones, and these are the pairs.
+        # Two instances of one GPU are two devices on one NUMA node. A pod that gets all shares of
+        # each GPU has whole GPUs, and these form the pairs.
         not whole and (constraints.over_links if shape.of_mig else constraints.over_pairs),
         shape.by_gpu if constraints.same_gpu else None,
         shape.by_gpu if constraints.spread_gpus else None,
@@ -162,10 +164,10 @@ def compiled(
 
 @memoized
 def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> bool:
-    """Whether any devices meet the constraints, as far as that can be told at once.
+    """Check whether any devices meet the constraints, by a quick test that may miss some cases.
 
-    It is so if every GPU is allowed and joined well enough with all others. Then as many such pods
-    fit as the devices allow, whoever took the others.
+    They do if every GPU is allowed and linked well enough with all others. Then as many such pods
+    fit as there are devices for, whichever devices other pods took.
     """
     test = compiled(shape, constraints, 0, replicas)
     every = shape.all_gpus
@@ -181,28 +183,29 @@ def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> boo
 
 
 def of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
-    """The GPUs whose product matches one of the models; all where none is named."""
+    """Return the GPUs whose product matches one of the models; all GPUs if no model is named."""
     return _of_models(shape, models) if models else shape.all_gpus
 
 
 @memoized
 def _of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
-    meant = {  # each product is tried once
+    meant = {  # each product is matched once
         name for name in set(shape.products) if any(is_product(name, wanted) for wanted in models)
     }
     return sum(1 << p for p, name in enumerate(shape.products) if name in meant)
 
 
-# MIG instances have no links, so every constraint speaks about each instance alone (model, memory,
-# NIC) or about which GPUs they are on. Then nothing has to be listed: the choices that pass are
-# counted from the number of allowed instances on each GPU, of sixteen GPUs as quickly as of one.
+# MIG instances have no links. So a constraint is about each instance alone (model, memory, NIC), or
+# about the GPUs that the instances are on. Then no sets have to be listed: the choices that pass
+# are counted from the number of allowed instances on each GPU. That is as quick for sixteen GPUs as
+# for one.
 
 
 def passing_share(
     shape: Shape, constraints: CompiledConstraints, pool: DeviceSet, size: int, width: int
 ) -> tuple[bool, bool, float]:
-    """Of all choices of ``size`` devices from a pool: whether every one passes, whether one does,
-    and the share that does.
+    """Return whether every choice of ``size`` devices from a pool passes, whether some choice does,
+    and the share of the choices that do.
 
     >>> from topology.core.requests import Constraints
     >>> shape = Shape(("a", "a"), (1, 1), (0, 1), (False,) * 2, (0, 0), ((None,) * 2,) * 2,
@@ -228,7 +231,7 @@ def _passing_on(
     width: int,
     node: Mask,
 ) -> int:
-    """How many choices pass with all devices on the positions of ``node``."""
+    """Return the number of choices that pass with all devices on the positions of ``node``."""
     here = node & constraints.allowed
     if size == 1:
         return sum(count(pool, p, width) for p in positions(here))
@@ -243,7 +246,7 @@ def _passing_on(
 
 
 def _one_of_each(by_gpu: list[int], size: int) -> int:
-    """In how many ways ``size`` devices come from as many GPUs."""
+    """Return the number of ways in which ``size`` devices come from as many different GPUs."""
     ways = [1] + [0] * size
     for devices in by_gpu:
         for n in range(size, 0, -1):
@@ -254,8 +257,11 @@ def _one_of_each(by_gpu: list[int], size: int) -> int:
 def expected_gpus(
     shape: Shape, pool: DeviceSet, size: int, width: int, gpus: tuple[Mask, ...]
 ) -> float:
-    """How many of these GPUs (each as its positions) are expected to lose a device if any ``size``
-    devices of the pool are taken, all choices equally often."""
+    """Return the expected number of these GPUs that lose a device if ``size`` devices are taken.
+
+    Any devices of the pool may be taken, all choices with equal probability. Each of ``gpus`` has
+    the positions of one GPU.
+    """
     devices = total(pool, width)
     everything = comb(devices, size)
     if not everything:

@@ -1,4 +1,4 @@
-"""Pods for which any devices will do: what holds for all choices is told at once."""
+"""Pods for which any devices will do: a property of all choices is found without listing them."""
 
 from topology.core.admission import Kubelet, opaque
 from topology.core.availability import Availability
@@ -10,12 +10,12 @@ from topology.core.requests import Constraints, Counts, Role
 def indifferent_to(
     kubelet: Kubelet, now: Availability, counts: Counts, constraints: Constraints
 ) -> Kubelet | None:
-    """The same node as if any devices might come, for a pod to which that makes no difference.
+    """Return the same node as if any devices might come, if that makes no difference to the pod.
 
-    Such a pod has one container, with one device or with several GPUs of which any will do. The
-    plugin never refuses it (:meth:`.Allocator.never_refuses`), so it is admitted wherever enough
-    devices are free. Its outcomes can only become more. None for other pods, and if the node is so
-    already or the Topology Manager has a say.
+    Such a pod has one container, which asks for one device, or for several GPUs of which any will
+    do. The plugin never refuses it (:meth:`.Allocator.never_refuses`). So it is admitted on any
+    node with enough free devices, and the returned node can only have more outcomes. None for other
+    pods, for a node where any devices may come already, and if the Topology Manager has an effect.
     """
     if len(counts) != 1 or kubelet.monotone or kubelet.aligns:
         return None
@@ -24,7 +24,7 @@ def indifferent_to(
         return None
     sizes = None
     if count > 1:
-        # If some sets are no good to the pod the wider question would mostly be asked for nothing.
+        # If some sets do not meet the constraints, the evaluation of any devices mostly fails.
         if not kubelet.answers_at_once or kubelet.refuses_several is not False:
             return None
         if not always_met(kubelet.shape, constraints):
@@ -34,17 +34,18 @@ def indifferent_to(
 
 
 def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
-    """How many devices may be free when one more pod comes: every number, or more than that.
+    """Return every number of devices that may be free when one more pod comes, or a superset of
+    them.
 
-    Each pod that holds devices may have ended by then, each pod that is to come may have come, and
-    every victim is gone. It is any number if pods hide devices, or one is in the middle of
-    its admission.
+    Each pod that holds devices may have ended by then. Each pod that is to come may have come.
+    Every victim is gone. It is any number if pods hide devices, if devices are gone or withheld, or
+    if a pod is opaque or in the middle of its admission.
     """
     most = kubelet.devices_on(kubelet.shape.all_gpus)
     unsure = now.gone or now.hidden or now.withheld
     if unsure or any(pod.started or pod.shown or pod.opaque for pod in now.unacknowledged):
         return frozenset(range(most + 1))
-    reached = 1 << total(now.after_victims.free, now.width)  # a bit for each number
+    reached = 1 << total(now.after_victims.free, now.width)  # bit *n*: *n* devices may be free
     for holder in (*now.running, *now.releasing):
         reached |= reached << total(holder.shown, now.width)
     for pod in now.unacknowledged:

@@ -1,23 +1,26 @@
-"""Memory of shared GPUs: may the pods on one GPU come to use more than it has?
+"""Memory of shared GPUs: check that the pods on one GPU never use more memory than it has.
 
-A pod may say how much memory it will use on each GPU that it gets (``gpu-memory``); one that says
-nothing uses its shares' part. The device plugin counts shares and knows no memory, so nothing but
-this rule keeps the sum below what a GPU has. It holds for every pod, plain ones too: a plain pod
-may land beside one that was told that its memory is there.
+A pod may declare how much memory it will use on each GPU that it gets (``gpu-memory``). A pod that
+declares nothing uses its shares' part of the memory. The device plugin counts shares and does not
+know memory, so only this rule keeps the sum within a GPU's memory. The rule holds for every pod,
+also for plain ones, because a plain pod may get a share beside a pod that was promised its memory.
 
-Outcomes speak of counts, not of who holds what. So the question is put GPU by GPU: let any of its
-holders end, and let every pod that is on its way here come if it can. What a pod may get on a GPU
-follows from the allocator:
+Outcomes count devices and do not say which pod holds which. So each GPU is checked alone: any of
+its holders may end, and every pod that is bound but unacknowledged may come, if it can. The
+allocator determines how many shares of a GPU a pod may get:
 
-* One that *spreads* takes a share of the GPU with the most shares left, again and again. A GPU with
-  ``left`` shares has its turn only once all others have no more than that. That takes as many picks
-  as the others have shares above ``left``. Pods on their way may do some of these picks; pods that
-  end only make it more. Under a policy of the Topology Manager it chooses among the GPUs of some
-  NUMA nodes, so of the others at least those of the GPU's own node count.
-* All others may take any share that is free: pods that end decide which GPU has the fewest left.
+* An allocator that *spreads* takes a share of the GPU with the most shares left, again and again.
+  It takes one of a GPU with ``left`` shares only when no other GPU has more. Before that it has to
+  pick all shares that the other GPUs have above ``left``. Unacknowledged pods may do some of these
+  picks. Pods that end can only increase their number. Under a policy of the Topology Manager the
+  plugin chooses among the GPUs of some NUMA nodes. So of the other GPUs at least those on the GPU's
+  own NUMA node count.
+* All other allocators may take any free share, because pods that end decide which GPU has the
+  fewest shares left.
 
-That is an upper bound, so what it allows is sound: no order of endings and admissions leads to a
-sum above a GPU's memory. ``tests/property/test_memory.py`` plays them all on small nodes.
+The result is an upper bound, so a placement that it allows is sound: no order of endings and
+admissions leads to a sum above a GPU's memory. ``tests/property/test_memory.py`` plays all orders
+on small nodes.
 
 Amounts are bytes times the replicas of a GPU, so that a share's part is a whole number.
 """
@@ -46,12 +49,12 @@ Amount = int  # bytes times replicas
 class GpuMemory:
     """The memory of one GPU."""
 
-    used: Bytes  # by its holders, as they say
-    memory: Bytes  # what there is
+    used: Bytes  # the memory that its holders use, as they declare
+    memory: Bytes  # the GPU's total
 
 
 def used_memory(kubelet: Kubelet, now: Availability) -> tuple[GpuMemory, ...]:
-    """What the pods on each GPU use, by position: those that a report shows."""
+    """Return the memory that reported pods use on each GPU, by position."""
     replicas = kubelet.replicas
     return tuple(
         GpuMemory(
@@ -63,15 +66,16 @@ def used_memory(kubelet: Kubelet, now: Availability) -> tuple[GpuMemory, ...]:
 
 
 def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Rejection | None:
-    """Why the pod may not come: on some GPU, pods could use more memory than there is.
+    """Return why the pod may not come: on some GPU, pods could use more memory than there is.
 
-    None if they cannot. If only pods that no report shows yet could, the next report may tell: then
-    the placement waits.
+    None if they cannot. If only unacknowledged pods could, the next report may clear them. Then the
+    rejection says that a placement is in progress.
     """
     declared = request.constraints.gpu_memory
     if kubelet.replicas == 1 or not (declared or now.declares):
-        return None  # all parts together are no more than the whole
-    # None of its containers has devices, so that it is followed, with init containers, too.
+        return None  # the shares' parts together are no more than the GPU
+    # None of the new pod's containers has devices yet. So it can be followed exactly, also if it
+    # has init containers.
     newcomer = replace(coming(request, kubelet.replicas), opaque=False)
     now = _after_victims(now)
     if not _blamed(kubelet, now, newcomer):
@@ -93,8 +97,10 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
 
 
 def _after_victims(now: Availability) -> Availability:
-    """The same after every victim is gone. Pods that come before that may be anywhere: other
-    GPUs had the most shares left."""
+    """Return the same after every victim is gone. Unacknowledged pods may then get any share.
+
+    They may have come before, when other GPUs had the most shares left.
+    """
     if now.after_victims is now and not any(pod.terminated for pod in now.unacknowledged):
         return now
     unacknowledged = tuple(replace(pod, opaque=True) for pod in now.after_victims.unacknowledged)
@@ -102,8 +108,10 @@ def _after_victims(now: Availability) -> Availability:
 
 
 def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
-    """Whether some GPU with a free share has memory for the pod, by the last report and after every
-    victim is gone."""
+    """Check whether some GPU with a free share has memory for the pod.
+
+    The check takes the last report, as if every victim were gone.
+    """
     now = now.after_victims
     declared = request.constraints.gpu_memory
     replicas, memory = kubelet.replicas, kubelet.shape.memory
@@ -117,9 +125,10 @@ def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
 
 
 def _blamed(kubelet: Kubelet, now: Availability, newcomer: Unacknowledged) -> Mask:
-    """The GPUs whose memory may be exceeded because of the newcomer.
+    """Return the GPUs whose memory may be exceeded because of the new pod.
 
-    It may land there, or others may land there only if it comes first.
+    Either it may get a share there, or other pods may get one there only if the new pod comes
+    first.
     """
     with_it = replace(now, unacknowledged=(*now.unacknowledged, newcomer))
     over, reached = _exceeded(kubelet, with_it)
@@ -132,25 +141,25 @@ def _blamed(kubelet: Kubelet, now: Availability, newcomer: Unacknowledged) -> Ma
 class _Tenant:
     """A pod on one GPU."""
 
-    devices: int  # how many it has there
+    devices: int  # the devices that it has there
     amount: Amount  # the memory that it uses there
 
 
 @dataclass(frozen=True, slots=True)
 class _Incoming:
-    """A pod on its way here."""
+    """An unacknowledged pod that may still be admitted."""
 
     devices: int
-    memory: int  # bytes on each GPU; 0: its shares' part
-    others: int  # devices that may be taken before it is admitted
-    anywhere: bool  # whether it may get any share that is free
-    on: Mask = 0  # GPUs on which its memory is counted already
+    memory: int  # bytes on each GPU; 0 for its shares' part
+    others: int  # devices that other pods may take before it is admitted
+    anywhere: bool  # whether it may get any free share
+    on: Mask = 0  # GPUs on which its memory is already counted
 
     def most(self, above: Sequence[int], own: int, left: int) -> int:
-        """How many devices it may get on a GPU that has ``left``.
+        """Return the largest number of devices that the pod may get on a GPU that has ``left``.
 
-        ``above[n]`` are the free devices above ``n`` on each GPU that it is surely chosen among;
-        this one has ``own``.
+        ``above[n]`` is the number of free devices above ``n`` on each of the GPUs that the plugin
+        surely chooses among, all GPUs together. This GPU has ``own`` free devices.
         """
         if self.anywhere:
             return min(self.devices, left)
@@ -165,7 +174,7 @@ class _Incoming:
 
 
 def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
-    """The GPUs whose memory may be exceeded, and those that the last unacknowledged pod may
+    """Return the GPUs whose memory may be exceeded, and those that the last unacknowledged pod may
     reach."""
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
     free = [count(now.free, p, width) for p in range(kubelet.shape.size)]
@@ -197,7 +206,7 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
                     parts += [memory[p]] * got
                 elif got and not pod.on >> p & 1:
                     parts.append(pod.memory * replicas)
-            # No more pods than devices are left, and one of them is one that comes.
+            # At most `left` parts fit on the GPU. One of them is of a pod that comes.
             first = max(parts, default=0)
             rest = [*parts, *hidden[p]]
             if first:
@@ -210,7 +219,10 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
 
 
 def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
-    """The unacknowledged pods, in order. Departed ones only come before others."""
+    """Return the unacknowledged pods, in order.
+
+    Terminated pods are left out. They only count as pods that may come before others.
+    """
     everybody = sum(pod.held for pod in now.unacknowledged) + now.hidden
     return [
         _Incoming(
@@ -226,9 +238,12 @@ def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
 
 
 def _followed(kubelet: Kubelet, pod: Unacknowledged) -> bool:
-    """Whether each share that the pod gets is of the GPU with the most left: of all, or under the
-    Topology Manager of all on some NUMA nodes. There nobody else may hint: a set of NUMA nodes that
-    GPUs alone ask for has as many as the container lacks."""
+    """Check whether each share that the pod gets is of the GPU with the most shares left.
+
+    That is the most of all GPUs or, under the Topology Manager, of all GPUs on some NUMA nodes.
+    There no other provider may give hints: if only GPUs are asked for, the hinted NUMA nodes have
+    at least as many devices as the container lacks.
+    """
     if not kubelet.allocator.spreads or not kubelet.aligns:
         return kubelet.allocator.spreads
     placed = all(len(nodes) == 1 for nodes in kubelet.shape.topology_nodes)
@@ -239,8 +254,10 @@ def _followed(kubelet: Kubelet, pod: Unacknowledged) -> bool:
 
 
 def _hidden(hiding: Iterable[Holder], p: int, kubelet: Kubelet, now: Availability) -> list[Amount]:
-    """What pods may use on a GPU by devices that no report shows, part by part: those that seem
-    free, or are handed out no more."""
+    """Return the memory that pods may use on a GPU by devices that no report shows, part by part.
+
+    Such devices seem free, or are withheld.
+    """
     there = count(now.free, p, kubelet.width) + count(now.withheld, p, kubelet.width)
     parts: list[Amount] = []
     for holder in hiding:
@@ -252,9 +269,10 @@ def _hidden(hiding: Iterable[Holder], p: int, kubelet: Kubelet, now: Availabilit
 
 
 def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
-    """Who is on each GPU, by position; any of them may end.
+    """Return the pods on each GPU, by position. Any of them may end.
 
-    Devices that the kubelet does not hand out now count as their shares' part, whoever has them.
+    Devices that the kubelet does not hand out now count as their shares' part, whichever pod holds
+    them.
     """
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
     holders = [*now.running, *now.releasing]
@@ -276,12 +294,12 @@ def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
 
 
 def _used(holder: Holder, memory: Bytes) -> Bytes:
-    """The bytes that a pod says it uses on a GPU that has ``memory``."""
+    """Return the bytes that a pod declares on a GPU that has ``memory``."""
     return memory if holder.memory == ALL_MEMORY else Bytes(holder.memory)
 
 
 def _fields(pool: DeviceSet, width: int) -> Iterator[tuple[int, int]]:
-    """The positions of which a pool has devices, each with how many."""
+    """Yield the positions of which a device set has devices, each with their number."""
     field = (1 << width) - 1
     while pool:
         p = ((pool & -pool).bit_length() - 1) // width
@@ -291,7 +309,7 @@ def _fields(pool: DeviceSet, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _least_released(tenants: Iterable[_Tenant]) -> dict[int, Amount]:
-    """The least memory that comes free with exactly so many devices, if some of them end."""
+    """Return the least memory that comes free with exactly so many devices, if some pods end."""
     least = {0: 0}
     for tenant in tenants:
         for devices, amount in list(least.items()):

@@ -1,8 +1,7 @@
-"""All outcomes of a pod on a node: everything that may be handed out over the possible free states,
-as one.
+"""All outcomes of a pod on a node, over all possible free states together.
 
-A verdict asks two things of it: whether every set passes the constraints, and whether some does
-(:func:`judged`).
+A verdict depends on two properties of them: whether every set meets the constraints, and whether
+some set does (:func:`judged`).
 """
 
 from dataclasses import dataclass
@@ -25,25 +24,25 @@ from topology.core.requests import Counts, Exclusive, Role
 
 @dataclass(frozen=True, slots=True)
 class PodOutcomes:
-    """Everything that may be handed out over the possible free states, as one."""
+    """All sets of devices that the pod may get, over all possible free states together."""
 
-    # The pools that the running pod may have, ascending. None where they are too many to list:
-    # then any `count` devices of `free` may come.
+    # The devices that the running pod may have, ascending. None if they are too many sets to list.
+    # Then any `count` devices of `free` may come.
     sets: tuple[DeviceSet, ...] | None
     hazards: tuple[str, ...]  # refusals that may come
-    exact: bool  # false where some set may be impossible
+    exact: bool  # false if some set may be impossible
     free: DeviceSet
     count: int
-    steps: int = 0  # what it cost to work out
+    steps: int = 0  # the cost of the evaluation
 
     def gpus(self, kubelet: Kubelet) -> tuple[Mask, ...] | None:
-        """The sets as GPUs, whichever of their devices it would be."""
+        """Return the sets as masks of GPUs, without the devices on each GPU."""
         if self.sets is None or kubelet.width == 1:
             return self.sets
         return tuple(sorted({gpus(pool, kubelet.width) for pool in self.sets}))
 
     def surely_has(self, some: Mask, kubelet: Kubelet) -> bool:
-        """Whether every set that may come has one of ``some`` GPUs."""
+        """Check whether every set that may come has one of ``some`` GPUs."""
         sets = self.gpus(kubelet)
         if sets is None:
             return bool(self.count) and not gpus(self.free, kubelet.width) & ~some
@@ -60,10 +59,11 @@ def pod_outcomes(
     *,
     endings: bool = False,
 ) -> PodOutcomes:
-    """What may come of a pod with these containers. With ``endings`` running pods may end first.
+    """Return the outcomes of a pod with these containers. With ``endings`` running pods may end
+    first.
 
-    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`: availabilities that
-    differ in nothing else have one answer.
+    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`. Availabilities that
+    do not differ in this key have the same outcomes.
     """
     one = len(counts) == 1 and not kubelet.aligns  # a pod may end after its hint was merged
     count = sum(n for role, n in counts if role is not Role.INIT)
@@ -91,8 +91,8 @@ def pod_outcomes(
     return PodOutcomes(sets, tuple(sorted(hazards)), exact, widest, count, steps)
 
 
-# What may come over all free states: the sets, and whether each is known to be possible. Refusals
-# are added to the hazards.
+# The next functions return the outcomes over all free states: the sets, and whether every set is
+# known to be possible. They add refusals to `hazards`.
 
 
 def _one_by_one(
@@ -102,7 +102,7 @@ def _one_by_one(
     answers: ProviderAnswers,
     hazards: set[str],
 ) -> tuple[tuple[DeviceSet, ...] | None, bool, int]:
-    """State by state; and the steps that it took."""
+    """Return the outcomes found state by state, and the steps that this took."""
     sets: set[DeviceSet] | None = set()
     exact, steps, budget = True, 0, pod_outcomes_steps(kubelet.shape.size)
     for done, state in enumerate(possible, 1):
@@ -111,7 +111,7 @@ def _one_by_one(
         exact &= admitted.exact
         steps += admitted.steps
         if steps > budget or steps * len(possible) > 2 * budget * done:
-            # At this pace it would be spent twice over: given up at once.
+            # At this rate all states would take twice the budget, so give up at once.
             hazards.add(SPENT)
             return None, False, steps
         if admitted.sets is None:
@@ -126,21 +126,23 @@ def _one_by_one(
 def _looked_up(
     kubelet: Kubelet, possible: tuple[FreeState, ...], count: int, hazards: set[str]
 ) -> tuple[tuple[DeviceSet, ...], bool]:
-    """For one container on a small node, of which every pool's outcomes are known."""
+    """Return the outcomes for one container on a small node, from the table of every pool's
+    outcomes."""
     by_pool = of_every_pool(kubelet.allocator, kubelet.shape, count)
     known = (by_pool[state.free] for state in possible)
     outcomes = [one for one in known if one is not None]
     if len(outcomes) < len(possible):
         hazards.add(TOO_FEW)
     hazards.update(*(one.hazards for one in outcomes))
-    sets = set[DeviceSet]().union(*(one.sets or () for one in outcomes))  # so few are always listed
+    # On so small a node the sets are always listed.
+    sets = set[DeviceSet]().union(*(one.sets or () for one in outcomes))
     return tuple(sorted(sets)), all(one.exact for one in outcomes)
 
 
 def _all_at_once(
     kubelet: Kubelet, possible: tuple[FreeState, ...], count: int, hazards: set[str]
 ) -> tuple[tuple[DeviceSet, ...], bool]:
-    """The same on a larger node, where the pools are asked about together."""
+    """Return the outcomes on a larger node. The allocator evaluates all pools together."""
     pools = np.array([state.free for state in possible], dtype=np.int32)
     came = np.zeros(1 << kubelet.shape.size, dtype=np.bool_)
     if (np.bitwise_count(pools) < count).any():
@@ -154,22 +156,22 @@ def _all_at_once(
 
 
 def spent(hazards: tuple[str, ...]) -> tuple[str, ...]:
-    """The hazards of a question that was given up."""
+    """Return the hazards of an evaluation that was given up."""
     return tuple(sorted({*hazards, SPENT}))
 
 
 class Judgement(NamedTuple):
-    """How far an outlook meets the constraints. A refusal is an outcome too."""
+    """How many of a pod's outcomes meet the constraints. A refusal is an outcome too."""
 
-    every: bool  # whether every outcome passes
+    every: bool  # whether every outcome meets them
     some: bool  # whether some outcome does
-    share: float  # the part of the outcomes that does
-    sure: bool = True  # false where a search for a ring was given up
-    steps: int = 0  # what it cost, if that is asked for
+    share: float  # the fraction of the sets that does
+    sure: bool = True  # false if a search for a ring was given up
+    steps: int = 0  # the cost of the outcomes; set by `keeps` only
 
 
 def judged(kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstraints) -> Judgement:
-    """How far an outlook meets the constraints."""
+    """Return how many of a pod's outcomes meet the constraints."""
     if kubelet.shape.of_mig and kubelet.monotone and foreseen.sets != () and foreseen.count:
         # Any of the free instances may come, whether or not all choices are listed.
         some = passing_share(
@@ -199,10 +201,11 @@ def judged(kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstra
 def _judged_unlisted(
     kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstraints
 ) -> Judgement:
-    """A sound judgement if any devices may come.
+    """Return a sound judgement if any devices may come.
 
-    All pass only if the widest pool is one clique of allowed GPUs, and GPUs are not shared (a pair
-    may fall on one). Some are taken to pass if enough GPUs are allowed.
+    All sets pass only if the widest pool is one clique of allowed GPUs, and GPUs are not shared
+    (two shares of a pair may be on one GPU). Some sets are assumed to pass if enough GPUs are
+    allowed.
     """
     count, width = foreseen.count, kubelet.width
     if constraints.one_gpu is not None or constraints.apart is not None or constraints.whole:

@@ -1,10 +1,10 @@
-"""Why a node is refused: a value for each reason, what the hardware rules out, what is certain.
+"""The reasons why a node is refused: a value for each, those of the hardware, and certain refusals.
 
-A refusal is *certain* if the kubelet turns the pod away whatever else happens on the node. Outcomes
-are a superset of what a node may hand out. So where there are none, and the refusals that were met
-on the way are known (the hazards), the kubelet refuses the pod, whichever constraints it has or has
-not: a pod that is bound there is lost (it becomes Failed) and its controller makes the next one,
-which is bound there too.
+A refusal is *certain* if the kubelet rejects the pod whatever else happens on the node. Outcomes
+are a superset of what a node may hand out. So if there are no outcomes, and the refusals that were
+met on the way are known (the hazards), the kubelet refuses the pod, whatever its constraints are. A
+pod that is bound there is lost: it becomes Failed. Its controller creates the next one, which is
+bound there too.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from topology.core.shape import Shape
 
 
 class Reason(Enum):
-    """What kind of reason a :class:`Rejection` gives; its words say the details.
+    """The kind of a :class:`Rejection`, whose text gives the details.
 
-    The values are stable: programs read them, and Prometheus may have them as a label. A new one
-    needs its words (``told/words``) and its line in docs/why.md, and belongs into those of these
-    sets that fit: ``LASTING`` (``told/waiting``), ``BY_AN_END`` (``told/helps``) and ``NEAR``
-    (``told/rows``).
+    The values are stable: programs read them, and Prometheus may use them as a label. A new one
+    needs its text (``explain/wording``) and its line in docs/why.md. Add it to those of these sets
+    that apply: ``LASTING`` (``explain/waitingreasons``), ``BY_AN_END`` (``explain/remedies``) and
+    ``NEAR`` (``explain/nodeanswers``).
     """
 
     NOT_SERVED = "not-served"  # the node does not serve the resource
@@ -49,21 +49,21 @@ class Reason(Enum):
     MEMORY = "gpu-memory"
     NIC = "nic"
     LINKS = "links"  # no set of its GPUs is linked as asked for, free or not
-    # No set of its GPUs meets all that is asked for, and links are not among it.
+    # No set of its GPUs meets all constraints, free or not, and no constraint is about links.
     HARDWARE = "hardware"
     SHARES = "shares"  # its GPUs are not shared as the pod asks for
     BUSY = "busy"  # fewer devices are free than asked for
-    SCATTERED = "scattered"  # devices enough are free, and no set of them meets the constraints
-    # A set that meets the constraints is free, and the node may hand out another one.
+    SCATTERED = "scattered"  # enough devices are free, but no set of them meets the constraints
+    # A set that meets the constraints is free, but the node may hand out another one.
     NOT_GUARANTEED = "not-guaranteed"
     SICK = "sick"  # the node hands out a sick GPU, or may do so
     MEMORY_IN_USE = "memory-in-use"  # too little memory of a shared GPU is left
-    # A pod that is bound to the node has to be reported first.
+    # The report has to show another pod first, which is bound to the node.
     IN_PROGRESS = "placement-in-progress"
     RESERVED = "reserved"  # the devices are reserved for another pod
     KUBELET = "kubelet"  # the node's kubelet or device plugin refuses the pod, or may refuse it
     REFUSING = "refusing-pods"  # the node's kubelet has refused such pods in a row
-    GROUP = "group"  # the pod's group or gang is to be elsewhere, or has no room
+    GROUP = "group"  # the pod's group or gang belongs elsewhere, or has no capacity
     NO_REPORT = "no-report"
     STALE = "report-stale"
     MAINTENANCE = "maintenance"  # the GPU operator changes the node's driver or MIG layout
@@ -71,8 +71,8 @@ class Reason(Enum):
     UNUSABLE = "record-unusable"
     DRA_ONLY = "dra-only"
     CLAIMS = "claims"  # the pod's own ResourceClaims get no devices here
-    UNDECIDED = "undecided"  # the node could not be worked out
-    MALFORMED = "malformed"  # what the pod asks for cannot be read
+    UNDECIDED = "undecided"  # the node could not be evaluated
+    MALFORMED = "malformed"  # the pod's request cannot be parsed
     OUT_OF_DATE = "out-of-date"  # the extender's view of the cluster is out of date
     OTHER = "other"
 
@@ -81,9 +81,11 @@ class Reason(Enum):
 class Rejection:
     """Why a node is refused."""
 
-    reason: str  # for people; it depends on the request and on the node, and never varies with time
+    # The text for users. It depends only on the request and on the node, never on the time.
+    reason: str
     resolvable: bool  # whether evicting pods could help
-    kind: Reason = field(default=Reason.OTHER, compare=False)  # one for each reason's words
+    # Each text has one kind, so the kind is not compared.
+    kind: Reason = field(default=Reason.OTHER, compare=False)
 
 
 NOT_SERVED = Rejection("node does not serve the GPU resource asked for", False, Reason.NOT_SERVED)
@@ -123,22 +125,23 @@ UNUSABLE = Rejection("topology record unusable", False, Reason.UNUSABLE)
 
 @memoized
 def busy(unit: str) -> Rejection:
-    """:data:`BUSY` with the word for what the pod would get here."""
+    """Return :data:`BUSY` with the word for the devices that the pod would get here."""
     return BUSY if unit == "GPU" else Rejection(f"not enough free {unit}s", True, Reason.BUSY)
 
 
 @memoized
 def too_few(unit: str) -> Rejection:
-    """:data:`TOO_FEW` with the word for what the pod would get here."""
+    """Return :data:`TOO_FEW` with the word for the devices that the pod would get here."""
     if unit == "GPU":
         return TOO_FEW
     return Rejection(f"node has fewer {unit}s than asked for", False, Reason.TOO_FEW)
 
 
 def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | None:
-    """Why no set of this hardware could ever do; it names the key that rules it out.
+    """Return why no set of this hardware could ever meet the request; None if one could.
 
-    If GPUs are shared, one GPU can meet keys that do not speak about pairs.
+    The text names the key that excludes the hardware. If GPUs are shared, one GPU can meet keys
+    that are not about pairs.
     """
     wanted, count = request.constraints, request.count
     if wanted.exclusive_gpus and count % kubelet.replicas:
@@ -153,7 +156,7 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
         return Rejection(
             f"{words}: no {set_of(count)} is on one GPU (same-gpu)", False, Reason.SHARES
         )
-    if wanted.exclusive_gpus:  # it gets whole GPUs, and the rest is asked of these
+    if wanted.exclusive_gpus:  # the pod gets whole GPUs, and these have to meet the other keys
         count //= kubelet.replicas
     elif kubelet.replicas > 1 and not wanted.over_pairs:
         count = 1
@@ -161,7 +164,7 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
 
 
 def set_of(count: int, which: str = "", unit: str = "GPU") -> str:
-    """A set of GPUs in words, or of other units.
+    """Return the text for a set of GPUs, or of other units.
 
     >>> set_of(1), set_of(2, "free "), set_of(2, unit="MIG instance")
     ('GPU', 'set of 2 free GPUs', 'set of 2 MIG instances')
@@ -170,19 +173,22 @@ def set_of(count: int, which: str = "", unit: str = "GPU") -> str:
 
 
 def unit_of(shape: Shape) -> str:
-    """What a pod gets here."""
+    """Return the word for the unit of this shape, a GPU or a MIG instance."""
     return "MIG instance" if shape.of_mig else "GPU"
 
 
 def device_unit(kubelet: Kubelet) -> str:
-    """What is counted here: a GPU, a share of one, or a MIG instance."""
+    """Return the word for one device of this node: a GPU, a share of one, or a MIG instance."""
     if kubelet.replicas == 1:
         return unit_of(kubelet.shape)
     return "MIG instance share" if kubelet.shape.of_mig else "GPU share"
 
 
 def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> Rejection:
-    """The rejection for too few GPUs of a wanted model; if there are none, it names the models."""
+    """Return the rejection for too few GPUs of a wanted model.
+
+    If there are none, the text names the models that there are.
+    """
     words = f"too few GPUs are {wanted.models_text}"
     meant = of_models(shape, wanted.models)
     if not any(meant >> p & 1 for p in there):
@@ -194,7 +200,8 @@ def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> R
 def _too_little(
     shape: Shape, there: Collection[int], wanted: Constraints, replicas: int
 ) -> Rejection:
-    """The rejection for GPUs with too little memory, at least for a pod that shares them."""
+    """Return the rejection for GPUs with too little memory, or too little for a pod that shares
+    them."""
     least, unit = wanted.least_memory(1), unit_of(shape)
     few = memory_text(least)
     words = f"{unit} memory is under {few}"
@@ -205,7 +212,7 @@ def _too_little(
 
 @memoized
 def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection | None:
-    """The first thing of which the hardware has too little for ``count`` GPUs or MIG instances."""
+    """Return the first thing that the hardware lacks for ``count`` GPUs or MIG instances."""
     shape, unit = kubelet.shape, unit_of(kubelet.shape)
     usable = positions(shape.all_gpus & ~shape.in_mig_mode)
     if shape.of_mig:
@@ -213,7 +220,7 @@ def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection |
             words = f"MIG instances have no links to each other: {wanted.text}"
             return Rejection(words, False, Reason.LINKS)
     elif len(usable) < count:
-        if not shape.in_mig_mode:  # of shared GPUs there are fewer than of their shares
+        if not shape.in_mig_mode:  # shared GPUs: enough shares, but on too few GPUs
             return TOO_FEW
         return TOO_FEW_WHOLE if usable else SPLIT
 
@@ -237,7 +244,8 @@ def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection |
 
 
 def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
-    """Whether the empty hardware has a set that passes, or too many to try them all."""
+    """Check whether the empty hardware has a set that passes. True if there are too many sets to
+    try."""
     shape = kubelet.shape
     if shape.of_mig:
         pool = pack((kubelet.devices_on(1 << p) for p in range(shape.size)), kubelet.width)
@@ -253,10 +261,10 @@ def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
 def certain_refusal(
     kubelet: Kubelet, now: Availability, request: GpuRequest, foreseen: PodOutcomes
 ) -> Rejection | None:
-    """Why the kubelet surely refuses the pod at this moment, or gives it a sick GPU; None where it
-    may admit it to sound ones.
+    """Return why the kubelet surely refuses the pod now, or gives it a sick GPU.
 
-    A refusal is resolvable if the node might hand something out with every running pod gone.
+    None if the kubelet may admit the pod to healthy GPUs. A refusal is resolvable if the node might
+    hand something out after every running pod has ended.
     """
     if not _refuses(foreseen):
         return ALL_SICK if foreseen.surely_has(now.sick, kubelet) else None
@@ -289,7 +297,7 @@ def certain_refusal(
     elif of_plugin:
         words = of_plugin
     else:
-        # Devices enough in all, and too few for one of the containers.
+        # There are enough devices in total, but too few for one of the containers.
         return busy(device_unit(kubelet))
     return Rejection(words, resolvable, Reason.KUBELET)
 
@@ -301,7 +309,10 @@ def _refuses(foreseen: PodOutcomes) -> bool:
 def _affinity_words(
     kubelet: Kubelet, now: Availability, request: GpuRequest, resolvable: bool
 ) -> str:
-    """What no NUMA nodes have: GPUs, and CPUs and memory if GPUs alone could be aligned."""
+    """Return the text for the resources that cannot be aligned.
+
+    These are the GPUs, and also CPUs and memory if the GPUs alone could be aligned.
+    """
     policy = kubelet.config.topology_manager_policy
     some = _to_align(kubelet, now, request)
     if not resolvable:
@@ -330,6 +341,6 @@ def _to_align(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
 def _refused_to(
     kubelet: Kubelet, now: Availability, request: GpuRequest, exclusive: Exclusive
 ) -> bool:
-    """Whether the pod would be refused with other CPUs and memory of its own."""
+    """Check whether the kubelet would refuse the pod if it had these exclusive CPUs and memory."""
     key = now.outcome_key(endings=False, exclusive=exclusive)
     return _refuses(pod_outcomes(kubelet, key, request.counts, request.only_gpu_plugin, exclusive))

@@ -1,8 +1,9 @@
-"""The verdict: can this node keep this request's constraints, whatever it hands out?
+"""The verdict: does every outcome of a request on this node meet the request's constraints?
 
-A promise is *outstanding* while its pod is bound and not yet reported. It was given over everything
-that might happen then. A pod that is bound later may be admitted first, so before a bind every
-outstanding promise is tried again with the newcomer (:func:`endangers`).
+A promise is *outstanding* while its pod is bound and not yet reported. The verdict took into
+account everything that might happen at that time. But the kubelet may admit a pod that is bound
+later first. So before a bind, every outstanding promise is checked again together with the new pod
+(:func:`endangers`).
 """
 
 from dataclasses import dataclass, replace
@@ -39,57 +40,60 @@ from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 
 class Verdict(Enum):
-    """How sure it is that a node keeps a request's constraints, best first."""
+    """How sure it is that a node meets a request's constraints, best first."""
 
-    # Every outcome under every possible free state satisfies it, also if running pods end.
+    # Every outcome under every possible free state meets them, also if running pods end.
     GUARANTEED = "guaranteed"
-    EXPECTED = "expected"  # the same, unless a running GPU pod ends in the moment before admission
-    NOT_GUARANTEED = "not-guaranteed"  # some outcome satisfies it
-    NOT_NOW = "not-now"  # no outcome can, now; the hardware could
-    NEVER = "never"  # the hardware itself cannot
+    EXPECTED = "expected"  # the same, unless a running GPU pod ends shortly before admission
+    NOT_GUARANTEED = "not-guaranteed"  # some outcome meets them
+    NOT_NOW = "not-now"  # no outcome meets them now, but the hardware could
+    NEVER = "never"  # the hardware itself cannot meet them
 
     @property
     def holds(self) -> bool:
-        """Whether it is a promise."""
+        """Whether the verdict is a promise."""
         return self in (Verdict.GUARANTEED, Verdict.EXPECTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A verdict with what it rests on."""
+    """A verdict with its reasons."""
 
     verdict: Verdict
-    fits: bool  # whether enough devices are left at all
-    rejection: Rejection | None = None  # why a required pod is refused; None if the verdict holds
-    # The GPUs that the running pod may have, over all possible free states, ascending. None where
-    # they are too many to list.
+    fits: bool  # whether enough devices are left
+    # Why the node is refused to a pod whose constraints are required. None if the verdict holds.
+    rejection: Rejection | None = None
+    # The GPUs that the running pod may have, over all possible free states, ascending. None if
+    # they are too many sets to list.
     sets: tuple[Mask, ...] | None = ()
-    share: float = 0.0  # the part of the outcomes that satisfies the constraints
-    hazards: tuple[str, ...] = ()  # the refusals that the node may answer with
-    exact: bool = True  # false where some set may be impossible
+    share: float = 0.0  # the fraction of the sets that meets the constraints
+    hazards: tuple[str, ...] = ()  # the refusals that the pod may meet on the node
+    exact: bool = True  # false if some set may be impossible
     refusal: Rejection | None = None  # why the kubelet surely refuses; None if it may admit
-    # Why no such pod may come, whatever it requires: memory of a shared GPU could be exceeded.
+    # Why no such pod may come, required or not: the memory of a shared GPU could be exceeded.
     memory: Rejection | None = None
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes; memories share it."""
+        """The approximate size in bytes. Caches share it."""
         told = (self.rejection, self.refusal, self.memory)
         reasons = sum([len(each.reason) for each in told if each is not None])
         return 400 + 50 * len(self.sets or ()) + 100 * len(self.hazards) + reasons
 
 
-# Before a pod for which any devices will do, so many earlier pods are followed exactly. If more may
-# come first, it is asked whether the pod is safe with any devices: that answers most questions.
+# A pod for which any devices will do may have up to so many unacknowledged pods before it that are
+# followed exactly. If there are more, first check whether the pod is safe with any devices. That
+# settles most cases.
 FOLLOWED = 2
 
 
 def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
-    """The verdict of a node in this state for this request.
+    """Return the assessment of a node with this availability for this request.
 
-    Pure, and remembered by its arguments: a request over thousands of nodes costs one evaluation
-    per distinct state, or :func:`chosen` devices. If GPUs are shared, it also judges whether their
-    memory is enough for every pod that may come there (:mod:`.memory`), plain pods included.
+    The function is pure and cached by its arguments. So a request over thousands of nodes costs one
+    evaluation for each distinct node state, or for each result of :func:`chosen`. If GPUs are
+    shared, it also checks whether their memory is enough for every pod that may come there
+    (:mod:`.memory`), plain pods included.
     """
     alone = chosen(kubelet, now, request) if kubelet.allocator.settled else None
     return _assessed(kubelet, now, request) if alone is None else _assessed(*alone, request)
@@ -98,10 +102,12 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
 def chosen(
     kubelet: Kubelet, now: Availability, request: GpuRequest
 ) -> tuple[Kubelet, Availability] | None:
-    """The node as if nothing were free but the devices that the pod gets, where these are settled
-    and nobody comes or goes: all that its verdict depends on. None elsewhere.
+    """Return the node as if only the devices that the pod gets were free; None if they are not
+    settled.
 
-    Where too few are left, it gets none: no order and no other device changes that.
+    They are settled if the allocator's choice is, no pod comes or goes, and the pod asks for no
+    exclusive CPUs or memory. Then the verdict depends on nothing else. If too few devices are left,
+    the pod gets none, whatever the order and the other devices are.
     """
     size = request.effective_count
     if not kubelet.allocator.settled or request.exclusive or not size:
@@ -116,7 +122,7 @@ def chosen(
 
 @memoized
 def _assessed(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
-    """The verdict and the memory of what is shared."""
+    """Return the assessment with the check of shared GPUs' memory."""
     assessed = _assess(kubelet, now, request)
     if not assessed.fits:
         return assessed
@@ -131,15 +137,16 @@ def _assessed(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Asses
 
 
 def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
-    """The verdict without memory that is shared.
+    """Return the assessment without the check of shared GPUs' memory.
 
-    Each question is asked only where those before it are answered:
+    The steps are, each only if those before it have not decided:
 
-    1. Has the hardware devices enough, and can it meet the constraints at all? If not: never.
-    2. Are enough devices left? If not: not-now.
-    3. What do the outcomes say if no running pod ends? If some fail: not-guaranteed, or not-now.
-    4. And if running pods may end? If all still pass, or the choice is settled when we are asked:
-       guaranteed, else expected.
+    1. If the hardware has too few devices, or can never meet the constraints, the verdict is never.
+    2. If too few devices are left, it is not-now.
+    3. Evaluate the outcomes if no running pod ends. If some fail, it is not-guaranteed, or not-now.
+    4. Evaluate the outcomes if running pods may end. If all still pass, it is guaranteed, else
+       expected. If the choice is settled at the time of the evaluation, this step is skipped and
+       the verdict is guaranteed.
     """
     shape = kubelet.shape
     if request.effective_count > kubelet.devices_on(shape.all_gpus):
@@ -187,7 +194,7 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
 def _assess_plain(
     kubelet: Kubelet, now: Availability, request: GpuRequest, fits: bool
 ) -> Assessment:
-    """The verdict for a pod that asks for devices and nothing else. A sick one is not promised."""
+    """Return the assessment for a pod that asks only for devices. A sick device is not promised."""
     if not fits:
         return Assessment(Verdict.NOT_NOW, fits=False, rejection=busy(device_unit(kubelet)))
     before = _outlook_of(kubelet, now, request, endings=False)
@@ -204,10 +211,11 @@ def _assess_plain(
 def sets_spoken_of(
     kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment
 ) -> tuple[Mask, ...] | None:
-    """The GPUs that the pod may have by its verdict, the likelier sets first; None: too many.
+    """Return the GPUs that the pod may have by its verdict, the likelier sets first; None: too
+    many.
 
     The sets of ``assessed`` may come if no running pod ends. A guarantee to a pod with constraints
-    holds even if some end: then the sets follow that come only of that.
+    holds even if running pods end. So the sets that only come after such an end follow.
     """
     settled = request.plain or kubelet.allocator.settled
     if assessed.verdict is not Verdict.GUARANTEED or settled or assessed.sets is None:
@@ -235,8 +243,10 @@ def _not_promised(
     before: PodOutcomes,
     judgement: Judgement,
 ) -> Assessment:
-    """The assessment where some outcome fails, or may fail for all we know, and why the node cannot
-    promise now what its hardware could."""
+    """Return the assessment if some outcome fails, or may fail as far as we know.
+
+    Its rejection says why the node cannot promise now what its hardware could.
+    """
     verdict = Verdict.NOT_GUARANTEED if judgement.some else Verdict.NOT_NOW
     sets, share, hazards = before.gpus(kubelet), judgement.share, before.hazards
     if not judgement.sure:
@@ -271,10 +281,10 @@ def _not_promised(
 
 
 def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
-    """Whether a pod with this request could break a promise if it were admitted first.
+    """Check whether a pod with this request could break a promise if it were admitted first.
 
-    Under a monotone allocator it cannot: what it leaves is a part of what the promise was given
-    over. A pod in the middle of its admission is safe.
+    Under a monotone allocator it cannot: the devices that it leaves are a part of those that the
+    promise already covers. A pod in the middle of its admission is safe.
     """
     if kubelet.monotone or request.effective_count == 0 or not now.unacknowledged:
         return False
@@ -290,7 +300,7 @@ def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
         if pod.promised == NO_CONSTRAINTS or pod.started:
             continue
         if i and pod == now.unacknowledged[i - 1]:
-            continue  # what holds for the one holds for the other
+            continue  # an equal pod has the same result
         others = unacknowledged_order(
             (*now.unacknowledged[:i], *now.unacknowledged[i + 1 :], newcomer)
         )
@@ -302,10 +312,10 @@ def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
 
 
 def keeps(kubelet: Kubelet, now: Availability, pod: Unacknowledged) -> Judgement:
-    """How far a pod gets what it was promised, over every free state; ``now`` is without it.
+    """Return how many outcomes keep an unacknowledged pod's promise, over every free state.
 
-    It comes after every terminated or victim is gone. If that is too much to work out, the
-    promise does not hold.
+    ``now`` does not include the pod itself. Every terminated pod and every victim is gone before it
+    comes. If the evaluation is over budget, the promise does not hold.
     """
     endings = pod.survives_endings
     wide = None
@@ -326,10 +336,11 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unacknowledged) -> Judgement
 def predicted(
     kubelet: Kubelet, now: Availability, pod: Unacknowledged
 ) -> tuple[tuple[DeviceSet, ...] | None, tuple[str, ...]]:
-    """Every set that an unacknowledged pod may be seen with, and the refusals it may meet.
+    """Return every set that an unacknowledged pod may be reported with, and the refusals it may
+    meet.
 
-    ``now`` is what was known before the report, without the pod itself; running pods may have ended
-    since. The sets include what the pod had ``shown`` already; None stands for any devices.
+    ``now`` is what was known before the report, without the pod itself. Running pods may have ended
+    since. The sets include the devices that the pod had ``shown`` already. None means any devices.
     """
     kubelet = opaque(kubelet) if pod.opaque else kubelet
     key = _with_terminated_alive(now).outcome_key(endings=True, exclusive=pod.exclusive)
@@ -342,7 +353,8 @@ def predicted(
 
 
 def _with_terminated_alive(now: Availability) -> Availability:
-    """What an unacknowledged pod may have met: pods that have terminated since were still there."""
+    """Return the availability that an unacknowledged pod may have met when terminated pods were
+    there."""
     if not any(pod.terminated for pod in now.unacknowledged):
         return now
     pods = (
