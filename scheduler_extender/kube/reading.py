@@ -220,7 +220,7 @@ def unbound_pods(api: ApiServer, namespace: str | None) -> list[msgspec.Raw]:
 
 def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amounts | None:
     """What the pods that ask for none of the ``managed`` resources ask for on a node: see
-    :data:`.standing.Others`. None where the API server cannot tell.
+    :data:`.attributes.Others`. None where the API server cannot tell.
 
     Most pods of a cluster are none of ours, and nobody keeps a picture of them.
     """

@@ -52,7 +52,7 @@ def attributes_of(template: Template, managed: Managed) -> SchedulingAttributes:
     """The standing of pods of a template, nominated to no node; ``managed`` are the resources that
     are not among ``asks``.
 
-    We keep little of a pod that says too much (:mod:`..excess`), and it may go nowhere.
+    We keep little of a pod that says too much (:mod:`..podlimits`), and it may go nowhere.
     """
     pod, sane = template.pod, template.too_much is None
     return SchedulingAttributes(
