@@ -1,7 +1,7 @@
-"""Everything that is known now, behind one lock: what sources feed, and snapshots for who asks.
+"""The state of the cluster behind one lock: sources write it, and verbs read snapshots of it.
 
-``cache`` holds and changes it, with the pods that are assumed to be bound. ``pods`` draws a pod's
-life, ``nodes`` has the nodes and their domains, ``freshness`` is what time changes.
-May know all packages before it. It works no answer out: that is done on a ``snapshot`` without the
-lock, in ``framework``.
+``cache`` holds the state and changes it, assumed pods included. ``pods`` draws a pod's life.
+``nodes`` holds the nodes and their domains. ``freshness`` says what time alone changes. This
+package may import all packages before it. It evaluates no request: ``framework`` does that on a
+``snapshot``, without the lock.
 """

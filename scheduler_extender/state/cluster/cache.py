@@ -1,12 +1,14 @@
-"""Everything that is known now of nodes and pods: what sources tell, from their own threads, and
-snapshots of it for the verbs. Methods may be called from any thread.
+"""The current state of nodes and pods, which sources write and verbs read as snapshots.
 
-A source tells what is new, or names everything that there is. Whatever it shows may be late, and of
-two things the later may come first. A pod that we bind is *assumed* from the decision on: it counts
-on its node before the API server has told us of it (:mod:`.pods` draws its life).
+Sources write from their own threads.
 
-Nothing here does I/O, and no answer is worked out under the lock: who asks takes a
-:class:`.Snapshot`. The exception is the last try of a bind on a node that changes all the time.
+Methods may be called from any thread. A source reports single changes, or a complete list. Any of
+it may be late, and two changes may arrive in the wrong order. A pod that we bind is *assumed* from
+the decision on: it counts on its node before the API server has confirmed the bind (:mod:`.pods`
+draws a pod's life).
+
+Nothing here does I/O. No request is evaluated under the lock: the evaluator takes a
+:class:`.Snapshot`. The exception is the last attempt of a bind on a node that changes all the time.
 """
 
 from __future__ import annotations
@@ -47,17 +49,19 @@ from topology.core.requests import GpuRequest
 
 
 class Cache:
-    """The nodes, pods, groups and reservations that are known, and the remembered answers."""
+    """The known nodes, pods, groups and reservations, and the cached answers."""
 
     def __init__(
         self,
-        clock: Callable[[], float],  # seconds; only has to run forward
+        clock: Callable[[], float],  # in seconds; must never run backward
         settings: Settings = Settings(),
-        watches: Callable[[], Iterable[Watch]] = tuple,  # that tell us, as they are now
+        # the watches of all sources, with their current state
+        watches: Callable[[], Iterable[Watch]] = tuple,
     ) -> None:
         self.lock = threading.RLock()
         self.clock = clock
-        self.today: Callable[[], float] = time.time  # people say so until when a place is reserved
+        # in seconds since 1970, for the ends of reservations
+        self.today: Callable[[], float] = time.time
         self.settings = settings
         self.watches = watches
         self.faults = Faults()
@@ -66,32 +70,37 @@ class Cache:
         self.pods = Pods()
         self.groups = Groups()
         self.budgets: Budgets | None = None
-        self.others: Others = nobody_knows  # asked about pods without devices; with no lock held
-        self.foresees: Foresees = nobody_foresees  # what claims will get; with no lock held
-        # Whether all claims of a pod that asks for a number of GPUs, its own among them, have
-        # devices, and the facts of a node with DRA say so; with no lock held.
+        # returns the requests of pods without devices; called without the lock
+        self.others: Others = nobody_knows
+        # predicts the devices of claims; called without the lock
+        self.foresees: Foresees = nobody_foresees
+        # Whether all claims of a pod that asks for a number of GPUs have devices, the pod's own
+        # claim included, and the NodeInfo of a node with DRA shows that. Called without the lock.
         self.claims_known: Callable[[PodRecord, int, NodeName], bool] = lambda *_: True
-        self._reservations_end = Due[PodUid]()  # pods by the time of day at which their places end
+        # pods by the time of day at which their reservations end
+        self._reservations_end = Due[PodUid]()
         self.classes = EquivalenceClasses(self.lock)
         self.answers = AnswerCache(self.lock, self.classes)
         self._group_reservations = LastGroupReservations(self.lock, self.classes)
         self._gangs = GangDomains()
         self.recent_sends = RecentSends()
-        self._node_objects = False  # Node objects are watched
-        self._racks_wanted = False  # a pod has asked for its group to share an NVLink domain
-        # Grows whenever what people are shown may have changed: a node, or a pod. Read it without
-        # the lock; heartbeats that say nothing new do not count.
+        self._node_objects = False  # whether Node objects are watched
+        # whether a pod has asked for its group to share an NVLink domain
+        self._racks_wanted = False
+        # Grows whenever something that people see may have changed: a node, or a pod. Heartbeats
+        # without news do not count. Read it without the lock.
         self.version = 0
         self.reports_out_of_order = 0
-        # Called whenever what a node can offer may have changed: under the lock, to take a note.
+        # Called under the lock whenever a node's offer may have changed. A listener only takes a
+        # note.
         self.on_change: list[Callable[[NodeName], None]] = []
-        # Called by the thread that tells us a report that shows what was not foreseen, or a pod
-        # that a kubelet has refused and we had seen before. They should not be kept waiting.
+        # Called by the source's thread: when a report shows a misprediction, and when a kubelet has
+        # refused a pod that we had seen before. A listener must not block.
         self.on_misprediction: list[Callable[[Misprediction], None]] = []
         self.on_refusal: list[Callable[[NodeRefusal], None]] = []
 
     def snapshot(self) -> Snapshot:
-        """All that is known now."""
+        """Return a snapshot of the current state."""
         with self.lock:
             self.expire()
             nodes, pods = self.nodes, self.pods
@@ -123,55 +132,53 @@ class Cache:
                 self.foresees,
             )
 
-    # What is known now, piece by piece.
+    # Read single parts of the current state.
 
     def node_info(self, name: NodeName) -> NodeInfo:
-        """What is known of a node now; empty where nobody told us of it."""
+        """Return the current state of a node; an empty one if the node is not known."""
         with self.lock:
             self.expire()
             return self.nodes.get(name)
 
     def pod(self, uid: PodUid) -> PodRecord | None:
-        """The pod with this UID, as last seen."""
+        """Return the pod with this UID, as last seen; None if it is not known."""
         with self.lock:
             return self.pods.get(uid)
 
     def has_node(self, name: NodeName) -> bool:
-        """Whether the node exists, as far as we know: where Node objects are watched, one does."""
+        """Check whether a node exists; where Node objects are watched, one must exist for it."""
         with self.lock:
             info = self.nodes.infos.get(name)
             return info is not None and (info.node_object.exists or not self._node_objects)
 
     def is_stale(self) -> bool:
-        """Whether a watch has told us nothing for so long that our picture may be wrong."""
+        """Check whether a watch has been silent for so long that this state may be wrong."""
         return bool(stale_watches(self.watches(), self.clock()))
 
     def unready(self) -> tuple[str, ...]:
-        """The watches that have been stale for too long to go on answering."""
+        """Return the watches that have been stale for too long to go on answering."""
         return stale_watches(self.watches(), self.clock(), UNREADY_AFTER)
 
     def forget_answers(self) -> None:
-        """Forget every remembered answer; the next ones are worked out anew."""
+        """Forget every cached answer, so that the next requests are evaluated again."""
         with self.lock:
             self.answers.clear()
             self._group_reservations.clear()
 
     def tell_of_all_nodes(self) -> None:
-        """Tell the listeners of every node: any of them may be news, as after a time in which a
-        watch was stale."""
+        """Call the listeners for every node: each may have changed, as after a watch was stale."""
         with self.lock:
             self.tell_of(self.nodes.infos)
 
     def tell_of(self, names: Iterable[NodeName]) -> None:
-        """Tell the listeners that what these nodes can offer may have changed."""
+        """Call the listeners for these nodes: their offers may have changed."""
         with self.lock:
             for name in names:
                 for listener in self.on_change:
                     listener(name)
 
     def expire(self) -> None:
-        """Take note of what time alone has changed: nodes that are stale, pauses and reservations
-        that are over."""
+        """Apply what time alone has changed: stale nodes, ended pauses and ended reservations."""
         now = self.clock()
         with self.lock:
             for name in self.nodes.stale.take(now):
@@ -199,15 +206,20 @@ class Cache:
         age: float = 0.0,
         spoken: bool = True,
     ) -> None:
-        """Take in a node's record. A report that is older than the one we hold is passed over.
+        """Take in a node's record; skip its report if that is older than the one we have.
 
-        ``uid`` is the record's own: one that was deleted and made anew starts its numbers again.
-        ``age`` is how many seconds ago the agent looked, by its own word; it counts for the first
-        report that we see of a node, later ones are as old as their arrival; one that the agent has
-        not ``spoken`` anew (others have changed who holds what) makes no node fresh. What a report
-        shows is then held against what was foreseen, outside the lock.
+        ``uid`` is the record's own UID. A record that was deleted and created again starts its
+        sequence numbers again.
+
+        ``age`` is how many seconds ago the agent read the node, by the agent's own clock. It counts
+        only for the first report that we see of a node. A later report is as old as its arrival.
+
+        A record whose heartbeat has not changed (``spoken`` is False: another client changed who
+        holds which device) does not refresh a stale node.
+
+        The devices in the report are then compared with the prediction, outside the lock.
         """
-        hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
+        hash(topology.shape)  # cached for each kind of hardware; compute it here, outside the lock
         with self.lock:
             before, report = transitions.without_released(self.nodes.get(topology.name), report)
             known, anew = before.report, uid != before.record.uid
@@ -216,7 +228,7 @@ class Cache:
                 topology, report = before.topology or topology, known
             same = before.topology == topology
             if same and before.topology is not None:
-                topology = before.topology  # with what is worked out about it
+                topology = before.topology  # it holds its derived values already
             news = report != known or not same or before.record.problem is not None or anew
             heartbeat = same and not before.record.stale and transitions.is_heartbeat(report, known)
             after = self._with_shown(before, transitions.with_record(before, topology, report, uid))
@@ -236,10 +248,11 @@ class Cache:
         if same and news and None not in (known, report):
             self._verify(before, after)
         if changed:
-            after.prepare()  # by whoever feeds the record, and not by the next pod that asks
+            # in the thread that feeds the record, so that the next request need not wait
+            after.prepare()
 
     def put_report(self, name: NodeName, report: Report) -> bool:
-        """Take in a report on its own; False where the node has no record to belong to."""
+        """Take in a report without a record; return False if the node has no record."""
         info = self.node_info(name)
         if info.topology is None:
             return False
@@ -247,10 +260,10 @@ class Cache:
         return True
 
     def _with_shown(self, before: NodeInfo, after: NodeInfo) -> NodeInfo:
-        """Pods that a report shows for the first time have been admitted.
+        """Return the node after the admission of each pod that a report shows for the first time.
 
-        The first report that we see of a node tells nothing of when, nor does one of a pod that has
-        ended meanwhile.
+        The first report that we see of a node does not say when its pods were admitted. Nor does a
+        report say it for a pod that has ended meanwhile.
         """
         if after.history.backoffs and before.report is not None:
             for uid in after.pods.acknowledged - before.pods.acknowledged:
@@ -276,16 +289,16 @@ class Cache:
                 self._put(transitions.without_record(info))
 
     def keep_records(self, names: set[NodeName]) -> None:
-        """Forget the record of every node that a complete list did not name."""
+        """Forget the record of every node that a complete list does not name."""
         with self.lock:
             for name, info in list(self.nodes.infos.items()):
                 if name not in names and (info.topology or info.record.problem):
                     self.drop_record(name)
 
     def put_node(self, name: NodeName, node_object: NodeObject, resumed: float = 0.0) -> None:
-        """Note what a Node object says, and that it exists.
+        """Take in a Node object, which exists from now on.
 
-        ``resumed`` is up to when an operator forgives its refusals, in seconds since 1970.
+        An operator has cleared the node's refusals up to ``resumed``, in seconds since 1970.
         """
         with self.lock:
             self._node_objects = True
@@ -303,10 +316,10 @@ class Cache:
             self.nodes.note_pauses(info)
 
     def put_labels(self, name: NodeName, node_object: NodeObject) -> None:
-        """Take what is told of a known node where Node objects are not watched.
+        """Take in the labels of a known node from a source that does not watch Node objects.
 
-        Where it says that the object exists, nothing else is to be told: then it says who may be
-        sent there.
+        If this source says that the object exists, no better source will follow. The object then
+        also says which pods may come to the node.
         """
         with self.lock:
             before = self.nodes.infos.get(name)
@@ -318,14 +331,14 @@ class Cache:
                 self._put(replace(before, node_object=told), changed=changed)
 
     def drop_node(self, name: NodeName) -> None:
-        """Note that a Node object is gone; its record and pods go by themselves."""
+        """Note that a Node object is gone; its record and pods are dropped by their own events."""
         with self.lock:
             info = self.nodes.infos.get(name)
             if info is not None:
                 self._put(transitions.without_node_object(info))
 
     def keep_nodes(self, names: set[NodeName]) -> None:
-        """Note as gone every Node object that a complete list did not name."""
+        """Note as gone every Node object that a complete list does not name."""
         with self.lock:
             self._node_objects = True
             for name, info in list(self.nodes.infos.items()):
@@ -335,32 +348,34 @@ class Cache:
     # Pods.
 
     def put_pod(self, pod: PodRecord, age: float = 0.0, *, listed: bool = False) -> None:
-        """Take in a pod as it is now; a bind in flight that it confirms retires.
+        """Take in the current state of a pod, and confirm its bind if the pod was assumed.
 
-        ``age`` is how many seconds ago its kubelet admitted or refused it, by the kubelet's word;
-        it counts where we see the pod for the first time. A pod that is ``listed`` is one of many
-        that may have changed meanwhile, in whatever order. A refusal is told outside the lock.
-        Older news than ours is passed over: that a pod is on no node any more, or that it is there
-        although the API server has said that it is gone.
+        ``age`` is how many seconds ago the kubelet admitted or refused the pod, by the kubelet's
+        clock. It counts only if we see the pod for the first time. A ``listed`` pod is one of many
+        that may have changed meanwhile, in any order. Listeners hear of a refusal outside the lock.
+
+        Older news than ours is skipped: that a bound pod is on no node, or that a pod is on a node
+        from which the API server has already removed it.
         """
         told = None
         with self.lock:
             earlier = self.pods.get(pod.uid)
             if pod.node is not None:
                 if pod.uid in self.nodes.get(pod.node).pods.unconfirmed:
-                    return  # a UID is given once: the settler has read what the watch shows late
+                    # a UID is never reused: the settler has already read what the watch shows late
+                    return
                 pod = with_promise_of(pod, earlier, self.assumed(pod.uid))
             self._take_pod(pod, earlier, listed=listed)
             if pod.node is not None:
                 before = self.nodes.get(pod.node)
                 if self._take_answer(pod, earlier, age) and earlier is not None:
                     told = (before, self.nodes.get(pod.node))
-                self.confirm(pod.uid)  # last: else the pod would be on no node in between
+                self.confirm(pod.uid)  # last, otherwise the pod would be on no node in between
         if told is not None:
             self._tell_refusal(*told, pod)
 
     def _take_answer(self, pod: PodRecord, earlier: PodRecord | None, age: float) -> bool:
-        """Take in what the kubelet has answered to a bound pod; whether it has refused it now."""
+        """Take in the kubelet's answer to a bound pod, and return whether it is a new refusal."""
         assert pod.node is not None  # noqa: S101 (the caller looked)
         now, before = self.clock(), self.nodes.get(pod.node)
         after, first_seen = before, earlier is None
@@ -376,7 +391,7 @@ class Cache:
         return refused
 
     def _tell_refusal(self, before: NodeInfo, after: NodeInfo, pod: PodRecord) -> None:
-        """Tell of a refusal; a fault of ours here costs nobody the pod."""
+        """Call the listeners for a refusal; an error of ours here must not lose the pod."""
         try:
             if pod.refusal is not None:
                 told = refusing.refusal_by(before, after, pod, pod.refusal, self.settings)
@@ -388,10 +403,10 @@ class Cache:
     def _take_pod(self, pod: PodRecord, earlier: PodRecord | None, *, listed: bool) -> None:
         if earlier == pod:
             if pod.node is None:
-                self.pods.put(pod)  # for its resourceVersion
+                self.pods.put(pod)  # to store its resourceVersion
             return
         if earlier is not None and earlier.node is not None and pod.node is None:
-            return  # a nodeName is never taken back: this is older news than ours
+            return  # a nodeName is never taken back: this news is older than ours
         self.version += 1
         concerned = self.pods.put(pod)
         self._count_member(pod.uid)
@@ -412,21 +427,22 @@ class Cache:
             self._put(transitions.with_pod(self.nodes.get(pod.node), pod, listed=listed))
 
     def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
-        """Forget a pod that is gone, and a bind of it in flight.
+        """Forget a pod that is gone, and its bind if it is assumed.
 
-        ``version`` is the resourceVersion at which it was gone from the API server. Its kubelet may
-        know nothing of that yet, and hold its devices or give it some: the pod counts until a
-        report shows that it does not. None says that the kubelet has let go.
+        ``version`` is the resourceVersion at which the pod was gone from the API server. Its
+        kubelet may not know of the deletion yet. It may still hold the pod's devices, or even give
+        it some. So the pod stays *unconfirmed* until a report shows that the kubelet has released
+        it. None for ``version`` says that the kubelet has already released it.
         """
         with self.lock:
             self._drop_known_pod(uid, self.pods.get(uid), version)
             self.confirm(uid)
 
     def drop_assumed(self, uid: PodUid, version: int) -> None:
-        """End a bind in flight whose pod is gone, as of this resourceVersion.
+        """Drop an assumed pod that is gone from the API server as of this resourceVersion.
 
-        Nobody saw whether it was bound before. Its kubelet may hold its devices, as in
-        :meth:`drop_pod`.
+        It is not known whether the bind was written before the pod was deleted. Its kubelet may
+        hold devices of the pod, as in :meth:`drop_pod`.
         """
         with self.lock:
             flying = self.assumed(uid)
@@ -435,16 +451,17 @@ class Cache:
                 self.confirm(uid)
 
     def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
-        """Forget every pod that a complete list did not name. Binds in flight stay.
+        """Forget every pod that a complete list does not name. Assumed pods stay assumed.
 
-        ``version`` is the list's, and means what it means for :meth:`drop_pod`.
+        ``version`` is the resourceVersion of the list. It has the same meaning as in
+        :meth:`drop_pod`.
         """
         with self.lock:
             for uid in self.pods.known.keys() - uids:
                 self._drop_known_pod(uid, self.pods.get(uid), version)
 
     def _drop_known_pod(self, uid: PodUid, pod: PodRecord | None, version: int | None) -> None:
-        """Forget a pod, which was as ``pod`` says."""
+        """Forget a pod whose last known record is ``pod``."""
         self.version += 1
         concerned = self.pods.drop(uid)
         self._count_member(uid)
@@ -453,7 +470,8 @@ class Cache:
             self._reserve(name)
         if pod is None or pod.node is None:
             if pod is not None and pod.gang is not None:
-                # It may have held up its siblings, who are asked about all nodes whichever changes.
+                # This pod may have kept its peers waiting. A change of any node makes the listeners
+                # try all nodes for the peers again, so one name is enough.
                 self.tell_of(list(self.nodes.infos)[:1])
             return
         info = self.nodes.get(pod.node)
@@ -462,14 +480,15 @@ class Cache:
         if pod.ended and not shown:
             info = transitions.without_pod(info, uid)
         elif version is None or not info.record.boot_id:
-            # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.
+            # No report will confirm it: the kubelet has released it, or no agent has ever reported
+            # here.
             info = transitions.note_terminated(transitions.without_pod(info, uid), pod)
         else:
             info = transitions.with_unconfirmed(info, pod, version)
         self._put(info)
 
     def _verify(self, before: NodeInfo, after: NodeInfo) -> None:
-        """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
+        """Compare a report with the prediction; an error of ours here must not lose the report."""
         try:
             verified = verify(before, after)
             self.tallies.keep(verified.kept)
@@ -479,16 +498,17 @@ class Cache:
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.faults.note(before.name, error)
 
-    # Assumed pods: their bind is being written, or may have been.
+    # Assumed pods: their bind is being written, or may have been written.
 
     def assume(
         self, name: NodeName, pod: PodRecord, *, seen: NodeInfo | None = None
     ) -> PodRecord | None:
-        """Count a pod as bound to a node before the API server knows: its bind is in flight.
+        """Count a pod as bound to a node before the API server confirms it, and return its record.
 
-        With ``seen`` only while the answer that was worked out on these facts holds; else None.
-        That is while the node is still in the same state, and in the same state without this pod
-        if a bind of it is in flight here already: it is decided about as if it were not there.
+        With ``seen``, assume it only while the answer that was computed from that NodeInfo still
+        holds; otherwise return None. The answer holds while the node is in the same equivalence
+        class. If the pod is already assumed here, the node without the pod must be in the same
+        class too, because the answer was computed without the pod.
         """
         with self.lock:
             self.expire()
@@ -505,10 +525,10 @@ class Cache:
             return ours
 
     def forget(self, ours: PodRecord, before: PodRecord | None = None) -> None:
-        """Undo :meth:`assume`: the bind was surely not written. ``before`` stands again.
+        """Undo :meth:`assume`, because the bind was certainly not written; assume ``before`` again.
 
-        Nothing happens where it is not ours any more: another bind of the pod has begun, or its
-        end is known.
+        Do nothing if ``ours`` is no longer the assumed record: another bind of the pod has begun,
+        or the pod's end is known.
         """
         with self.lock:
             if self.assumed(ours.uid) is not ours:
@@ -519,14 +539,14 @@ class Cache:
                 self._assume(before)
 
     def confirm(self, uid: PodUid) -> None:
-        """A pod is assumed no more: its source has it bound, or its bind was not written."""
+        """Stop assuming a pod: its source shows it bound, or its bind was not written."""
         with self.lock:
             pod = self.pods.assumed.drop(uid)
             if pod is not None and pod.node is not None:
                 self._reserve(pod.node)
 
     def assumed(self, uid: PodUid) -> PodRecord | None:
-        """An assumed pod, as our bind will have it."""
+        """Return an assumed pod with the node of our bind; None if it is not assumed."""
         with self.lock:
             return self.pods.assumed.get(uid)
 
@@ -535,10 +555,10 @@ class Cache:
         self.pods.assumed.put(pod.uid, pod)
         self._reserve(pod.node)
 
-    # One node's facts, and what follows from them.
+    # The state of one node, and what follows from it.
 
     def _put(self, info: NodeInfo, *, changed: bool = True) -> None:
-        """A node's facts are these now; ``changed`` says that its answers may be others."""
+        """Store the state of a node. ``changed`` says that its answers may have changed."""
         name = info.name
         before, counts_otherwise = self.nodes.put(info)
         if changed or counts_otherwise:
@@ -550,7 +570,8 @@ class Cache:
             self.answers.changed(domains)
             self.tell_of([name])
         self.version += changed
-        # Nobody is nominated to a node of which nothing was known: else a place was reserved there.
+        # A pod can be nominated to a node that was not known before. It gets a reservation there
+        # only now.
         changes = set[NodeName]()
         if before is None or not info.has_objects_of(before):
             if before and _what_decides_nominees(before) != _what_decides_nominees(info):
@@ -562,11 +583,11 @@ class Cache:
             self._reserve(each)
 
     def _reserve(self, name: NodeName) -> None:
-        """Reserve the place on a node that is to be kept there now, or none.
+        """Update the reservation on a node, and the pods that count as assumed there.
 
-        Where it allocates devices before the bind (DRA), kube-scheduler nominates a pod when it has
-        chosen them, and before the pod's claim says which. So all that it has nominated are on
-        their way, as if their binds were in flight, and none is kept a place.
+        On a node that allocates devices before the bind (DRA), kube-scheduler nominates a pod as
+        soon as it has chosen the devices, before the pod's claim names them. So all pods nominated
+        to such a node count as assumed, and none of them gets a reservation by its nomination.
         """
         info = self.nodes.get(name)
         nominees, coming = self._nominees(info), dict[PodUid, PodRecord]()
@@ -588,8 +609,10 @@ class Cache:
             self._put(replace(info, reserved_for=pod))
 
     def _count_member(self, uid: PodUid) -> None:
-        """A pod counts in its group where it is bound, its bind is in flight, or devices have been
-        chosen for it; else it is still to come, or gone."""
+        """Count a pod in its group, as placed or as still to come, or remove it from the group.
+
+        A member counts as placed if it is bound or assumed, or if devices have been chosen for it.
+        """
         pod = self.pods.get(uid)
         if pod is None or pod.node is None:
             nominated = self.pods.nominated.get(uid)
@@ -604,7 +627,7 @@ class Cache:
             self.groups.expect(pod)
 
     def _annotated(self, name: NodeName) -> PodRecord | None:
-        """The pod whose annotation reserves a place on a node: of several the oldest."""
+        """Return the oldest pod with a valid reservation by annotation here; None if none has."""
         pods = [
             pod
             for pod in self.pods.reserved_on.on(name)
@@ -619,8 +642,11 @@ class Cache:
         )
 
     def _nominees(self, info: NodeInfo) -> list[PodRecord]:
-        """The pods that kube-scheduler has nominated to a node. Elsewhere than under DRA it keeps a
-        number of GPUs, and not which ones, for the one of highest priority."""
+        """Return the pods that are nominated to a node and may be scheduled there.
+
+        kube-scheduler reserves a number of GPUs, not particular ones, for the one of highest
+        priority. Under DRA this is different (see :meth:`_reserve`).
+        """
         return [
             pod
             for pod in self.pods.nominated_to.on(info.name)
@@ -629,8 +655,11 @@ class Cache:
 
 
 def _gives_out_others(before: NodeInfo, after: NodeInfo) -> bool:
-    """Whether kube-scheduler gives out another number of some devices of ours than before, or of
-    some resource that the record does not name."""
+    """Check whether kube-scheduler now counts another amount of a resource of this node.
+
+    This concerns the resources that the record names. For other resources it matters only whether
+    the Node object has any.
+    """
     if after.topology is None:
         return False
     served = {each.name for each in after.topology.resources}
@@ -643,23 +672,23 @@ def _gives_out_others(before: NodeInfo, after: NodeInfo) -> bool:
 
 
 def _is_not_scheduled(pod: PodRecord) -> bool:
-    """Whether kube-scheduler does not look at a pod: no pod is kept off a node for it."""
+    """Check whether kube-scheduler ignores a pod; such a pod gets no reservation."""
     return pod.ended or pod.terminating or pod.gated
 
 
 def _what_decides_nominees(info: NodeInfo) -> object:
-    """All of a node that says which nominated pods may come to it, and what is kept for them."""
+    """Return the part of a node that decides about nominated pods and their reservations."""
     node = info.node_object
     open_to = (node.exists, node.cordoned, node.labels, node.taints)
     return (info.serves_claims, info.allocates_before_bind, *open_to)
 
 
 def _claimed(info: NodeInfo) -> frozenset[PodUid]:
-    """The pods that have devices of a node by claims."""
+    """Return the pods that have devices on a node by claims."""
     shown = () if info.report is None else info.report.allocations
     return frozenset(each.pod_uid for each in shown if each.claim)
 
 
 def _reservation_of(pod: PodRecord | None) -> object:
-    """All that a node's answers depend on of the pod for which a place is reserved there."""
+    """Return the part of a pod with a reservation on which the node's answers depend."""
     return pod and (pod.uid, pod.request, pod.reservation)

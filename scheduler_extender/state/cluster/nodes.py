@@ -1,4 +1,4 @@
-"""The nodes that are known, their domains, and when time changes one of them."""
+"""The known nodes, their domains, and the times at which time alone changes a node."""
 
 from __future__ import annotations
 
@@ -15,31 +15,36 @@ from topology.core.devices import NodeName
 
 
 class Nodes:
-    """All nodes that are known. The cache's lock guards it."""
+    """All known nodes. The cache's lock guards it."""
 
     def __init__(self, settings: Settings) -> None:
         self._nobody = Occupants(complete=settings.all_pods_known)
         self.infos = CopyOnWrite[NodeName, NodeInfo]()
         self.reservations = CopyOnWrite[
             NodeName, PodRecord
-        ]()  # for whom a place is reserved on a node
+        ]()  # by node, the waiting pod with a reservation there
         self.kinds: dict[str, Domains] = {}
-        """The kinds of domains that a pod has named, replaced by each move. A kind of which no node
-        has a domain is none: pods can name any label, and only those that nodes have are listed."""
-        self.label_keys: frozenset[str] = frozenset()  # of the labels that nodes have
+        """The kinds of domains that a pod has named; each move of a node replaces the dict.
+
+        A pod can name any label, so a kind is listed only while a node has a domain of it.
+        """
+        self.label_keys: frozenset[str] = frozenset()  # the keys of all nodes' labels
         self._labels = Counter[str]()
-        self.moves = 0  # how often a node has come to another domain
+        self.moves = 0  # counts the moves of nodes between domains
         self._stale_after = settings.stale_after
-        self.stale = Due[NodeName]()  # nodes by when they have not reported for too long
-        self.pausing = Due[NodeName]()  # nodes by when their first pause ends
+        self.stale = Due[NodeName]()  # nodes by the time at which their report becomes stale
+        self.pausing = Due[NodeName]()  # nodes by the time at which their first pause ends
 
     def get(self, name: NodeName) -> NodeInfo:
-        """What is known of a node; empty where nobody told us of it."""
+        """Return what is known of a node; an empty NodeInfo if the node is not known."""
         return self.infos.get(name) or NodeInfo(name, pods=self._nobody)
 
     def put(self, info: NodeInfo) -> tuple[NodeInfo | None, bool]:
-        """A node's facts are these now. What they were, and whether the node counts otherwise in
-        its domains: it is in others, or cordoned or not."""
+        """Store the state of a node; return its former state, and whether domain sums may change.
+
+        The sums of a domain may change if the node is in other domains, or was cordoned or
+        uncordoned.
+        """
         name = info.name
         before = self.infos.get(name)
         if info.known:
@@ -60,7 +65,7 @@ class Nodes:
         return before, True
 
     def _moved(self, before: NodeInfo | None, info: NodeInfo) -> None:
-        """A node is in other domains, or has come, or is gone."""
+        """Update labels and domains for a node that is new, gone, or in other domains."""
         self.moves += 1
         after = info if info.known else None
         if after is not None:
@@ -79,7 +84,7 @@ class Nodes:
         self.kinds = kinds
 
     def heard(self, name: NodeName, at: float) -> None:
-        """A node's report has changed."""
+        """Note the time of a node's last changed report."""
         if self._stale_after is not None:
             self.stale.put(name, at + self._stale_after)
 

@@ -1,10 +1,11 @@
-"""Where kube-scheduler may have sent pods just now, on nodes with DRA.
+"""The nodes to which kube-scheduler has probably just sent pods, under DRA.
 
-kube-scheduler chooses the node with the best score and devices there, and asks about the next pod.
-It tells the API server some hundredths of a second later, by the pod's nomination. Until then
-nobody else knows which devices it has chosen, and the next pod may get others than we foresee.
+kube-scheduler chooses the node with the best score and the devices on it, and then asks about the
+next pod. Only some hundredths of a second later does it write the pod's nomination to the API
+server. Until then no other component knows which devices it has chosen. The next pod may therefore
+get other devices than we predict.
 
-This is a hint: scores alone heed it, and it is forgotten after :data:`SECONDS`.
+This is only a hint: it changes scores and nothing else, and it expires after :data:`SECONDS`.
 """
 
 import threading
@@ -17,16 +18,19 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
 SECONDS = 1.0
-"""For how long a pod may be on its way without a nomination."""
+"""Seconds for which a pod may wait for its nomination to be written."""
 MOST_PODS = 16
-"""Pods that are remembered; of more the one that was asked about first is forgotten."""
+"""The largest number of remembered pods. With more, the pod that was noted first is forgotten."""
 MOST_NODES = 4
-"""A pod with more best nodes than these is not remembered: each is too unlikely to be its own."""
+"""The largest number of best nodes of a remembered pod.
+
+With more best nodes, each of them is too unlikely to be the pod's node.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a pod asks for, and its best nodes."""
+    """The request of a pod, its best nodes, and when they were noted."""
 
     request: GpuRequest
     nodes: list[NodeName]
@@ -35,14 +39,16 @@ class Sent:
 
 @dataclass(slots=True)
 class RecentSends:
-    """The pods about which prioritize was asked just now, the first that was asked about first.
-    Safe for many threads."""
+    """The pods that prioritize has just scored, oldest first. Safe for many threads."""
 
     pods: OrderedDict[PodUid, Sent] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, uid: PodUid, request: GpuRequest, best: Iterable[NodeInfo], now: float) -> None:
-        """These nodes are the few that have the best score for a pod."""
+        """Note the nodes that share the best score for a pod.
+
+        Only nodes that allocate devices before the bind (DRA) are noted.
+        """
         nodes = [info.name for info in best if info.allocates_before_bind]
         if not nodes and uid not in self.pods:
             return
@@ -54,11 +60,11 @@ class RecentSends:
                 self.pods.popitem(last=False)
 
     def forget(self, uid: PodUid) -> None:
-        """The pod is on its way no more."""
+        """Forget a pod, because its bind has begun."""
         with self._lock:
             self.pods.pop(uid, None)
 
     def sent(self, now: float) -> list[tuple[PodUid, Sent]]:
-        """The pods that may be on their way."""
+        """Return the pods that may have been sent in the last :data:`SECONDS`."""
         with self._lock:
             return [(uid, each) for uid, each in self.pods.items() if each.at > now - SECONDS]

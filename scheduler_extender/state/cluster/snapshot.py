@@ -1,8 +1,11 @@
-"""All that is known at one moment, for whoever asks: no lock, and nothing of it changes. The caches
-that it shares with the cluster are filled without the lock (``kinds``, the gangs' directions).
+"""A snapshot of the whole state, which readers use without a lock and which never changes.
 
-Taking one costs next to nothing if nothing has changed, and else a copy of the parts that have
-(:mod:`.groups.copyonwrite`): the nodes, the pods that wait, the groups. The facts in it are shared.
+The caches that it shares with the cluster are filled without the lock (``kinds``, and the
+directions of the gangs).
+
+A snapshot costs almost nothing if nothing has changed. Otherwise it costs a copy of the parts that
+have changed (:mod:`.groups.copyonwrite`): the nodes, the waiting pods, the groups. The NodeInfo
+values in it are shared, not copied.
 """
 
 from __future__ import annotations
@@ -32,21 +35,27 @@ from topology.core.placement import Verdict
 from topology.core.scoring import RequestMix
 
 KINDS_KEPT = 16
-"""Kinds of domains for which the domain of each node is kept; worked out anew in O(nodes)."""
+"""Kinds of domains for which the domain of each node is cached.
+
+Computing it again takes O(nodes).
+"""
 
 
 class LastGroupReservations:
-    """The reservations for groups, as they were worked out last."""
+    """The group reservations that were computed last."""
 
     def __init__(self, lock: threading.RLock, classes: EquivalenceClasses) -> None:
         self._lock = lock
         self._classes = classes
-        # With the moment of which it is known last that none of these nodes had changed.
+        # The last number is the latest generation at which none of these nodes was known to have
+        # changed.
         self._last: tuple[Hashable, GroupReservations, Collection[str], int] | None = None
 
     def get(self, key: Hashable, generation: int) -> GroupReservations | None:
-        """The places, if they were worked out from what ``key`` names, and from nodes as they were
-        at this moment."""
+        """Return the cached reservations; None if ``key`` or one of their nodes has changed.
+
+        ``generation`` is the generation of the nodes that the caller sees.
+        """
         last_key, reservations, nodes, then = self._last or (None, None, (), 0)
         if reservations is None or last_key != key:
             return None
@@ -62,21 +71,21 @@ class LastGroupReservations:
         nodes: Collection[str],
         generation: int,
     ) -> None:
-        """Remember what was worked out at a moment, until one of these nodes changes."""
+        """Cache reservations of a generation until one of these nodes changes."""
         with self._lock:
             if self._classes.unchanged(nodes, generation):
                 self._last = (key, reservations, nodes, generation)
 
     def clear(self) -> None:
-        """Forget the places."""
+        """Forget the cached reservations."""
         self._last = None
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """All that is known at one moment."""
+    """The whole state at one generation."""
 
-    # What it shares with the cache: safe for many threads, or never changed.
+    # Shared with the cache: safe for many threads, or never changed.
     settings: Settings
     clock: Callable[[], float]
     faults: Faults
@@ -85,54 +94,56 @@ class Snapshot:
     group_reservations: LastGroupReservations
     gangs: GangDomains
     recent_sends: RecentSends
-    # What is so now.
+    # The current values.
     by_name: Mapping[NodeName, NodeInfo]
-    waiting: Mapping[PodUid, PodRecord]  # the pods that are on no node, as last seen
-    assumed: Mapping[PodUid, PodRecord]  # the binds in flight
-    nominated: Mapping[PodUid, PodRecord]  # those of the waiting that kube-scheduler has nominated
-    reservations: Mapping[NodeName, PodRecord]  # the waiting pod with a reservation on a node
+    waiting: Mapping[PodUid, PodRecord]  # the pods on no node, as last seen
+    assumed: Mapping[PodUid, PodRecord]  # the assumed pods
+    nominated: Mapping[PodUid, PodRecord]  # the waiting pods that are nominated to a node
+    reservations: Mapping[NodeName, PodRecord]  # by node, the waiting pod with a reservation there
     groups: GroupsSeen
     kinds: dict[str, Domains]  # the domains that were asked for, by kind
-    label_keys: frozenset[str]  # of the labels that nodes have
+    label_keys: frozenset[str]  # the keys of all nodes' labels
     generation: int  # see :mod:`.answers.classes`
-    moves: int  # how often nodes have changed their domain
-    mix: RequestMix  # what scores weigh the future by
-    is_stale: bool  # a watch has been silent for so long that all of this may be wrong
+    moves: int  # counts the moves of nodes between domains
+    mix: RequestMix  # the expected mix of future requests, for scores
+    is_stale: bool  # whether a watch has been silent for so long that this state may be wrong
     racks_wanted: bool  # whether a pod has asked for its group to share an NVLink domain
     today: float  # seconds since 1970
-    budgets: Budgets | None  # PodDisruptionBudgets; None as long as they are not known
-    others: Others  # whom to ask about the pods without devices
-    foresees: Foresees  # whom to ask what claims will get
-    base: Snapshot | None = None  # as it was before some nodes were given other facts
-    own: frozenset[NodeName] = frozenset()  # these nodes
-    # of states that were found in it
+    budgets: Budgets | None  # PodDisruptionBudgets; None until they are known
+    others: Others  # returns the requests of pods without devices
+    foresees: Foresees  # predicts the devices of claims
+    base: Snapshot | None = None  # the snapshot before some nodes were replaced
+    own: frozenset[NodeName] = frozenset()  # the names of the replaced nodes
+    # The class ids that were assigned within this snapshot.
     numbers: dict[Hashable, ClassId] = field(default_factory=dict)
 
     @cached_property
     def nodes(self) -> tuple[NodeInfo, ...]:
-        """The facts of every node, by name."""
+        """All nodes, sorted by name."""
         return tuple(info for _, info in sorted(self.by_name.items()))
 
     @cached_property
     def unbound(self) -> list[PodRecord]:
-        """Pods that are on no node, and of which no bind is in flight; nominated where their claims
-        have devices."""
+        """The pods that are neither on a node nor assumed.
+
+        A pod whose claims have devices is nominated.
+        """
         pods = {**self.waiting, **self.nominated}
         return [pod for uid, pod in pods.items() if uid not in self.assumed]
 
     @property
     def unschedulable(self) -> Iterator[PodRecord]:
-        """Those of the :attr:`unbound` that kube-scheduler has called unschedulable."""
+        """The :attr:`unbound` pods that kube-scheduler has called unschedulable."""
         return (pod for pod in self.unbound if pod.unschedulable)
 
     def node_info(self, name: NodeName) -> NodeInfo:
-        """What is known of a node; empty where nobody told us of it."""
+        """Return what is known of a node; an empty NodeInfo if the node is not known."""
         return self.by_name.get(name) or NodeInfo(
             name, pods=Occupants(complete=self.settings.all_pods_known)
         )
 
     def with_node_infos(self, nodes: Iterable[NodeInfo]) -> Snapshot:
-        """The same if these nodes had other facts."""
+        """Return the snapshot with these nodes in place of the ones of the same name."""
         instead = {f.name: f for f in nodes if f is not self.by_name.get(f.name)}
         if not instead:
             return self
@@ -140,19 +151,21 @@ class Snapshot:
         return replace(self, base=self.base or self, by_name=by_name, own=own, numbers={})
 
     def requiring(self, weakest: Verdict) -> Snapshot:
-        """The same for a pod that passes on no weaker verdict; for :func:`.answer` only, which
-        remembers nothing."""
+        """Return the snapshot for a pod that passes only on this verdict or a stronger one.
+
+        Use it only for :func:`.answer`, which caches nothing.
+        """
         return replace(self, settings=replace(self.settings, require=weakest))
 
     def pod_named(self, namespace: str, name: str) -> PodRecord | None:
-        """The pod of this name, as last seen. O(pods)."""
+        """Return the pod of this name, as last seen; None if there is none. O(pods)."""
         return next(
             (pod for pod in self.pods if (pod.namespace, pod.name) == (namespace, name)), None
         )
 
     @property
     def pods(self) -> Iterable[PodRecord]:
-        """Every pod, as last seen."""
+        """Every pod on a node or waiting, as last seen."""
         yield from self.waiting.values()
         for info in self.by_name.values():
             yield from info.pods.bound.values()
@@ -160,16 +173,20 @@ class Snapshot:
     # Reservations for waiting pods.
 
     def reserved_nodes(self, uid: PodUid) -> frozenset[NodeName]:
-        """The nodes with a reservation for this pod: one by its annotation, one where
-        kube-scheduler has nominated it."""
+        """Return the nodes with a reservation for this pod.
+
+        There may be two: one by its annotation, and one by its nomination.
+        """
         return frozenset(name for name, pod in self.reservations.items() if pod.uid == uid)
 
     def evaluated_apart(
         self, uid: PodUid, priority: int, gang: Group | None = None
     ) -> frozenset[NodeName]:
-        """The nodes that answer this pod otherwise than others that ask the same: a place is
-        reserved there for the pod itself, or one that yields to it (:meth:`.NodeInfo.yields_to`);
-        or the pod is nominated there."""
+        """Return the nodes that may answer this pod and others with the same request differently.
+
+        On each of them there is a reservation for this pod, or one that yields to it
+        (:meth:`.NodeInfo.yields_to`), or the pod is nominated to the node.
+        """
         asking = self.nominated.get(uid)
         return frozenset(
             name
@@ -180,11 +197,11 @@ class Snapshot:
     # Groups.
 
     def group_status(self, group_ref: GroupReference, but: PodUid | None = None) -> GroupStatus:
-        """A group without one of its pods."""
+        """Return the status of a group, without the pod ``but`` if one is given."""
         return self.groups.group_status(group_ref.group, but)
 
     def domains(self, kind: str) -> Domains:
-        """The domains of a kind."""
+        """Return the domains of a kind."""
         if kind not in self.label_keys and kind not in (NODE, NVLINK_DOMAIN):
             return NO_DOMAINS
         domains = self.kinds.pop(kind, None)
@@ -196,13 +213,15 @@ class Snapshot:
         return domains
 
     def direction_of(self, group_ref: GroupReference) -> Direction:
-        """Where a member of a gang has to go since its siblings were sent there just now."""
+        """Return the domain that a gang member must follow its peers to."""
         if not group_ref.gang:
             return ANY_DOMAIN
         return self.gangs.of(group_ref, self.clock())
 
     def note_direction(self, group_ref: GroupReference, domain: str | None) -> None:
-        """Filter has sent a member of a gang to a domain, or nowhere (None). Of a gang that has
-        started nothing is noted: its domain is where its members are."""
+        """Note that filter sent a gang member to a domain, or found none for it (None).
+
+        Nothing is noted for a gang that has started: its members already decide its domain.
+        """
         if group_ref.gang and not self.group_status(group_ref).living:
             self.gangs.answered(group_ref, domain, self.clock())
