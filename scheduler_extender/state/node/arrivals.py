@@ -1,8 +1,8 @@
-"""What a node would be with pods on it that are not there yet.
+"""What a node would be with pods on it that have not come yet.
 
-An *arrival* is a pod that may come to a node: a sibling of a gang, or a member that a group still
-waits for. It is counted like a bind in flight, so everything that holds for those holds for it: it
-may be admitted before another pod or after it, or not at all.
+An *arrival* is a pod that may come to a node: a peer in a gang, or a member that a group still
+waits for. It is counted like an assumed pod and follows the same rules: the kubelet may admit it
+before another pod, after it, or not at all.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +16,13 @@ from topology.core.devices import PodUid
 from topology.core.placement import Rejection
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
-# Ways in which siblings may come first that are tried, if they ask for different things.
+# The largest number of sets of peers that are tried if the peers have different requests.
 MOST_WAYS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Some pods that ask the same, and what each of them is promised."""
+    """Some pods with the same request, and what each of them is promised."""
 
     request: GpuRequest
     count: int
@@ -31,12 +31,12 @@ class Arrivals:
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes; memos share it."""
+        """About how many bytes it takes; several memos share it."""
         return 200 + self.request.shared_bytes
 
 
 def with_arrivals(info: NodeInfo, arrivals: Iterable[Arrivals]) -> NodeInfo:
-    """The facts as if these pods were bound here, and not reported yet."""
+    """Return the node as if these pods were bound to it and still unacknowledged."""
     assumed = dict(info.pods.assumed)
     for each in arrivals:
         for _ in range(each.count):
@@ -54,17 +54,19 @@ def with_arrivals(info: NodeInfo, arrivals: Iterable[Arrivals]) -> NodeInfo:
 
 
 def with_peers(info: NodeInfo, request: GpuRequest) -> list[NodeInfo]:
-    """The facts as if siblings had come first: one for each largest set of siblings that may.
+    """Return the node as if peers had come first, once for each largest set of peers that may come.
 
-    Empty if there is no room for any sibling. A set may come if the scheduler still counts enough
-    devices for the pod after it. The scheduler takes the devices of a pod that is ending for free,
-    maybe long before a report shows that, and others until the node's status tells it
-    (:meth:`.NodeInfo.overcounted`). If our own count leaves room for fewer siblings the pod does
-    not fit, because the scheduler would send them all. A promise over these facts also holds with
-    fewer siblings: the kubelet may admit any part of the unacknowledged pods before the pod.
-    Siblings are promised what they require, so that the pod is refused where it could break that.
-    Siblings that ask for another resource take nothing from the pod, and are left out. At most
-    :data:`MOST_WAYS` sets are returned.
+    The list is empty if there are not enough devices for any peer. A set may come if kube-scheduler
+    still counts enough devices for the pod after it. kube-scheduler counts the devices of a
+    terminating pod as free, maybe long before a report shows that. It also counts some other
+    devices as free until the node's status says otherwise (:meth:`.NodeInfo.overcounted`). If our
+    own count leaves devices for fewer peers, the pod does not fit, because kube-scheduler would
+    send all of those peers.
+
+    A promise over the returned nodes also holds with fewer peers: the kubelet may admit any part of
+    the unacknowledged pods before the pod. Peers are promised what they require, so that the pod is
+    refused where it could break that. Peers that ask for another resource take nothing from the
+    pod, and are left out. At most :data:`MOST_WAYS` nodes are returned.
     """
     kinds = [(request.alone, request.peers), *request.others]
     kinds = [
@@ -90,7 +92,7 @@ def with_peers(info: NodeInfo, request: GpuRequest) -> list[NodeInfo]:
 
 
 def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
-    """How many of each size fit into a room together, so that nothing more fits.
+    """Yield how many of each size fit into a number of devices together, so that nothing more fits.
 
     >>> list(_ways([2, 1], [4, 1], 5))
     [(2, 1)]
@@ -102,7 +104,7 @@ def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tupl
         return
     top = min(most[0], room // sizes[0])
     others = sum(min(size * n, room) for size, n in zip(sizes[1:], most[1:], strict=True))
-    least = (room - others) // sizes[0]  # with fewer there is room left
+    least = (room - others) // sizes[0]  # with fewer, devices would be left
     for n in range(top, min(top, max(0, least)) - 1, -1):
         for rest in _ways(sizes[1:], most[1:], room - n * sizes[0]):
             left = room - n * sizes[0] - sum(map(mul, sizes[1:], rest))
@@ -111,7 +113,7 @@ def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tupl
 
 
 def _room(info: NodeInfo, request: GpuRequest) -> int:
-    """The devices that the scheduler may give to siblings before it sends this pod as the last."""
+    """Return the devices that kube-scheduler may give to peers before it sends this pod last."""
     each = request.effective_count
     offer = info.last_offer(request.resource)
     if info.report is None or isinstance(offer, Rejection) or not each:

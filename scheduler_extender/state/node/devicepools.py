@@ -1,7 +1,7 @@
-"""Device ids as pools: what a report calls allocatable and taken, counted by GPU.
+"""Device ids as sets: what a report calls allocatable and taken, counted by GPU.
 
-Every look at a node that has changed counts its devices, so whole GPUs, which are most, have a way
-of their own: a device id is then a GPU's UUID, and a set of them is a mask.
+Each evaluation of a changed node counts its devices. Most devices are whole GPUs, so these have a
+faster class: a device id is then a GPU's UUID, and a set of them is a mask.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,13 +16,14 @@ from topology.core.report import Report
 class WholeGpus:
     """Devices that are whole GPUs."""
 
-    width = 1  # bits per GPU in the pools
+    width = 1  # bits per GPU in the sets
 
     def __init__(self, topology: NodeTopology, report: Report) -> None:
         self._bits = topology.bit_of_uuid
         self._all = (1 << len(topology.gpus)) - 1
         if any(served.strategy == MIG for served in topology.resources):
-            self._all &= ~topology.shape.in_mig_mode  # the plugin serves their instances instead
+            # the plugin serves their MIG instances instead
+            self._all &= ~topology.shape.in_mig_mode
         allocatable = report.allocatable
         self._allocatable = self._all if allocatable is None else self._mask(allocatable)
 
@@ -33,28 +34,28 @@ class WholeGpus:
         return mask
 
     def shown_and_returning(self, devices: Collection[str]) -> tuple[DeviceSet, DeviceSet]:
-        """Device ids as a mask, and those of them that the kubelet would hand out again.
+        """Return device ids as a mask, and the part of it that the kubelet would hand out again.
 
-        A device that the node does not have (any more) counts nothing.
+        A device that the node does not have, or no longer has, is ignored.
         """
         shown = self._mask(devices)
         return shown, shown & self._allocatable
 
     def free(self, taken: Collection[str]) -> DeviceSet:
-        """The allocatable GPUs without those taken."""
+        """Return the allocatable GPUs that are not taken."""
         return self._allocatable & ~self._mask(taken)
 
     def gone(self, taken: Collection[str]) -> int:
-        """How many GPUs are neither taken nor allocatable."""
+        """Return how many GPUs are neither taken nor allocatable."""
         return (self._all & ~(self._allocatable | self._mask(taken))).bit_count()
 
     def withheld(self, taken: Collection[str]) -> DeviceSet:
-        """The GPUs that are not allocatable."""
+        """Return the GPUs that are not allocatable."""
         return self._all & ~self._allocatable
 
 
 class SeveralDevices:
-    """Devices of which a position has several: shares of a GPU, MIG instances of one kind."""
+    """Devices of which a position has several: shares of a GPU, or MIG instances of one kind."""
 
     def __init__(self, devices: ServedDevices, report: Report) -> None:
         self.width = width_for(max(devices.counts, default=1))
@@ -63,7 +64,10 @@ class SeveralDevices:
         self._counts = devices.counts
 
     def _pool(self, devices: Iterable[str]) -> DeviceSet:
-        """Device ids as a pool; more than there are at a position count as all of them."""
+        """Return device ids as a set.
+
+        If there are more ids at a position than it has devices, they count as all of its devices.
+        """
         position_of, most = self._position_of, self._counts
         counts = [0] * len(most)
         for device in devices:
@@ -73,26 +77,26 @@ class SeveralDevices:
         return pack(counts, self.width)
 
     def shown_and_returning(self, devices: Collection[str]) -> tuple[DeviceSet, DeviceSet]:
-        """Device ids as a pool, and those of them that are allocatable, by their ids."""
+        """Return device ids as a set, and the part of it that is allocatable by its ids."""
         return self._pool(devices), self._returning(devices)
 
     def _returning(self, devices: Iterable[str]) -> DeviceSet:
         return self._pool(filter(self._is_allocatable, devices))
 
     def free(self, taken: Collection[str]) -> DeviceSet:
-        """The allocatable devices without those taken."""
+        """Return the allocatable devices that are not taken."""
         if self._allocatable is None:
             return self._everything - self._pool(taken)
         return self._pool(device for device in self._allocatable if device not in taken)
 
     def gone(self, taken: Collection[str]) -> int:
-        """How many devices are neither taken nor allocatable."""
+        """Return how many devices are neither taken nor allocatable."""
         there, width = total(self._everything, self.width), self.width
         left = there - total(self._pool(taken), width) - total(self.free(taken), width)
         return max(0, left)
 
     def withheld(self, taken: Collection[str]) -> DeviceSet:
-        """By GPU, the devices that are neither free nor taken and allocatable."""
+        """Return by GPU how many devices are neither free nor taken and allocatable."""
         if self._allocatable is None:
             return 0
         width, free, used = self.width, self.free(taken), self._returning(taken)
@@ -114,7 +118,10 @@ DevicePools = WholeGpus | SeveralDevices
 
 
 def device_pools(topology: NodeTopology, report: Report, served: GpuResource) -> DevicePools:
-    """The devices of a resource; for whole GPUs the report has to name no shares of any."""
+    """Return the devices of a resource.
+
+    A resource counts as whole GPUs only if it is served without MIG and without replicas.
+    """
     if served.strategy == "none" and served.replicas == 1:
         return WholeGpus(topology, report)
     return SeveralDevices(served_devices(topology, served), report)

@@ -1,33 +1,34 @@
-"""The ledger: binds in flight and reports together say what is available on a node.
+"""The ledger: assumed pods and reports together say what is available on a node.
 
-There is no running balance that could drift. A node's availability is computed from what is known
-about it now: its record, its pods, and the binds in flight. The rules:
+There is no running balance that could drift. A node's availability is computed from its current
+state: its record, its bound pods, and its assumed pods. The rules:
 
-1. A device is used if the report says so, or if a pod is bound here, or being bound by us (its bind
-   is *in flight*), whose devices the report does not show yet. Such a pod is *unacknowledged*: its
-   entry says how many devices, not which. Pods that others bound have one from the moment their
-   nodeName is seen. Only under DRA a pod that kube-scheduler has nominated to the node has devices
-   before its claim says so: the first free ones.
-2. The entry goes when every app and sidecar container of its pod has its devices in the report,
-   or when the pod has ended or is gone; pod by pod, never by time.
-3. Devices in the report of a pod that is ending, has ended or is unknown may be released at any
-   moment: they are not counted as left, and no promise relies on their staying away.
+1. A device is used if the report says so. A device is also used by a pod that is bound here, or
+   assumed, and whose devices the report does not show yet. Such a pod is *unacknowledged*: its
+   entry says how many devices, not which. A pod that another scheduler bound has an entry as soon
+   as its nodeName is seen. Only under DRA does a pod have devices before its claim names them: if
+   kube-scheduler has nominated it to the node, it has the first free ones.
+2. The entry goes when every app and sidecar container of its pod has its devices in the report, or
+   when the pod has ended or is gone. This happens pod by pod, and never after a time.
+3. Devices in the report of a pod that is terminating, has ended or is unknown may be released at
+   any time. They are not counted as left, and no promise relies on them staying in use.
 4. A pod that runs, or was reported before, and is missing from the report holds devices that we do
-   not know: just after its restart a kubelet shows nothing.
-5. A deleted pod may still be with its kubelet, which hears of the deletion later than we do. Such
-   a pod is *unconfirmed*. It counts as ending until a report no longer shows it, and that report's
-   agent knew of the deletion when it looked.
-6. A pod that ended before any report showed it has *terminated*. It may have held devices while
-   another pod was admitted that is still unacknowledged. It is part of the possible states until
-   that other pod is reported.
+   not know: a kubelet shows nothing just after its restart.
+5. A kubelet hears of a deletion later than we do, and may still run the deleted pod. Such a pod is
+   *unconfirmed*. It counts as terminating until a report no longer shows it and that report's agent
+   knew of the deletion when it looked.
+6. A pod that ended before any report showed it has *terminated*. It may have held devices while the
+   kubelet admitted another pod, which is still unacknowledged. It is part of the possible free
+   states until that other pod is reported.
 
-The *room* of a node, CPUs and memory that its pods may get exclusively, goes by the same rules. The
-report names pods for it, not their UIDs, and also pods without GPUs, of which we know nothing else:
+The free CPUs and memory that pods of a node may get exclusively (``numa_free``) follow the same
+rules. For them the report names pods by their names, not by their UIDs. It also names pods without
+GPUs, of which we know nothing else:
 
-1. Some pod has what the report shows. It may release that any moment if it is ending, has ended, or
-   is unknown although the report shows its GPUs.
-2. A pod that is bound and not shown yet takes its CPUs from anywhere. So do the hidden parts of a
-   pod (init containers), and a running pod that is missing from the report.
+1. Some pod holds what the report shows. It may release that at any time if it is terminating, has
+   ended, or is unknown although the report shows its GPUs.
+2. A pod that is bound and not shown yet takes its CPUs from any NUMA node. So do the hidden parts
+   of a pod (init containers), and a running pod that is missing from the report.
 """
 
 from collections import defaultdict
@@ -64,11 +65,11 @@ NOBODY_KNOWN = Occupants()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What is available on a node of one resource, and the entries that add up to it."""
+    """What is available of one resource on a node, and the entries that add up to it."""
 
     availability: Availability
     unacknowledged: Mapping[PodUid, Unacknowledged]  # what each pod still needs devices for
-    shown: Mapping[PodUid, DeviceSet]  # what the report shows of each pod, or what is chosen for it
+    shown: Mapping[PodUid, DeviceSet]  # by pod, the devices in the report, or those chosen for it
 
 
 def ledger(
@@ -79,13 +80,16 @@ def ledger(
     occupants: Occupants = NOBODY_KNOWN,
     victims: Container[PodUid] = (),
 ) -> Ledger:
-    """The ledger of a node over ``resource``, given its report and the pods bound to it.
+    """Return the ledger of a node over ``resource``, given its report and its pods.
 
-    ``pods`` are those with this node, binds in flight included. The ``occupants`` say which pods
-    terminated, and of which pods an earlier report of this boot has shown the devices. Where they
-    are complete, a holder that is not among ``pods`` has ended, or we see it late: it may release
-    its devices any moment. Otherwise (a hand-written file names few pods) it counts as running.
-    ``victims`` pods are gone before the asking pod comes
+    ``pods`` are the pods with this node, assumed ones included. ``occupants`` say which pods have
+    terminated, and of which pods an earlier report of this boot has shown the devices.
+
+    ``occupants.complete`` decides about a holder that is not among ``pods``. If the occupants are
+    complete, the holder has ended or we see it late: it may release its devices at any time.
+    Otherwise it counts as running, because a hand-written file names only some pods.
+
+    The ``victims`` are gone before the requesting pod comes
     (:class:`~topology.core.availability.Availability`).
     """
     served = topology.resource(resource) or GpuResource(resource)
@@ -99,7 +103,7 @@ def ledger(
         entries.enter(pod, held.pop(pod.uid, None))
     for gone in occupants.terminated.values():
         entries.enter_terminated(gone)
-    # A claim lasts, whoever holds it: also a pod that asks for no resource of ours.
+    # A claim lasts for any holder, even for a pod that asks for none of our resources.
     late = occupants.complete and not ALLOCATORS[topology.allocator.policy].serves_claims
     unknown = entries.releasing if late else entries.running
     for uid, other in held.items():
@@ -114,7 +118,7 @@ class _Held:
     devices: list[str]
     by_container: dict[tuple[str, str], int]  # by resource and container
     shown: DeviceSet = 0  # its devices
-    returning: DeviceSet = 0  # those that come free when it lets go
+    returning: DeviceSet = 0  # those that become free when the pod releases them
 
     def take(self, allocation: Allocation) -> None:
         """Add what the report shows of one more container."""
@@ -131,7 +135,7 @@ class _Held:
 
     def whole(self, request: GpuRequest) -> bool:
         resource, shown = request.resource, self.by_container
-        if (resource, "") in shown:  # of a claim, which names no containers
+        if (resource, "") in shown:  # a claim's allocation names no container
             return shown[resource, ""] >= request.count
         for c in request.containers:
             if c.role is not Role.INIT and shown.get((resource, c.name), 0) < c.count:
@@ -141,7 +145,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Entries:
-    """The entries of one node's ledger while they are being added up."""
+    """The entries of one node's ledger while they are added up."""
 
     topology: NodeTopology
     report: Report
@@ -159,10 +163,11 @@ class _Entries:
     chosen: dict[PodUid, DeviceSet] = field(default_factory=dict)  # for nominated pods
 
     def by_pod(self) -> dict[PodUid, _Held]:
-        """The report's allocations, pod by pod.
+        """Return the report's allocations by pod.
 
-        The agent may not have known a pod's UID yet. Then it is one of ``pods`` that has the name
-        and is not shown by its UID, if one alone is; else it is told apart by its name.
+        The agent may not have known the UID of a pod. The allocation then belongs to the only one
+        of ``pods`` that has this name and is not shown by its UID. If there is no such pod, or more
+        than one, the name stands for the UID.
         """
         by_uid: dict[PodUid, _Held] = {}
         named: Mapping[tuple[str, str], PodUid] | None = None
@@ -183,7 +188,7 @@ class _Entries:
         return dict(by_uid)
 
     def _without_uid(self) -> Mapping[tuple[str, str], PodUid]:
-        """By name, the pods that are not shown by their UID; empty if two have that name."""
+        """Return by name the pods that are not shown by their UID; empty if two have that name."""
         with_uid = {a.pod_uid for a in self.report.allocations if a.pod_uid}
         named: dict[tuple[str, str], PodUid] = {}
         for pod in self.pods:
@@ -196,7 +201,7 @@ class _Entries:
         """Enter a pod of this node, with what the report shows of it."""
         request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
         if pod.by_claim and not ALLOCATORS[self.topology.allocator.policy].serves_claims:
-            return  # it holds no device of the plugin that serves the node now
+            return  # it holds no device of the plugin that now serves the node
         if request is None or pod.ended:
             if shown is not None:
                 hidden = 0 if request is None else self._hidden(request, shown)
@@ -216,12 +221,12 @@ class _Entries:
             (self.releasing if going or pod.terminating else self.running).append(holder)
 
     def _enter_not_shown(self, pod: PodRecord, request: GpuRequest) -> None:
-        """Enter a living pod of which the report shows nothing."""
+        """Enter a living pod that is missing from the report."""
         if request.resource != self.served.name or not request.effective_count:
             return
         if pod.phase == "Running" or pod.uid in self.acknowledged:
-            # Admitted for sure, with devices that we are not told: a kubelet shows nothing for a
-            # moment after its restart.
+            # The kubelet has certainly admitted it, with devices that we do not know: a kubelet
+            # shows nothing just after its restart.
             held = request.effective_count
             self._hold(pod, self._holder(self._memory(request, pod), None, held))
             return
@@ -237,14 +242,14 @@ class _Entries:
         self.unacknowledged[pod.uid] = self._coming(pod, request)
 
     def _first_free(self, count: int) -> list[str]:
-        """So many GPUs, the first free ones in the order in which they are published."""
+        """Return the first ``count`` free GPUs in the order in which the node publishes them."""
         uuids = {gpu.index: gpu.uuid for gpu in self.topology.gpus}
         free, bits = self.devices.free(self.taken), self.topology.bit_of_uuid
         published = (uuids[index] for index in self.topology.allocator.published)
         return list(islice((uuid for uuid in published if free & bits[uuid]), count))
 
     def _coming(self, pod: PodRecord, request: GpuRequest) -> Unacknowledged:
-        """A pod that is not wholly reported, with what it was promised."""
+        """Return the entry of a pod that is not wholly reported, with what it was promised."""
         return replace(
             coming(request, self.served.replicas),
             promised=pod.promised,
@@ -254,7 +259,7 @@ class _Entries:
         )
 
     def enter_terminated(self, gone: Terminated) -> None:
-        """Enter a terminated pod, while one that was unacknowledged beside it still is."""
+        """Enter a terminated pod while a pod that was unacknowledged beside it still is."""
         request = gone.pod.request
         if (
             isinstance(request, GpuRequest)
@@ -270,38 +275,45 @@ class _Entries:
         return entry is not None and (not entry.terminated or uid in self.terminates)
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
-        """How many devices it holds that no report shows: its init containers' unused ones."""
+        """Return how many devices a pod holds that no report shows.
+
+        These are devices of its init containers that no other container uses.
+        """
         if request.resource != self.served.name:
             return 0
         return max(0, request.effective_count - shown.count(request.resource))
 
     def _memory(self, request: GpuRequest | None, running: PodRecord | None = None) -> int:
-        """What memory a pod says it uses on each of its GPUs (:func:`.memory_of`). A ``running``
-        pod that was promised GPUs of its own uses all of it."""
+        """Return the memory that a pod says it uses on each of its GPUs (:func:`.memory_of`).
+
+        A ``running`` pod that was promised GPUs of its own uses all of their memory.
+        """
         shared = self.served.replicas > 1
         if shared and running is not None and running.promised.exclusive_gpus:
             return ALL_MEMORY
         return 0 if request is None else memory_of(request, self.served.replicas)
 
     def _holder(self, memory: int, shown: _Held | None, hidden: int) -> Holder:
-        """A pod that holds devices, with its memory if it says what it uses."""
+        """Return a pod as a holder of devices, with its memory if it says how much it uses."""
         there, returning = (shown.shown, shown.returning) if shown is not None else (0, 0)
         if not memory or not (there or hidden):
             return Holder(returning, hidden)
         return Holder(returning, hidden, memory, there - returning)
 
     def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Unacknowledged:
-        """A pod in the middle of its admission: containers get their devices one by one.
+        """Return the entry of a pod in the middle of its admission.
 
-        1. Where the report shows whole containers and nothing else is in doubt, the pod still needs
+        Its containers get their devices one by one.
+
+        1. If the report shows whole containers and nothing else is in doubt, the pod still needs
            what its other containers ask for, in their order.
-        2. Else nobody can foresee which devices they get (the pod is *opaque*): it has init
-           containers, whose devices no report shows and later containers may use again; or part of
-           a container is shown; or one NUMA hint for the whole pod was merged from what was free
-           when its admission began. Then only sums are known: how many devices its app containers
-           still lack, and how many more it may hold than the report shows. They are entered as
-           one init container that holds all of these and one app container that takes, out of
-           them, what is lacking.
+        2. Otherwise nothing predicts which devices they get, and the pod is *opaque*. There are
+           three cases. The pod has init containers, whose devices no report shows and later
+           containers may use again. Or the report shows part of a container. Or one NUMA hint for
+           the whole pod was merged from what was free when its admission began. Then only sums are
+           known: how many devices its app containers still lack, and how many more devices it may
+           hold than the report shows. They are entered as one init container that holds all of
+           these, and one app container that takes the lacking ones out of them.
         """
         devices = shown.count(request.resource)
         got = {
@@ -325,7 +337,7 @@ class _Entries:
         return replace(entry, counts=counts, started=True, shown=shown.returning, opaque=opaque)
 
     def availability(self) -> Availability:
-        """What is free, and what may change it."""
+        """Return what is free, and what may change it."""
         devices, taken = self.devices, self.taken
         hiding = _hidden([*self.releasing, *self.running, *self.victims])
         return Availability(
@@ -344,7 +356,7 @@ class _Entries:
 
 
 def _sick(entries: _Entries) -> Mask:
-    """The sick GPUs; a fault of a GPU is one of all its MIG instances."""
+    """Return the sick GPUs. A fault of a GPU counts for all of its MIG instances."""
     sick = 0
     for gpu in entries.report.health:
         if not gpu.healthy:
@@ -355,7 +367,7 @@ def _sick(entries: _Entries) -> Mask:
 
 
 def _beside(entries: _Entries) -> Mask:
-    """The positions whose GPU has MIG instances of another profile in use."""
+    """Return the positions whose GPU has MIG instances of another profile in use."""
     if entries.served.strategy != MIG:
         return 0
     ours = served_devices(entries.topology, entries.served)
@@ -384,10 +396,11 @@ def numa_free(
     pods: Iterable[PodRecord],
     unacknowledged: Collection[str],
 ) -> FreeNumaResources | None:
-    """The room of a node; None if its record does not say what its managers have given.
+    """Return the free CPUs and memory of a node by NUMA node.
 
-    ``pods`` are those with this node, ``unacknowledged`` the UIDs of those that are counted as
-    unacknowledged: they take their part later.
+    Return None if the record does not say what the kubelet's managers have given. ``pods`` are the
+    pods with this node. ``unacknowledged`` are the UIDs of the pods that count as unacknowledged:
+    they take their part later.
     """
     numa, holdings = topology.allocator.numa, report.holdings
     if numa is None or holdings is None:
@@ -429,7 +442,7 @@ def numa_free(
 def _without_the_rest(
     numa_free: FreeNumaResources, pod: PodRecord, holding: Holding | None
 ) -> FreeNumaResources:
-    """The room without what a running pod has beside what the report shows."""
+    """Return the free CPUs and memory without what a running pod holds beside its report."""
     request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
     exclusive = Exclusive.NOTHING if request is None else request.exclusive
     if holding is None or not exclusive.demands:

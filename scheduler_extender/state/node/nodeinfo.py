@@ -1,7 +1,7 @@
-"""What is known of one node at one moment: a value. How it changes is in :mod:`.transitions`.
+"""Everything that is known of one node, as a value. :mod:`.transitions` says how it changes.
 
-What follows from the facts (what the node offers of each resource, and the key of all that its
-answers depend on) is worked out when it is first asked for, and kept with them.
+Two things are derived from it: what the node offers of each resource, and the key of everything
+that its answers depend on. Both are computed at their first use and cached in the value.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ class Offer:
         return served_devices(self.topology, self.resource)
 
     def overcounted(self, given: int, pods: Iterable[PodRecord]) -> int:
-        """The devices that are free neither now nor soon, if so many are ``given`` out to these
-        pods; 0 if what one asks cannot be read."""
+        """Return how many devices kube-scheduler counts that are free neither now nor soon.
+
+        ``given`` is how many devices the Node object gives out, and ``pods`` are the pods that take
+        from them. Return 0 if the request of one of them cannot be read.
+        """
         for pod in pods:
             if not isinstance(pod.request, GpuRequest):
                 return 0
@@ -76,29 +79,31 @@ class Offer:
         return max(0, given - now.devices_left - now.devices_terminating)
 
     def available_to(self, request: GpuRequest) -> Availability:
-        """What is available to a pod, without CPUs and memory if none of them matter to it."""
+        """Return what is available to a pod, without CPUs and memory that do not matter to it."""
         return self.availability.without_needless_numa_free(request.exclusive)
 
 
 Foresees = Callable[[str, Sequence[str]], Callable[["NodeInfo"], Devices | Rejection]]
-"""For claims of a namespace that have no devices yet: the GPUs that kube-scheduler will give them
-on a node, or why it gives none, or why that cannot be said. Not for whoever has the cache's lock.
+"""Predicts the GPUs that kube-scheduler will give on a node to claims that have no devices yet.
+
+The arguments are the namespace and the names of the claims. The result may also say why the claims
+get no GPUs, or why that cannot be predicted. Do not call it with the cache's lock held.
 """
 
 
 def unsaid(why: str) -> Rejection:
-    """That nobody can say what a pod's claims will get."""
+    """Return the rejection for a pod whose claims cannot be predicted."""
     return Rejection(f"not known which GPUs its claims get: {why}", False, Reason.UNDECIDED)
 
 
 def nobody_foresees(_namespace: str, _names: Sequence[str]) -> Callable[[NodeInfo], Rejection]:
-    """Nobody follows claims."""
+    """Return a :data:`Foresees` function for an extender that does not follow claims."""
     return lambda _: unsaid("nobody follows claims here")
 
 
 @dataclass(frozen=True, eq=False)
 class NodeInfo:
-    """Everything known of one node."""
+    """Everything that is known of one node."""
 
     name: NodeName
     node_object: NodeObject = field(default_factory=NodeObject)
@@ -106,14 +111,15 @@ class NodeInfo:
     pods: Occupants = field(default_factory=Occupants)
     history: KubeletHistory = field(default_factory=KubeletHistory)
     reserved_for: PodRecord | None = None  # the waiting pod with a reservation here
-    # The pods that are gone before that one comes; only in its own facts (:attr:`for_reservation`).
+    # The pods that are gone before the pod with the reservation comes. This is set only in
+    # :attr:`for_reservation`.
     victims: frozenset[PodUid] = frozenset()
     _offers: dict[str, Offer | Rejection] = field(init=False, repr=False, default_factory=dict)
     _keys: dict[str, tuple[Hashable, ...]] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def topology(self) -> NodeTopology | None:
-        """The hardware, by the agent's record; None if that cannot be used."""
+        """The hardware by the agent's record; None if the record cannot be used."""
         return self.record.topology
 
     @property
@@ -123,21 +129,28 @@ class NodeInfo:
 
     @property
     def serves_claims(self) -> bool | None:
-        """Whether pods get the node's GPUs by claims (:attr:`.Allocator.serves_claims`); None if
-        there is no usable record."""
+        """Whether pods get the node's GPUs by claims; None if there is no usable record.
+
+        See :attr:`.Allocator.serves_claims`.
+        """
         topology = self.topology
         return None if topology is None else ALLOCATORS[topology.allocator.policy].serves_claims
 
     @property
     def allocates_before_bind(self) -> bool:
-        """Whether pods have their devices before the bind
-        (:attr:`.Allocator.allocates_before_bind`)."""
+        """Whether pods have their devices before the bind.
+
+        See :attr:`.Allocator.allocates_before_bind`.
+        """
         topology = self.topology
         return topology is not None and ALLOCATORS[topology.allocator.policy].allocates_before_bind
 
     @property
     def fabric_fault(self) -> str:
-        """Which GPUs have no NVLinks through a switch because of their fabric; empty if none."""
+        """A text that names the GPUs whose NVLink fabric is not ready; empty if there are none.
+
+        No switch links these GPUs.
+        """
         topology, report = self.topology, self.report
         off = {told.uuid for told in report.health if told.off_fabric} if report else ()
         gpus = topology.gpus if topology is not None and off else ()
@@ -148,37 +161,42 @@ class NodeInfo:
         return f"the NVLink fabric is not ready for {which}"
 
     def claimed(self, uid: PodUid, namespace: str = "", names: Collection[str] = ()) -> Devices:
-        """The devices that claims have here for a pod, also those that it shares, or of the claims
-        with these ``names``."""
+        """Return the devices that claims have here for a pod, including those that it shares.
+
+        The devices of the claims with these ``names`` are included, too.
+        """
         shown = () if self.report is None else self.report.allocations
         return _of_claims(shown, uid, namespace, names)
 
     def seen(self, uid: PodUid, namespace: str, names: Collection[str]) -> Devices:
-        """The same with those that its containers see by adminAccess: it is judged on all."""
+        """Return the :meth:`claimed` devices and those that the pod sees by adminAccess.
+
+        The pod is judged on all of them.
+        """
         watched = () if self.report is None else self.report.watched
         devices = self.claimed(uid, namespace, names) + _of_claims(watched, uid, namespace, names)
         return tuple(dict.fromkeys(devices))
 
     def devices_of(self, pod: PodRecord) -> Devices:
-        """The devices that a pod's claims have here, as far as the record shows them (DRA)."""
+        """Return the devices of a pod's claims here, as far as the record shows them (DRA)."""
         return self.seen(pod.uid, pod.namespace, pod.claims)
 
     def claims_of(self, uid: PodUid) -> frozenset[str]:
-        """The names of the claims that have devices here for a pod."""
+        """Return the names of the claims that have devices here for a pod."""
         shown = () if self.report is None else self.report.allocations
         ours = (each.claim for each in shown if uid in (each.pod_uid, *each.sharers))
         return frozenset(filter(None, ours))
 
     def lacks(self, devices: Devices) -> bool:
-        """Whether some of these devices of claims are published no more."""
+        """Check whether some of these devices of claims are no longer published."""
         return self.topology is not None and not self.topology.bit_of_uuid.keys() >= {*devices}
 
     def as_claimed(self, uid: PodUid, devices: Devices) -> NodeInfo:
-        """The facts on which a pod is judged whose claims have these devices already.
+        """Return the node on which a pod is judged whose claims already have these devices.
 
-        Nobody else can get these devices, so they are free and come first, whatever they have been
-        tainted with since, and pods of whom no claim is known do not matter. Devices that the node
-        does not have (:meth:`lacks`) count nothing.
+        No other pod can get these devices. So they are free and come first, even if they have been
+        tainted since. Pods without a known claim do not matter. Devices that the node does not have
+        (:meth:`lacks`) are ignored.
         """
         topology, report = self.topology, self.report
         if topology is None or report is None:
@@ -200,7 +218,7 @@ class NodeInfo:
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to know; a node without is forgotten."""
+        """Whether anything is known of the node; otherwise the cache forgets it."""
         return bool(
             self.node_object.exists
             or self.record.topology
@@ -208,16 +226,16 @@ class NodeInfo:
             or self.pods.bound
             or self.pods.assumed
             or self.reserved_for
-        )  # leaving pods alone do not keep a node known
+        )  # unconfirmed pods alone do not keep a node known
 
     def has_objects_of(self, other: NodeInfo) -> bool:
-        """Whether the node's two objects are the very same there, as if pods alone changed."""
+        """Check whether ``other`` has the very same two objects; at most its pods differ."""
         return self.record is other.record and self.node_object is other.node_object
 
-    # What it offers.
+    # What the node offers.
 
     def offer(self, resource: str) -> Offer | Rejection:
-        """What the node offers of a resource; or why nothing can be decided about it there."""
+        """Return what the node offers of a resource, or why nothing can be decided about it."""
         record = self.record
         topology, report = record.topology, record.report
         if topology is not None:
@@ -234,7 +252,7 @@ class NodeInfo:
         return self.last_offer(resource)
 
     def last_offer(self, resource: str) -> Offer | Rejection:
-        """What the node offered of a resource when its agent last reported, however long ago.
+        """Return what the node offered of a resource at its last report, however old that is.
 
         Before the first report the node counts as empty.
         """
@@ -244,18 +262,18 @@ class NodeInfo:
         return offer
 
     def devices_left(self, resource: str) -> int:
-        """The devices that are left of a resource by the last report; 0 if nobody can tell."""
+        """Return how many devices of a resource the last report leaves; 0 if not known."""
         offer = self.last_offer(resource)
         if self.report is None or isinstance(offer, Rejection):
             return 0
         return offer.availability.devices_left
 
     def overcounted(self, resource: str) -> int:
-        """The devices that kube-scheduler takes for free here, and that are not: neither now, nor
-        once the pods that are ending have let go.
+        """Return how many devices kube-scheduler counts as free here that are not free.
 
-        So it is with a GPU that the plugin calls sick, until the node's status says so. 0 if nobody
-        knows what kube-scheduler counts. O(pods of the node).
+        They are free neither now nor once the terminating pods have released theirs. An example is
+        a GPU that the plugin calls sick, until the node's status says so. Return 0 if it is not
+        known what kube-scheduler counts. O(pods of the node).
         """
         given, offer = self.node_object.pieces(resource), self.last_offer(resource)
         known = given is not None and self.report is not None and self.pods.complete
@@ -264,8 +282,10 @@ class NodeInfo:
         return offer.overcounted(given or 0, self.pods.living)
 
     def all_split(self, resource: str) -> bool:
-        """Whether whole GPUs are asked of a node whose plugin serves instances of each of them. Its
-        Node object may count GPUs all the same."""
+        """Check whether ``resource`` means whole GPUs, but the plugin splits every GPU by MIG.
+
+        The Node object may still count GPUs.
+        """
         topology = self.topology
         if topology is None or profile_named(resource):
             return False
@@ -274,16 +294,18 @@ class NodeInfo:
 
     @property
     def unserved(self) -> bool:
-        """Whether kube-scheduler gives out none of the node's GPUs: its Node object advertises
-        none, and no claim gets them."""
+        """Whether kube-scheduler gives out none of the node's GPUs.
+
+        That is so if its Node object advertises none and no claim gets them.
+        """
         return self.node_object.dra_only and not self.serves_claims
 
     def gives_out(self, resource: str) -> bool:
-        """Whether kube-scheduler may give out some of a resource here."""
+        """Check whether kube-scheduler may give out some of a resource here."""
         return bool(self.serves_claims or self.node_object.pieces(resource))
 
     def unacknowledged(self, resource: str) -> frozenset[PodUid]:
-        """The unacknowledged pods; all that have not ended if nobody can tell."""
+        """Return the unacknowledged pods; if that is not known, all pods that have not ended."""
         unacknowledged = _unacknowledged(self, resource)
         return self.pods.here if unacknowledged is None else unacknowledged
 
@@ -291,8 +313,11 @@ class NodeInfo:
 
     @property
     def promises(self) -> bool:
-        """Whether a pod here was promised something, and may not have its devices yet
-        (:attr:`.Occupants.promised`); or a place is reserved until a time."""
+        """Whether a promise here may still be open.
+
+        That is so if a pod here was promised something and may not have its devices yet
+        (:attr:`.Occupants.promised`), or if there is a reservation here until a given time.
+        """
         place = (
             self.reserved_for.reservation
             if self.reserved_for is not None and self.for_reservation
@@ -301,8 +326,10 @@ class NodeInfo:
         return (place is not None and not place.by_nomination) or self.pods.promised
 
     def shares_promised(self, resource: str) -> bool:
-        """Whether a pod here counts on what others do on GPUs that it may share. That stands until
-        it has ended, or is deleted."""
+        """Check whether a pod here counts on what others do on GPUs that it may share.
+
+        It does so until it has ended or is deleted.
+        """
         served = self.topology.resource(resource) if self.topology is not None else None
         if served is not None and served.replicas == 1:
             return False
@@ -310,18 +337,19 @@ class NodeInfo:
 
     @cached_property
     def for_reservation(self) -> NodeInfo | None:
-        """The facts as the pod with the reservation finds them; None if none is."""
+        """The node as the pod with the reservation will find it; None without a reservation."""
         return _for_reservation(self)
 
     def is_reserved_for(self, uid: PodUid) -> bool:
-        """Whether a place is reserved here for this pod."""
+        """Check whether this pod has the reservation here."""
         return self.reserved_for is not None and self.reserved_for.uid == uid
 
     def yields_to(self, priority: int, gang: Group | None = None) -> bool:
-        """Whether the place that is reserved here gives way to a pod of this priority in this gang.
+        """Check whether the reservation here gives way to a pod of this priority in this gang.
 
-        A nominated pod's place gives way to pods of higher priority. The place of a member of the
-        same gang does, too: this member counts already as a sibling that may come first.
+        A reservation by nomination gives way to pods of higher priority. A reservation also gives
+        way to a member of the same gang, because the pod with the reservation already counts as a
+        peer that may come first.
         """
         waiting = self.reserved_for
         if waiting is None or waiting.reservation is None:
@@ -331,70 +359,79 @@ class NodeInfo:
         return waiting.reservation.by_nomination and waiting.attributes.priority < priority
 
     def yielding_to(self, priority: int, gang: Group | None = None) -> NodeInfo:
-        """The facts for such a pod: without the reservation if that gives way to it."""
+        """Return the node for such a pod: without the reservation if that gives way to the pod."""
         return replace(self, reserved_for=None) if self.yields_to(priority, gang) else self
 
-    # Who may come.
+    # Which pods may come.
 
     @property
     def serves_nothing(self) -> bool:
-        """Whether the node has no GPUs as far as is known: its Node object advertises none, and no
-        agent has written a record of it. kube-scheduler offers no such node."""
+        """Whether the node has no GPUs as far as is known.
+
+        Its Node object advertises none, and no agent has written a record of it. kube-scheduler
+        does not offer such a node.
+        """
         node, record = self.node_object, self.record
         return node.exists and node.dra_only and record.topology is None and record.problem is None
 
     def is_open_to(self, pod: PodRecord) -> bool:
-        """Whether kube-scheduler may send a pod here: :meth:`is_one_of` its destinations, and its
-        kubelet :meth:`may_start` it."""
+        """Check whether kube-scheduler may send a pod here and the kubelet may start it.
+
+        The node must be one of the pod's eligible nodes (:meth:`is_one_of`), and its kubelet
+        :meth:`may_start` the pod.
+        """
         return self.is_one_of(pod.attributes.eligible_nodes) and self.may_start(pod)
 
     def may_start(self, pod: PodRecord) -> bool:
-        """Whether the kubelet may start a pod as far as the claim goes that its status names.
+        """Check whether the kubelet may start a pod, given the claim that the pod's status names.
 
-        One that waits, and whose status names a claim, as after a bind that was refused, starts
-        beside no plugin: the claim is deleted, nobody takes its name out of the status, and a
-        kubelet looks for it.
+        A waiting pod may have such a status after a refused bind. It cannot start on a node with a
+        device plugin: the claim is deleted, no component removes its name from the status, and the
+        kubelet looks for the claim.
         """
         return not (pod.by_claim and pod.node is None and self.serves_claims is False)
 
     def is_one_of(self, eligible_nodes: EligibleNodes) -> bool:
-        """Whether kube-scheduler may send a pod with these destinations here."""
+        """Check whether this node is one of a pod's eligible nodes."""
         return not self.bar(eligible_nodes)
 
     def bar(self, eligible_nodes: EligibleNodes, asks: Amounts = ()) -> str:
-        """What of the pod's selectors, or of the node's taints, keeps a pod with these destinations
-        off, or of what it ``asks`` for besides GPUs is more than the whole node has; empty if
-        nothing does. If no Node object is known every pod may come."""
+        """Return what keeps a pod with these eligible nodes off this node; empty if nothing does.
+
+        It may be one of the pod's selectors, a taint of the node, or a request besides GPUs
+        (``asks``) for more than the whole node has. If no Node object is known, only such a request
+        keeps a pod off.
+        """
         node = self.node_object
         has = dict(node.allocatable or ())
         for resource, amount in asks:
-            if 0 < has.get(resource, 0) < amount:  # DRA may serve what the Node has none of
+            # DRA may serve a resource of which the Node object has none
+            if 0 < has.get(resource, 0) < amount:
                 return f"its request for {resource}"
         if not node.exists:
             return ""
         return eligible_nodes.bar(self.name, node.labels, node.taints, cordoned=node.cordoned)
 
     def refusing(self, request: GpuRequest) -> Backoff | None:
-        """The back-off for which the node takes no pod with this request now; None if it
-        takes one."""
+        """Return the back-off that keeps pods with this request away now; None if one may try."""
         if request.resource not in self.history.backoffs:
             return None
         return self.history.refusing(request, self.trying(request.resource))
 
     def trying(self, resource: str) -> frozenset[GpuRequest]:
-        """The kinds of the pods that the kubelet has not answered."""
+        """Return the kinds of the pods that the kubelet has not answered."""
         if resource not in self.history.backoffs:
             return frozenset()
         requests = (pod.request for pod in self.pods.unanswered(resource))
         return frozenset(kind_of(each) for each in requests if isinstance(each, GpuRequest))
 
-    # All that its answers depend on.
+    # Everything that the node's answers depend on.
 
     def key(self, resource: str) -> tuple[Hashable, ...]:
-        """All that the answers about this node over ``resource`` depend on.
+        """Return everything that the answers about this node over ``resource`` depend on.
 
-        Nodes with equal keys answer every request alike. Where something is not known of the node,
-        or of the cluster, a plain pod's answer depends on whether a promise stands.
+        Nodes with equal keys answer every request alike. Where something is not known of the node
+        or of the cluster, the answer to a plain pod depends on whether a promise is open.
         """
         key = self._keys.get(resource)
         if key is None:
@@ -402,10 +439,11 @@ class NodeInfo:
         return key
 
     def choice(self, request: GpuRequest) -> Hashable | None:
-        """All that the answer to this one request depends on, where the pod's devices are settled
-        (:func:`.chosen`): what else is free, and in which order, counts no more. None elsewhere.
+        """Return all that the answer to this request depends on if its devices are settled.
 
-        A reserved place and siblings depend on what is left, too.
+        Then the order of the other free devices does not matter (:func:`.chosen`). Return None if
+        the devices are not settled. A reservation and peers also depend on what is left, so None is
+        returned for them, too.
         """
         offer = self.last_offer(request.resource)
         if isinstance(offer, Rejection) or not offer.kubelet.allocator.settled:
@@ -419,9 +457,9 @@ class NodeInfo:
         return rest, *found
 
     def prepare(self) -> None:
-        """Work out now what the next question about the node needs.
+        """Compute now what the next evaluation of this node needs.
 
-        A fault of ours is left for then: it shows when the node is asked.
+        An error of ours is ignored here: it shows when the node is evaluated.
         """
         for served in self.topology.resources if self.topology is not None else ():
             try:
@@ -429,16 +467,16 @@ class NodeInfo:
             except Exception:  # noqa: BLE001
                 return
 
-    # What it would be.
+    # What the node would be.
 
     def unproven(self) -> NodeInfo:
-        """The facts after a change of the node: what its kubelet answered before proves nothing."""
+        """Return the node after a change that makes its kubelet's earlier answers prove nothing."""
         return replace(self, history=self.history.unproven(self.pods.here))
 
     def without(self, gone: frozenset[PodUid]) -> NodeInfo:
-        """The facts if some pods had ended and their devices had been released.
+        """Return the node as if some pods had ended and their devices had been released.
 
-        A reservation for one of them ends.
+        A reservation for one of these pods ends.
         """
         record = self.record
         if record.report is not None:
@@ -450,7 +488,7 @@ class NodeInfo:
         return info.without_old_terminated()
 
     def without_old_terminated(self) -> NodeInfo:
-        """The facts without terminated pods beside whom nobody is unacknowledged any more."""
+        """Return the node without terminated pods that no unacknowledged pod keeps relevant."""
         terminated = self.pods.terminated
         if not terminated or self.topology is None or self.report is None:
             return self
@@ -464,7 +502,7 @@ class NodeInfo:
         return self if len(kept) == len(terminated) else self.with_terminated(kept)
 
     def with_terminated(self, terminated: Mapping[PodUid, Terminated]) -> NodeInfo:
-        """The facts with these terminated pods."""
+        """Return the node with these terminated pods."""
         return replace(self, pods=replace(self.pods, terminated=terminated))
 
 
@@ -501,10 +539,10 @@ def _ledger(info: NodeInfo, topology: NodeTopology, resource: str) -> Ledger:
 
 
 def _unacknowledged(info: NodeInfo, resource: str) -> frozenset[PodUid] | None:
-    """The unacknowledged pods; None if nobody can tell."""
+    """Return the unacknowledged pods; None if that is not known."""
     topology = info.topology
     if topology is not None:
-        with suppress(Exception):  # a fault of ours shows when the node is asked
+        with suppress(Exception):  # an error of ours shows when the node is evaluated
             offer = info.last_offer(resource)
             if isinstance(offer, Offer):
                 return frozenset(offer.ledger.unacknowledged)
@@ -514,11 +552,11 @@ def _unacknowledged(info: NodeInfo, resource: str) -> frozenset[PodUid] | None:
 
 
 def _for_reservation(info: NodeInfo) -> NodeInfo | None:
-    """The facts as the pod with the reservation finds them.
+    """Return the node as the pod with the reservation will find it.
 
-    It is on its way here, and was promised what it asks for. The pods that are evicted for it, and
-    those that are ending, let go before it comes. Some or all of them may still be here when
-    another pod comes.
+    That pod is about to come, and was promised what it asks for. The pods that are evicted for it,
+    and the terminating pods, release their devices before it comes. Some or all of them may still
+    be here when another pod comes.
     """
     pod, pods = info.reserved_for, info.pods
     if pod is None or pod.reservation is None or pod.uid in pods.bound or pod.uid in pods.assumed:
@@ -552,14 +590,14 @@ def _key(info: NodeInfo, resource: str) -> tuple[Hashable, ...]:
     if topology is None:
         served = None
     elif (served := topology.resource(resource)) is None:
-        # Whatever else is on it.
+        # The key need not say more: the node does not serve the resource.
         given = info.gives_out(resource)
         waits = topology.allocator.driver_waits
         return (*key, bool(topology.resources), waits, given, info.all_split(resource))
     if topology is not None and served is not None:
         offer = info.last_offer(resource) if report is not None else NO_REPORT
         available = offer.availability if isinstance(offer, Offer) else offer
-        shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
+        shape = shape_of(topology, served)  # it includes the profiles and memory of MIG instances
         key += (shape, topology.resources, record.missing)
         key += (info.overcounted(resource), info.pods.too_many_terminated)
         key = (key, topology.allocator, available)

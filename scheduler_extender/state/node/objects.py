@@ -1,6 +1,7 @@
 """The two objects of a node on the API server: its Node, and the record that its agent publishes.
 
-A record may contradict itself: it names devices that nobody serves, or gives one to two pods.
+A record may contradict itself. For example, it names devices that no resource serves, or gives one
+device to two pods.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,29 +17,32 @@ from topology.core.report import CLIENT, Allocation, MissingGpu, Report
 
 @dataclass(frozen=True, slots=True)
 class NodeObject:
-    """What is known of a Node object. Of labels, taints and cordons one label alone is in verdicts:
-    whether the node is under maintenance."""
+    """What is known of a Node object.
 
-    exists: bool = False  # one was seen
-    dra_only: bool = False  # it advertises none of the managed resources
+    Of its labels, taints and cordon, one label alone affects verdicts: whether the node is under
+    maintenance.
+    """
+
+    exists: bool = False  # whether the object was seen
+    dra_only: bool = False  # whether it advertises none of the managed resources
     labels: Mapping[str, str] = field(default_factory=dict)
-    cordoned: bool = False  # kube-scheduler sends nobody here
+    cordoned: bool = False  # whether kube-scheduler sends no pods here
     taints: tuple[Taint, ...] = ()
-    allocatable: Amounts | None = None  # what kube-scheduler gives out; None if nobody said so
-    partial: bool = False  # a person has written it: what it does not name is no limit
+    allocatable: Amounts | None = None  # what kube-scheduler gives out; None if not known
+    partial: bool = False  # written by hand: a resource that it does not name is not limited
 
     @property
     def maintained(self) -> bool:
-        """Whether the GPU operator keeps our agent, too, off the node's GPUs for now."""
+        """Whether the GPU operator now keeps all clients off the GPUs, our agent included."""
         return self.labels.get(CLIENT, "true") != "true"
 
     def pieces(self, resource: str) -> int | None:
-        """How much kube-scheduler gives out of a resource; None if nobody said so."""
+        """Return how much of a resource kube-scheduler gives out; None if that is not known."""
         return None if self.partial else pieces(self.allocatable or (), resource)
 
 
 def contradiction(topology: NodeTopology, report: Report, resource: str) -> str | None:
-    """Where a report cannot be true over a resource; None if it can."""
+    """Return where a report cannot be true over a resource; None if it can be true."""
     served = topology.resource(resource) or GpuResource(resource)
     return next(_contradictions(topology, report, served), None)
 
@@ -56,7 +60,10 @@ def _contradictions(topology: NodeTopology, report: Report, served: GpuResource)
 
 
 def _in_instances(topology: NodeTopology, report: Report, served: GpuResource) -> Iterator[str]:
-    """A kubelet that hands out MIG instances hands out those we know, and not too many."""
+    """Yield the contradictions of a resource that is served from MIG instances.
+
+    Each allocatable instance must be one that we know, and none may be there too often.
+    """
     devices = served_devices(topology, served)
     if devices.problem:
         yield devices.problem
@@ -71,11 +78,11 @@ def _in_instances(topology: NodeTopology, report: Report, served: GpuResource) -
 
 
 def _in_shares(topology: NodeTopology, report: Report, served: GpuResource) -> Iterator[str]:
-    """No pod holds a GPU or a MIG instance from before it was shared as it is now.
+    """Yield each share that does not fit the way in which the resource is shared now.
 
-    A pod keeps its device when the plugin is started with another configuration. The kubelet does
-    not know that device any more, and hands out every share beside it: it counts nowhere, and what
-    it may use of the memory is not known.
+    A pod keeps its device when the plugin is started with another configuration. The kubelet no
+    longer knows that device, and hands out every share beside it. So the device counts nowhere, and
+    it is not known how much of the memory the pod may use.
     """
     for device in report.allocatable or ():
         number = device.rpartition("::")[2] if "::" in device else ""
@@ -84,7 +91,7 @@ def _in_shares(topology: NodeTopology, report: Report, served: GpuResource) -> I
     parts = instance_ids(topology) if served.strategy == MIG else topology.bit_of_uuid.keys()
     for allocation in report.allocations:
         if topology.resource(allocation.resource) not in (None, served):
-            continue  # one of another resource that the node serves now
+            continue  # it is of another resource that the node now serves
         for device in allocation.device_ids:
             base, _, share = device.partition("::")
             if base not in parts or (share.isdecimal() and int(share) < served.replicas):
@@ -97,11 +104,14 @@ def _in_shares(topology: NodeTopology, report: Report, served: GpuResource) -> I
 
 
 def _in_whole(topology: NodeTopology, report: Report) -> Iterator[str]:
-    """A kubelet that hands out whole GPUs hands out those we know, and no shares of them."""
+    """Yield the contradictions of a resource that is served as whole GPUs.
+
+    Each allocatable device must be a GPU that we know, and none may be a share of one.
+    """
     known, instances = topology.bit_of_uuid, instance_ids(topology)
     for device in report.allocatable or ():
         if base_uuid(device) in instances:
-            continue  # another resource's
+            continue  # it is of another resource
         if device not in known or "::" in device:
             yield f"status.allocatable: {device} is not among the devices of the node"
     for allocation in report.allocations:
@@ -118,7 +128,8 @@ def _twice_held(allocations: Iterable[Allocation]) -> Iterator[str]:
             if device in allocation.device_ids[:i]:
                 yield f"status.allocations: {device} is listed twice for one container"
             if first is not allocation:
-                # Not by whom: Events and commands tell this to people who may not see these pods.
+                # Do not name the holders: Events and commands show this text to people who may not
+                # see these pods.
                 yield (
                     f"status.allocations: {device} is held by two pods or containers, one may "
                     "hold it"
@@ -127,14 +138,14 @@ def _twice_held(allocations: Iterable[Allocation]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentRecord:
-    """The record of a node: its hardware, and the last report about it."""
+    """The record of a node: its hardware, and its last report."""
 
     topology: NodeTopology | None = None
     report: Report | None = None
-    problem: str | None = None  # why the record cannot be used: then the two above are None
-    uid: str = ""  # the object's own
-    boot_id: str = ""  # the last that a report told of: it outlives the record
-    stale: bool = False  # the agent has not reported for too long
+    problem: str | None = None  # why the record cannot be used; topology and report are then None
+    uid: str = ""  # the object's UID
+    boot_id: str = ""  # of the last report; it is kept when the record is gone
+    stale: bool = False  # whether the agent has not reported for too long
     _contradictions: dict[str, str | None] = field(init=False, repr=False, default_factory=dict)
 
     @property
@@ -143,7 +154,7 @@ class AgentRecord:
         return self.report.missing if self.report is not None else ()
 
     def contradiction(self, resource: str) -> str | None:
-        """Why the record cannot be true over a resource; None if it can."""
+        """Return why the record cannot be true over a resource; None if it can be true."""
         if self.topology is None:
             return None
         if resource not in self._contradictions:

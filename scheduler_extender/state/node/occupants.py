@@ -1,9 +1,9 @@
-"""The pods that hold devices on a node, or will, or may have.
+"""The pods that hold devices on a node, will hold some, or may have held some.
 
-They are a value: a change gives another one. A controller that runs away leaves thousands of ended
-pods on a node. If each new pod copied them all, the time would grow with the square of their
-number. So ended pods lie in buckets, and a change copies one bucket. The other pods are few, for
-each of them holds a device.
+They are a value: a change returns a new one. A faulty controller may leave thousands of ended pods
+on a node. If each new pod copied all of them, the time would grow with the square of their number.
+So ended pods are kept in buckets, and a change copies only one bucket. The other pods are few,
+because each of them holds a device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ V = TypeVar("V")
 
 
 class Buckets(Mapping[K, V]):
-    """A mapping that never changes: a change copies one bucket. A key's text tells its bucket."""
+    """An immutable mapping in which a change copies only one bucket.
+
+    The text of a key decides its bucket.
+    """
 
     def __init__(self, buckets: tuple[Mapping[K, V], ...] = ({},) * BUCKETS, size: int = 0) -> None:
         self.buckets = buckets
@@ -43,12 +46,12 @@ class Buckets(Mapping[K, V]):
         return self._size
 
     def values(self) -> ValuesView[V]:
-        """Every value; without looking each key up again."""
+        """Return every value without looking each key up again."""
         buckets = self.buckets if self._size else ()
         return dict(kv for bucket in buckets for kv in bucket.items()).values()
 
     def having(self, key: K, value: V | None) -> Buckets[K, V]:
-        """The same with this value of a key; None for none. O(size / 256)."""
+        """Return the mapping with this value for a key; None removes the key. O(size / 256)."""
         at = _bucket(key)
         bucket = dict(self.buckets[at])
         size = self._size + (value is not None) - (key in bucket)
@@ -67,14 +70,15 @@ def _bucket(key: Hashable) -> int:
 class Roster(Mapping[PodUid, PodRecord]):
     """Pods by UID."""
 
-    alive: Mapping[PodUid, PodRecord] = field(default_factory=dict)  # in the order they came
+    # in the order in which they came
+    alive: Mapping[PodUid, PodRecord] = field(default_factory=dict)
     ended: Buckets[PodUid, PodRecord] = field(default_factory=Buckets)
-    # The ended pods by name: one that is made anew has the name of the former.
+    # The ended pods by name. A pod that is created again has the name of the ended one.
     named: Buckets[PodName, tuple[PodUid, ...]] = field(default_factory=Buckets)
 
     @classmethod
     def of(cls, pods: Iterable[PodRecord]) -> Roster:
-        """The roster of these pods."""
+        """Return the roster of these pods."""
         roster = cls()
         for pod in pods:
             roster = roster.with_pod(pod)
@@ -91,9 +95,10 @@ class Roster(Mapping[PodUid, PodRecord]):
         return len(self.alive) + len(self.ended)
 
     def ended_shown_by(self, report: Report) -> list[PodRecord]:
-        """The ended pods that a report still shows, in the order of their UIDs.
+        """Return the ended pods that a report still shows, sorted by UID.
 
-        It shows devices by the pods' UIDs, if the agent knows them, and CPUs by the pods' names.
+        A report shows devices by the pods' UIDs if the agent knows them, and CPUs by the pods'
+        names.
         """
         if not self.ended:
             return []
@@ -105,7 +110,7 @@ class Roster(Mapping[PodUid, PodRecord]):
         return [self.ended[uid] for uid in sorted(shown) if uid in self.ended]
 
     def with_pod(self, pod: PodRecord) -> Roster:
-        """The roster with this pod, in place of one with the same UID. O(alive + ended / 256)."""
+        """Return the roster with this pod in place of one with its UID. O(alive + ended / 256)."""
         if not pod.ended:
             known = self.ended and pod.uid in self.ended
             others = self.without((pod.uid,)) if known else self
@@ -117,7 +122,7 @@ class Roster(Mapping[PodUid, PodRecord]):
         return Roster(others.alive, others.ended.having(pod.uid, pod), named)
 
     def without(self, gone: Collection[PodUid]) -> Roster:
-        """The roster without these pods."""
+        """Return the roster without these pods."""
         alive, ended, named = self.alive, self.ended, self.named
         if not alive.keys().isdisjoint(gone):
             alive = {uid: pod for uid, pod in alive.items() if uid not in gone}
@@ -131,26 +136,28 @@ class Roster(Mapping[PodUid, PodRecord]):
         return self if same else Roster(alive, ended, named)
 
 
-UNKNOWN_VERSION = -1  # in place of a resourceVersion that cannot be compared with others
+UNKNOWN_VERSION = -1  # stands for a resourceVersion that cannot be compared with others
 
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """A pod that is gone from the API server before its kubelet was seen to let go of it."""
+    """A pod that is gone from the API server, and that its kubelet may not have released yet."""
 
     pod: PodRecord
     version: int  # a resourceVersion at which the pod was gone
-    sequence: float  # that of the last report then
-    met: bool  # its kubelet was seen to know it
+    sequence: float  # the sequence number of the last report at that time
+    met: bool  # whether its kubelet was seen to know it
 
     def confirmed_by(self, report: Report) -> bool:
-        """Whether the report's agent surely knew of the deletion when it asked the kubelet.
+        """Check whether the report's agent surely knew of the deletion when it asked the kubelet.
 
-        An ended pod is gone as soon as a report no longer shows it: its kubelet had it. If the
-        agent does not say what it knew, or nothing that can be compared, the second later report is
-        enough: the first may have been on its way already, and an agent looks again only once it
-        has written what it saw. Two reports, too, where the kubelet may not even have met the pod:
-        its watch may bring the pod and its end later than the agent's own.
+        An ended pod is confirmed as soon as a report no longer shows it, because its kubelet had
+        it. If the agent does not say what it knew, or says nothing that can be compared, the second
+        later report is enough. The agent may have taken the reading for the first later report
+        before the deletion: it reads again only after it has written its last reading.
+
+        Two reports are also needed if the kubelet may never have met the pod: the kubelet's watch
+        may bring the pod and its end later than the agent's own watch.
         """
         if self.pod.ended:
             return True
@@ -165,32 +172,34 @@ class Terminated:
     """A pod that ended, or is gone, before any report showed it."""
 
     pod: PodRecord
-    beside: frozenset[PodUid]  # unacknowledged then: it may have been there when they were admitted
-    many: bool = False  # it stands for more like it than anybody can follow
+    # unacknowledged then; the kubelet may have admitted them while the terminated pod was there
+    beside: frozenset[PodUid]
+    many: bool = False  # whether it stands for more pods like it than are followed one by one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occupants:
-    """The pods of one node that count there."""
+    """The pods that count on one node."""
 
-    complete: bool = True  # the source names every pod
+    complete: bool = True  # whether the source names every pod
     bound: Roster = field(default_factory=Roster)
-    assumed: Mapping[PodUid, PodRecord] = field(default_factory=dict)  # we are writing their bind
+    assumed: Mapping[PodUid, PodRecord] = field(default_factory=dict)  # their bind is being written
     unconfirmed: Mapping[PodUid, Unconfirmed] = field(default_factory=dict)
     terminated: Mapping[PodUid, Terminated] = field(default_factory=dict)
     acknowledged: frozenset[PodUid] = frozenset()  # a report of this boot has shown their devices
-    unsettled: frozenset[PodUid] = frozenset()  # waited for it while the node's GPUs changed
-    # Succeeded, and the next reports may still show their devices; the one we keep is without.
+    unsettled: frozenset[PodUid] = frozenset()  # unacknowledged while the node's GPUs changed
+    # Succeeded pods whose devices the next reports may still show. The report that we keep omits
+    # them.
     released: frozenset[PodUid] = frozenset()
 
     @property
     def living(self) -> tuple[PodRecord, ...]:
-        """The pods that are bound here, or about to be, and have not ended."""
+        """The bound and assumed pods that have not ended."""
         return (*self.bound.alive.values(), *self.assumed.values())
 
     @property
     def every(self) -> tuple[PodRecord, ...]:
-        """The pods that hold devices here or will: bound, with a bind in flight, or leaving."""
+        """The pods that hold devices here or will: bound, assumed or unconfirmed."""
         bound, ended = self.bound.alive.values(), self.bound.ended.values()
         return (*bound, *ended, *self.assumed.values(), *self._unconfirmed)
 
@@ -201,31 +210,33 @@ class Occupants:
 
     @property
     def terminating(self) -> frozenset[PodUid]:
-        """The pods that are on their way out: they let go of their devices by themselves."""
+        """The terminating and unconfirmed pods: they release their devices by themselves."""
         terminating = (pod.uid for pod in self.bound.alive.values() if pod.terminating)
         return frozenset((*terminating, *self.unconfirmed))
 
     @property
     def too_many_terminated(self) -> bool:
-        """Whether more pods terminated than anybody can follow."""
+        """Whether more pods terminated than are followed one by one."""
         return bool(self.terminated) and any(gone.many for gone in self.terminated.values())
 
     @property
     def promised(self) -> bool:
-        """Whether somebody here was promised something, and may not have its devices yet: no report
-        has shown them, and its kubelet has not said that it took the pod."""
+        """Whether a pod here was promised something and may not have its devices yet.
+
+        No report has shown its devices, and its kubelet has not said that it admitted the pod.
+        """
         pods = (*self.living, *self._unconfirmed)
         return any(pod.promised != NO_CONSTRAINTS and self._awaits(pod) for pod in pods)
 
     def unanswered(self, resource: str) -> list[PodRecord]:
-        """The pods over a resource that the kubelet has not answered, as far as we know."""
+        """Return the pods over a resource that the kubelet has not answered, as far as we know."""
         return [pod for pod in self.living if self._awaits(pod) and resource_of(pod) == resource]
 
     def _awaits(self, pod: PodRecord) -> bool:
         return not (pod.ended or pod.admitted or pod.uid in self.acknowledged)
 
     def in_ledger(self, report: Report) -> Iterable[PodRecord]:
-        """The pods that a ledger is made of: without ended ones that its report does not show."""
+        """Return the pods of a ledger: all but the ended ones that its report omits."""
         ended = self.bound.ended_shown_by(report)
         return (*self.bound.alive.values(), *ended, *self.assumed.values(), *self._unconfirmed)
 
@@ -234,11 +245,11 @@ class Occupants:
         return [gone.pod for gone in self.unconfirmed.values()]
 
     def with_assumed(self, pod: PodRecord) -> Occupants:
-        """The same with a pod whose bind is being written."""
+        """Return the occupants with one more assumed pod."""
         return replace(self, assumed={**self.assumed, pod.uid: pod})
 
     def without(self, gone: Collection[PodUid]) -> Occupants:
-        """The same without some pods."""
+        """Return the occupants without some pods."""
         return replace(
             self,
             bound=self.bound.without(gone),
@@ -247,7 +258,7 @@ class Occupants:
         )
 
     def with_terminating(self, uids: Collection[PodUid]) -> Occupants:
-        """The same with some pods on their way out: so their CPUs count as coming free."""
+        """Return the occupants with some pods terminating, so that their CPUs will be free."""
         bound, assumed = self.bound, dict(self.assumed)
         for uid in uids:
             if uid in bound.alive:

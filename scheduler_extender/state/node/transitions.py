@@ -1,20 +1,22 @@
-"""How the facts of a node change when a record, a pod or a bind comes, changes or goes.
+"""How the NodeInfo of a node changes when a record, a pod or a bind comes, changes or goes.
 
-A transition takes the facts as they were and gives the facts as they are now; it asks nobody and
-changes nothing. What follows from a kubelet's answers is in :mod:`.answers.refusing`.
+A transition takes the former NodeInfo and returns the new one. It does no I/O and has no side
+effects. What follows from a kubelet's answers is in :mod:`.answers.refusing`.
 
-**Success.** A kubelet writes the phase Succeeded once a pod holds nothing any more, and nobody else
-writes it. It drops the pod's devices before it hands out the next ones, and until then it may show
-them. So they are free to whoever is admitted from now on, and are taken out of the report. Two
-cases are left to :mod:`.ledger`, for which the devices may be released at any moment:
+**Success.** A kubelet writes the phase Succeeded once a pod holds nothing any more, and no other
+component writes it. The kubelet drops the pod's devices before it hands out the next ones, and may
+show them until then. So the devices are free for every pod that it admits from now on, and the
+transition takes them out of the report. In two cases :mod:`.ledger` decides instead, and the
+devices may be released at any time:
 
-* Somebody is unacknowledged, who may have been admitted while the pod held its devices.
-* We did not see the pod succeed, but find it so in a list: others may have come before that, of
-  which we hear only later.
+* Another pod is unacknowledged. The kubelet may have admitted it while the succeeded pod still held
+  its devices.
+* We did not see the pod succeed, but find it succeeded in a list. Other pods may have come before
+  that, of which we hear only later.
 
 Under DRA a pod has its devices as long as its claim.
 
-A failed pod is none of these: others than its kubelet write that phase, too.
+A failed pod is different, because other components than its kubelet write that phase, too.
 
 Sources: Kubernetes 1.36 ``kubelet/status/status_manager.go`` (``mergePodStatus``),
 ``kubelet/kubelet_pods.go`` (``isPodInactive``), ``kubelet/cm/devicemanager/manager.go``
@@ -37,8 +39,8 @@ from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 SUCCEEDED = "Succeeded"
-# Departed pods of one resource on one node that are remembered one by one. With more, nothing is
-# promised until every pod is reported that was unacknowledged beside them.
+# The number of terminated pods that are kept one by one, for each node and resource. With more of
+# them, the node promises nothing until every pod is reported that was unacknowledged beside them.
 MOST_TERMINATED = 32
 
 
@@ -46,7 +48,7 @@ MOST_TERMINATED = 32
 
 
 def is_heartbeat(report: Report | None, known: Report | None) -> bool:
-    """Whether a report says nothing but that its agent lives."""
+    """Check whether a report says nothing new except that its agent lives."""
     return (
         report is not None
         and known is not None
@@ -55,10 +57,9 @@ def is_heartbeat(report: Report | None, known: Report | None) -> bool:
 
 
 def offers_the_same(report: Report, earlier: Report) -> bool:
-    """Whether two reports call the same GPUs allocatable, sick and missing.
+    """Check whether two reports call the same GPUs allocatable, sick and missing.
 
-    Else the kubelet may have handed out from the GPUs of one or the other, or from some of them in
-    between.
+    If they do not, the kubelet may have handed out GPUs of either report, or of a mixture of both.
     """
 
     def offered(told: Report) -> tuple[object, ...]:
@@ -69,7 +70,7 @@ def offers_the_same(report: Report, earlier: Report) -> bool:
 
 
 def _is_as_before(info: NodeInfo, topology: NodeTopology, report: Report | None) -> bool:
-    """Whether a node is, by its record, as it was known: what its kubelet answered then holds."""
+    """Check whether the record shows an unchanged node, so that earlier answers still count."""
     known = info.report
     return (
         report is not None
@@ -82,8 +83,11 @@ def _is_as_before(info: NodeInfo, topology: NodeTopology, report: Report | None)
 
 
 def without_released(info: NodeInfo, report: Report | None) -> tuple[NodeInfo, Report | None]:
-    """A report that has come without the devices of released pods, and the facts with those of
-    these pods that may be shown again: reports show them, or they are still known."""
+    """Return the node and a new report, both after the release of succeeded pods.
+
+    The report omits the devices of the released pods. The node keeps only those released pods that
+    may be shown again: reports show them, or they are still known.
+    """
     pods, known = info.pods, info.report
     if report is None or not pods.released:
         return info, report
@@ -96,7 +100,7 @@ def without_released(info: NodeInfo, report: Report | None) -> tuple[NodeInfo, R
 
 
 def without_devices_of(report: Report, released: Collection[PodUid]) -> Report:
-    """A report without the devices of pods that have released theirs."""
+    """Return a report without the devices of these released pods."""
     left = tuple(a for a in report.allocations if a.pod_uid not in released)
     return report if len(left) == len(report.allocations) else replace(report, allocations=left)
 
@@ -104,20 +108,25 @@ def without_devices_of(report: Report, released: Collection[PodUid]) -> Report:
 def with_record(
     info: NodeInfo, topology: NodeTopology, report: Report | None, uid: str
 ) -> NodeInfo:
-    """A record has come. ``uid`` is its own: one that was made anew starts its numbers again."""
+    """Return the node with a new record.
+
+    ``uid`` is the record's own UID. A record that was created again starts its sequence numbers
+    again.
+    """
     if not _is_as_before(info, topology, report):
         info = info.unproven()
     pods, known, boot_id = info.pods, info.report, info.record.boot_id
     if report is not None:
         unconfirmed, unsettled, acknowledged = pods.unconfirmed, pods.unsettled, pods.acknowledged
         terminated, released = pods.terminated, pods.released
-        unconfirmed = {  # the numbers of a record that is made anew start again
+        unconfirmed = {  # a record that was created again starts its sequence numbers again
             each: replace(gone, sequence=min(gone.sequence, report.sequence))
             for each, gone in unconfirmed.items()
         }
         if known is not None:
             waiting = unsettled if offers_the_same(report, known) else pods.here
-            # One report more than the first that shows it: that may show some of its containers.
+            # This is one report more than the first that shows the pod, because the first may show
+            # only some of its containers.
             unsettled = (waiting & pods.here) - acknowledged
         if report.boot_id != boot_id:
             boot_id, terminated, unconfirmed = report.boot_id, {}, {}
@@ -137,19 +146,19 @@ def with_record(
 
 
 def without_record(info: NodeInfo, problem: str | None = None) -> NodeInfo:
-    """The record is gone, or cannot be used; the pods stay."""
+    """Return the node without its record, which is gone or cannot be used; the pods stay."""
     info = info.unproven()
     record = replace(info.record, topology=None, report=None, problem=problem, uid="")
     return replace(info, record=record)
 
 
 def with_stale_report(info: NodeInfo) -> NodeInfo:
-    """Its agent has not reported for too long."""
+    """Return the node after its agent has not reported for too long."""
     return replace(info.unproven(), record=replace(info.record, stale=True))
 
 
 def without_node_object(info: NodeInfo) -> NodeInfo:
-    """The Node object is gone; what it said of the node is kept."""
+    """Return the node without its Node object, but with what that object said of the node."""
     gone = replace(info.node_object, exists=False, dra_only=False)
     return replace(info.unproven(), node_object=gone)
 
@@ -158,15 +167,17 @@ def without_node_object(info: NodeInfo) -> NodeInfo:
 
 
 def with_pod(info: NodeInfo, pod: PodRecord, *, listed: bool = False) -> NodeInfo:
-    """A pod is bound here, or has changed. With ``listed`` others may have come before that, of
-    which we hear only later."""
+    """Return the node after a pod was bound to it, or has changed.
+
+    With ``listed`` other pods may have come before this change, of which we hear only later.
+    """
     pods = replace(info.pods, bound=info.pods.bound.with_pod(pod))
     after = replace(info, pods=pods).without_old_terminated()
     return after if listed else _with_success(info, after, pod)
 
 
 def _with_success(before: NodeInfo, after: NodeInfo, pod: PodRecord) -> NodeInfo:
-    """The facts after a pod has changed: if it succeeds now, its devices are free."""
+    """Return the node after a pod has changed: if the pod succeeds now, its devices are free."""
     known = before.pods.bound.get(pod.uid)
     if pod.phase != SUCCEEDED or known is None or known.ended:
         return after
@@ -176,7 +187,7 @@ def _with_success(before: NodeInfo, after: NodeInfo, pod: PodRecord) -> NodeInfo
     if not any(a.pod_uid == pod.uid and not a.claim for a in report.allocations):
         return after
     for served in topology.resources:
-        unacknowledged = before.unacknowledged(served.name)  # worked out already, as a rule
+        unacknowledged = before.unacknowledged(served.name)  # usually computed already
         if pod.uid in unacknowledged:
             unacknowledged = after.unacknowledged(served.name)
         if unacknowledged:
@@ -187,21 +198,22 @@ def _with_success(before: NodeInfo, after: NodeInfo, pod: PodRecord) -> NodeInfo
 
 
 def without_pod(info: NodeInfo, uid: PodUid) -> NodeInfo:
-    """A pod is bound here no more, and holds nothing here."""
+    """Return the node without a bound pod that holds nothing here."""
     pods = replace(info.pods, bound=info.pods.bound.without((uid,)))
     return replace(info, pods=pods).without_old_terminated()
 
 
 def with_unconfirmed(fields: NodeInfo, pod: PodRecord, version: int) -> NodeInfo:
-    """A pod of this node is gone from the API server as of ``version``; it is bound no more.
+    """Return the node with a bound pod as unconfirmed: the API server removed it at ``version``.
 
-    That is one transition: were it nowhere in between, those who terminated beside it were
-    forgotten.
+    This is one transition. If the pod were in neither set in between, the pods that terminated
+    beside it would be forgotten.
     """
-    # Its end is not in doubt, only when: so it counts as a pod on its way out. Nobody is left to
-    # keep its promise to.
+    # Its end is certain and only the time of it is not, so it counts as terminating. Its promise is
+    # void, because the pod no longer exists.
     gone = replace(pod, terminating=True, promised=NO_CONSTRAINTS, survives_endings=False)
-    sequence = fields.report.sequence if fields.report else inf  # that of the next one
+    # the sequence number of the next report
+    sequence = fields.report.sequence if fields.report else inf
     met = pod.admitted or pod.uid in fields.pods.acknowledged
     unconfirmed = {**fields.pods.unconfirmed, pod.uid: Unconfirmed(gone, version, sequence, met)}
     bound = fields.pods.bound.without((pod.uid,))
@@ -209,17 +221,21 @@ def with_unconfirmed(fields: NodeInfo, pod: PodRecord, version: int) -> NodeInfo
 
 
 def with_assumed_pod(info: NodeInfo, pod: PodRecord) -> NodeInfo:
-    """Our bind of the pod to this node is in flight."""
+    """Return the node with a pod that is assumed to be bound to it."""
     return replace(info, pods=info.pods.with_assumed(pod)).without_old_terminated()
 
 
 def note_terminated(info: NodeInfo, pod: PodRecord) -> NodeInfo:
-    """Remember a pod that ends before any report showed it, if others are unacknowledged too."""
+    """Return the node with a terminated pod, if other pods are unacknowledged beside it.
+
+    Do nothing for a pod that a report has shown.
+    """
     request = pod.request
     if pod.uid in info.pods.acknowledged or not isinstance(request, GpuRequest):
         return info
     if not request.effective_count:
-        return info  # by claims of its own, which last as long as the API server has them
+        # its devices come by its own claims, which last as long as the API server has them
+        return info
     beside = info.unacknowledged(request.resource) - {pod.uid}
     if not beside:
         return info
@@ -235,13 +251,16 @@ def note_terminated(info: NodeInfo, pod: PodRecord) -> NodeInfo:
 
 
 def _let_go(info: NodeInfo) -> NodeInfo:
-    """Let go of leaving pods of which the kubelet, asked since, shows nothing any more."""
+    """Return the node without unconfirmed pods that the kubelet has surely released.
+
+    The report omits such a pod, and its agent asked the kubelet after the deletion.
+    """
     report, unconfirmed = info.report, info.pods.unconfirmed
     if report is None or report.not_ready or not unconfirmed:
         return info.without_old_terminated()
     shown = {a.pod_uid for a in report.allocations}
     for uid, gone in unconfirmed.items():
-        # A pod whose claim is gone holds nothing, whatever its kubelet says.
+        # A pod whose claim is gone holds nothing, even if its kubelet still shows it.
         if uid not in shown and (info.serves_claims or gone.confirmed_by(report)):
             left = without(info.pods.unconfirmed, (uid,))
             info = replace(info, pods=replace(info.pods, unconfirmed=left))

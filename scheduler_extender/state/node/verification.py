@@ -1,16 +1,19 @@
-"""Did we foresee what a report shows? If not, there is a bug, or a pod that nobody told us of.
+"""Compares the devices in a report with the predicted outcomes.
+
+A difference means that there is a bug, or a pod of which no source told us.
 
 A report may name the devices of a pod that was bound and unacknowledged until then. We compare them
-with all that could come of the report before: every outcome in every possible free state, also
-if running pods end. A *misprediction* is a pod with other devices, or with devices that break its
-promise.
+with everything that could follow from the report before: every outcome in every possible free
+state, also if running pods end. A *misprediction* is a pod with other devices, or with devices that
+break its promise.
 
-Under DRA kube-scheduler alone knows what it has given to pods whose claims are not written yet, so
-that others may get other devices than the next: there, too, only the promise is checked.
+Under DRA only kube-scheduler knows which devices it has given to pods whose claims are not written
+yet. Other pods may therefore get other devices than the next ones. So only the promise is checked.
 
-If GPUs turned sick or healed while the pod was unacknowledged, nobody knows from which of them its
-kubelet chose; then only its promise is checked. No report shows a GPU that turns sick and heals
-between two reports: a pod that was admitted meanwhile may wrongly be called a misprediction.
+If GPUs became sick or healthy while the pod was unacknowledged, it is not known from which of them
+its kubelet chose. Then only the promise is checked, too. No report shows a GPU that becomes sick
+and healthy again between two reports. A pod that was admitted in between may wrongly be called a
+misprediction.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from topology.core.placement import predicted, satisfies
 from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
-OUTSIDE = "outside-outcomes"  # the pod has GPUs that it could not have been given
+OUTSIDE = "outside-outcomes"  # the pod has GPUs that are in no predicted outcome
 BROKEN = "promise-broken"  # the pod has GPUs that do not meet what it was promised
 
 
@@ -45,12 +48,13 @@ class Misprediction:
     pod: PodRecord
     node: str
     got: tuple[int, ...]  # its GPUs, as driver indices
-    foreign: tuple[str, ...]  # pods that others bound, unknown until now: they may have come first
-    cluster_file: str  # replays the moment before
+    # pods that other schedulers bound, unknown until now; they may have come first
+    foreign: tuple[str, ...]
+    cluster_file: str  # replays the state just before the report
 
     @property
     def message(self) -> str:
-        """One line for people. It becomes an Event on the pod, so it names no other."""
+        """One line for people. It becomes an Event on the pod, so it names no other pod."""
         words = {
             OUTSIDE: "GPUs that the node's allocator was not expected to hand out",
             BROKEN: "GPUs that do not meet what the pod requires",
@@ -61,26 +65,29 @@ class Misprediction:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a report comes to."""
+    """The result of verifying a report."""
 
     mispredictions: tuple[Misprediction, ...] = ()
-    kept: int = 0  # promises: the report first names all devices of the pod, and they meet them
+    # promises kept: the report is the first to name all devices of the pod, and they meet the
+    # promise
+    kept: int = 0
 
     def __add__(self, other: Verified) -> Verified:
         return Verified(self.mispredictions + other.mispredictions, self.kept + other.kept)
 
 
 def verify(before: NodeInfo, after: NodeInfo) -> Verified:
-    """Compare a report with what was foreseen, by the node's facts ``before`` and ``after`` it.
+    """Compare a report with the prediction, and return the mispredictions and the kept promises.
 
-    Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
-    checked against their promise; after a reboot all pods are.
+    ``before`` and ``after`` are the node before and after the report. Pods whose devices have
+    changed are checked only against their promise, because a kubelet that lost its checkpoint
+    admits everything again. After a reboot that holds for all pods.
     """
     former, report = before.report, after.report
     if before.topology is None or former is None or report is None:
         return Verified()
     if former.boot_id == report.boot_id and set(report.allocations) <= set(former.allocations):
-        return Verified()  # nobody has anything that was not there before
+        return Verified()  # no pod has a device that it did not have before
     verified = Verified()
     for resource in before.topology.resources:
         then, now = before.last_offer(resource.name), after.last_offer(resource.name)
@@ -92,7 +99,8 @@ def verify(before: NodeInfo, after: NodeInfo) -> Verified:
 def _verify(info: NodeInfo, then: Offer, before: Report, now: Offer, after: Report) -> Verified:
     kubelet, resource = kubelet_of(then.topology, then.resource), then.resource.name
     if before.missing or after.missing:
-        kubelet = opaque(kubelet)  # a GPU that does not answer may have, at some time in between
+        # a GPU that does not answer now may have answered at some time in between
+        kubelet = opaque(kubelet)
     same_boot, calm = before.boot_id == after.boot_id, offers_the_same(after, before)
     known = set(before.allocations) if same_boot else set()
     new = {a.pod_uid for a in set(after.allocations) - known}
@@ -106,20 +114,22 @@ def _verify(info: NodeInfo, then: Offer, before: Report, now: Offer, after: Repo
             continue
         held = total(got, kubelet.width)
         if pod.uid in now.ledger.unacknowledged or held < pod.request.count:
-            continue  # part of it is shown; whether it has ended meanwhile or not
+            continue  # only part of its devices is shown, even if it has ended meanwhile
         if same_boot and then.ledger.shown.get(pod.uid) == got:
             continue
         if same_boot and pod.ended and pod.uid in info.pods.acknowledged:
-            continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
+            # a kubelet may show devices again that it showed before, and gives the pod no new ones
+            continue
         kinds = []
-        at_bind = info.allocates_before_bind  # nothing was left to foresee
+        # under DRA the devices were known, so nothing was predicted
+        at_bind = info.allocates_before_bind
         settled = same_boot and calm and pod.uid not in info.pods.unsettled and not at_bind
         if settled and not _foreseen(kubelet, then.ledger, pod.uid, got):
             kinds.append(OUTSIDE)
         mask, replicas = gpus(got, kubelet.width), kubelet.replicas
         if not satisfies(kubelet.shape, pod.promised, mask, count=held, replicas=replicas):
             kinds.append(BROKEN)
-        elif pod.promised != NO_CONSTRAINTS and not at_bind:  # else bind has counted it
+        elif pod.promised != NO_CONSTRAINTS and not at_bind:  # otherwise bind has counted it
             kept += 1
         mispredictions += [
             Misprediction(
@@ -136,7 +146,7 @@ def _verify(info: NodeInfo, then: Offer, before: Report, now: Offer, after: Repo
 
 
 def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: DeviceSet) -> bool:
-    """Whether a pod could get these devices, if it was unacknowledged then."""
+    """Check whether a pod could get these devices, if it was unacknowledged before the report."""
     pod = then.unacknowledged.get(uid)
     if pod is None:
         return True
@@ -144,7 +154,8 @@ def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: DeviceSet) -> bo
     others.remove(pod)
     now = replace(then.availability, unacknowledged=tuple(others))
     sets, _ = predicted(kubelet, now, pod)
-    # What it had already, and the kubelet would not hand out again, is no outcome to foresee.
+    # Devices that the pod had already, and that the kubelet would not hand out again, are no part
+    # of an outcome.
     kept = then.shown.get(uid, 0) - pod.shown
     return sets is None or got - kept in sets
 
@@ -156,7 +167,7 @@ def _foreign(before: Report, after: Report, pods: Iterable[PodRecord]) -> tuple[
 
 
 def replayable(topology: NodeTopology, report: Report, pods: Iterable[PodRecord]) -> str:
-    """A cluster file of one node as JSON documents: `gpu-topology check --cluster` replays it."""
+    """Return a cluster file of one node as JSON, which `gpu-topology check --cluster` replays."""
     documents: list[dict[str, Any]] = [codec.encode(topology, report)]
     documents += [manifest_of(pod) for pod in pods]
     return json.dumps({"kind": "List", "items": documents}, separators=(",", ":"))
