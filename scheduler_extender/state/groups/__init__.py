@@ -1,4 +1,4 @@
 """Groups of pods: their members, their domains, and their reservations.
 
-May know nodes and answers. Knows no lock: whoever asks passes in what is known.
+This package may import ``node`` and ``answers``. It takes no lock: the caller passes in the state.
 """

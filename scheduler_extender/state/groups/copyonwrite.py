@@ -1,4 +1,4 @@
-"""A dict whose readers keep what they were handed, while its writer goes on."""
+"""A dict whose readers keep the copy that they were given, while its writer goes on."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -8,9 +8,9 @@ V = TypeVar("V")
 
 
 class CopyOnWrite(dict[K, V]):
-    """A dict that hands out copies; one is made only if something was written since the last.
+    """A dict that hands out copies, and copies again only after a write.
 
-    It is written by :meth:`put` and :meth:`drop` alone.
+    Write it only by :meth:`put` and :meth:`drop`.
     """
 
     _copy: Mapping[K, V] | None = None
@@ -21,13 +21,13 @@ class CopyOnWrite(dict[K, V]):
         self._copy = None
 
     def drop(self, key: K) -> V | None:
-        """Remove a key, if it is there."""
+        """Remove a key if it is there, and return its value."""
         if key in self:
             self._copy = None
         return self.pop(key, None)
 
     def copied(self) -> Mapping[K, V]:
-        """What is written up to now; O(keys) if something has changed."""
+        """Return a copy of the current content; O(keys) if it has changed since the last copy."""
         if self._copy is None:
             self._copy = dict(self)
         return self._copy

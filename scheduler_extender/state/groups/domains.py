@@ -1,8 +1,8 @@
-"""Which domain a node is in: by itself, by the NVLink fabric of its trays, or by a label.
+"""The domain of a node: the node itself, the NVLink fabric of its trays, or a label's value.
 
-A *kind* of domain is what the annotation ``group-domain`` names. The NVLink domain is the fabric
-that the node's agent reports; where it reports none, what NVIDIA's feature discovery has written on
-the Node. A node of which a GPU is off the fabric is in none.
+The annotation ``group-domain`` names a *kind* of domain. The NVLink domain is the fabric that the
+node's agent reports. If the agent reports none, it is the one that NVIDIA's feature discovery has
+written on the Node. A node with a GPU off the fabric is in no NVLink domain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topology.core.devices import NodeName
 
 
 def domain_of(info: NodeInfo, kind: str) -> str | None:
-    """The domain that a node is in; None where it is in none of this kind."""
+    """Return the domain of a kind that a node is in; None if it is in none."""
     if kind == NODE:
         return info.name
     if kind == NVLINK_DOMAIN:
@@ -31,7 +31,7 @@ def domain_of(info: NodeInfo, kind: str) -> str | None:
 
 
 def same_domains(before: NodeInfo, after: NodeInfo) -> bool:
-    """Whether a node is in the same domains of every kind."""
+    """Check whether a node is in the same domains of every kind before and after a change."""
     fabrics = [info.topology.fabric if info.topology else None for info in (before, after)]
     labels, others = before.node_object.labels, after.node_object.labels
     same_labels = labels is others or labels == others
@@ -41,14 +41,14 @@ def same_domains(before: NodeInfo, after: NodeInfo) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Domains:
-    """All domains of one kind at one moment."""
+    """All domains of one kind at one generation."""
 
-    nodes: Mapping[str, Sequence[NodeName]]  # those of each domain, sorted by name
+    nodes: Mapping[str, Sequence[NodeName]]  # the nodes of each domain, sorted by name
     _of: Mapping[str, str] | None = None
 
     @property
     def of(self) -> Mapping[str, str]:
-        """The domain of each node that is in one. O(nodes) where that is not kept."""
+        """The domain of each node that is in one. O(nodes) if it is not cached."""
         by_node = self._of
         if by_node is None:
             copy: dict[str, str] = {}
@@ -58,11 +58,11 @@ class Domains:
         return by_node
 
     def forget(self) -> None:
-        """Keep the domain of each node no longer."""
+        """Forget the cached domain of each node."""
         self._of = None
 
     def with_move(self, name: NodeName, former: str | None, now: str | None) -> Domains:
-        """The same after a node has left a domain, and come to another one."""
+        """Return the domains after a node has moved from one to another; None is no domain."""
         nodes = dict(self.nodes)
         for domain in (each for each in (former, now) if each is not None):
             names = list(nodes.pop(domain, ()))
@@ -79,7 +79,7 @@ NO_DOMAINS = Domains({})
 
 
 def domains_of(kind: str, nodes: Mapping[NodeName, NodeInfo]) -> Domains:
-    """The domains of a kind. O(nodes)."""
+    """Return the domains of a kind. O(nodes)."""
     inside: dict[str, list[NodeName]] = {}
     for name in sorted(nodes):
         domain = domain_of(nodes[name], kind)

@@ -1,19 +1,19 @@
-"""The domain to which filter sends a gang that its scheduler is asking about.
+"""The domain to which filter sends the members of a gang, one after the other.
 
-The scheduler asks about one member after the other and binds nobody before the end. It offers the
-nodes that have the GPUs by its own count, in which pods stand that we have not heard of, and the
-members so far. So the best domain among those offered need not be the same for all members, and a
-gang that is sent to two domains is bound in part. Hence the first member that is asked about
-chooses, and all others follow.
+kube-scheduler or a gang scheduler asks about one member after the other, and binds none before the
+end. It offers the nodes that have the GPUs by its own count. That count includes pods that we have
+not heard of, and the members so far. So the best of the offered domains may differ from member to
+member, and a gang that is sent to two domains is bound only in part. Hence the first member chooses
+a domain, and all others follow.
 
-Nobody tells us where a cycle of the scheduler ends, nor who asks: a dry run or a second scheduler
-may ask about any member at any time. So no single call changes the domain. It is given up only when
-a member could not follow and then, for :data:`QUIET` seconds, none was sent there: the scheduler is
-between two cycles. The next member that is asked about chooses anew, and the domain that was given
-up comes last.
+Nothing tells us where a cycle of the scheduler ends, or who sends a request: a dry run or a second
+scheduler may ask about any member at any time. So no single call changes the domain. The gang gives
+its domain up only if a member could not follow, and then no member was sent there for :data:`QUIET`
+seconds. The scheduler is then between two cycles. The next member chooses a domain anew, and the
+one that was given up is the last choice.
 
-It is a hint of the last minute, and nothing else depends on it: after a restart the first member
-that is asked about chooses.
+This is a hint that expires after a minute, and nothing else depends on it. After a restart the next
+member chooses.
 """
 
 import threading
@@ -23,26 +23,33 @@ from dataclasses import dataclass
 from scheduler_extender.groupreference import GroupReference
 
 SECONDS = 60.0
-"""For how long a domain is remembered after somebody was sent there."""
+"""Seconds for which a domain is kept after a member was last sent there."""
 QUIET = 0.5
-"""Seconds without a member that was sent to the domain, after which a cycle is over. Members of one
-cycle follow each other within milliseconds; the next cycle begins a second later at least."""
+"""Seconds without a member that was sent to the domain, after which a cycle is over.
+
+Members of one cycle follow each other within milliseconds. The next cycle begins at least a second
+later.
+"""
 MOST_IN_VAIN = 16
-"""Domains to which a gang was sent in vain, that are remembered of each."""
+"""The number of domains that are kept for each gang because it was sent there in vain."""
 MOST_GANGS = 4096
-"""Gangs that are remembered; of more the one that was asked about longest ago is forgotten."""
+"""The number of gangs that are kept. With more, the gang that was sent longest ago is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Where a member has to go: to ``domain``, or to any where it is None. ``in_vain`` are domains
-    to which a member could not follow, the latest at the end."""
+    """The domain that a gang member must go to; None for any domain.
+
+    ``in_vain`` are domains to which a member could not follow, the latest at the end.
+    """
 
     domain: str | None = None
     in_vain: tuple[str, ...] = ()
 
     def rank(self, domain: str) -> int:
-        """Those with a lower rank are chosen first; the domain that was in vain just now is last.
+        """Return a number by which domains are sorted; the lowest is chosen first.
+
+        The domain that was in vain last comes last.
 
         >>> direction = Direction(in_vain=("west", "east"))
         >>> sorted(["east", "north", "west"], key=direction.rank)
@@ -56,8 +63,10 @@ ANY_DOMAIN = Direction()
 
 @dataclass(slots=True)
 class _Sent:
-    """Where a gang was sent, and when a member was last sent there; ``failed`` where a member could
-    not follow."""
+    """The domain of a gang, and when a member was last sent there.
+
+    ``failed`` says that a member could not follow.
+    """
 
     domain: str
     at: float
@@ -66,19 +75,21 @@ class _Sent:
 
 
 class GangDomains:
-    """The gangs that were asked about lately, by what their members say of them. Safe for many
-    threads. Times are in seconds of the cluster's clock."""
+    """The gangs that were recently sent to a domain, by the group reference of their members.
+
+    Safe for many threads. Times are in seconds of the cluster's clock.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sent: OrderedDict[GroupReference, _Sent] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many gangs are remembered."""
+        """Return how many gangs are kept."""
         return len(self._sent)
 
     def of(self, gang: GroupReference, now: float) -> Direction:
-        """Where a member has to go. O(1)."""
+        """Return where a member of a gang must go. O(1)."""
         known = self._sent.get(gang)
         if known is None or known.at + SECONDS <= now:
             return ANY_DOMAIN
@@ -88,7 +99,7 @@ class GangDomains:
         return Direction(None, (*others, known.domain)[-MOST_IN_VAIN:])
 
     def answered(self, gang: GroupReference, domain: str | None, now: float) -> None:
-        """A member was sent to a domain, or nowhere. O(1)."""
+        """Note that a member was sent to a domain, or that none was found for it (None). O(1)."""
         with self._lock:
             direction, known = self.of(gang, now), self._sent.get(gang)
             if domain is None:

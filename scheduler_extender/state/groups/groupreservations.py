@@ -1,11 +1,13 @@
-"""Reservations for the groups that wait for members, worked out for all of them together.
+"""Reservations for the groups that wait for members, computed for all groups together.
 
-Group by group, the first to start first, each gets places on the nodes of its domain that have most
-of them, beside those that the groups before it got; of nodes that have as many as it needs, on the
-one with most devices left. So every group sees the same places kept for
-the others. Nodes that are *alike* (in the same domains, in the same states, with the same places
-kept) are counted once and given away together: hundreds of groups over thousands of nodes cost a
-few milliseconds.
+The groups get their reservations one by one, the first to start first. Each group reserves capacity
+on the nodes of its domain that have most capacity for its pods, beside the reservations of the
+groups before it. Of several nodes with enough capacity, it takes the one with most devices left. So
+every group sees the same reservations for the others.
+
+Nodes are *alike* if they are in the same domains and the same equivalence classes, and have the
+same reservations. They are counted once and reserved together. So hundreds of groups over thousands
+of nodes cost a few milliseconds.
 """
 
 from __future__ import annotations
@@ -29,16 +31,20 @@ Where = tuple[str, str]
 """A domain: its kind, and its name."""
 
 MOST_IN_VAIN = 4
-"""After so many kinds of nodes in a row without a place for a group, the remaining kinds count as
-having none. Else hundreds of groups that each ask for something else would cost minutes."""
+"""After so many kinds of nodes in a row without capacity for a group, the remaining kinds count as
+having none. Otherwise hundreds of groups with different requests would cost minutes."""
 CACHED_SHARES = 64
-"""Questions about domains to which one :class:`GroupReservations` remembers the answers."""
+"""The number of capacity queries for which one :class:`GroupReservations` caches the answers."""
 
 
 @dataclass(slots=True)
 class Alike:
-    """Nodes that are alike, sorted by name: the waiting groups' domains that they are in, their
-    states by resource, the facts of one of them, and the places that are kept on each, by group."""
+    """Nodes that are alike, sorted by name.
+
+    ``domains`` are the waiting groups' domains that they are in. ``class_ids`` are their
+    equivalence classes by resource. ``info`` is one of the nodes. ``room`` are the devices left on
+    each node by resource, and ``reserved`` the reservations on each node by group.
+    """
 
     nodes: list[NodeName]
     domains: tuple[Where, ...]
@@ -49,15 +55,15 @@ class Alike:
 
 
 Count = Callable[[Alike, GpuRequest], int]
-"""How many pods of a request each of some nodes takes, beside those that are kept there."""
+"""Returns how many pods of a request each of some nodes takes beside the reservations there."""
 
 
 Placed = tuple[tuple[GroupStatus, Where], ...]
-"""The groups that wait, the first to start first, each with its domain."""
+"""The waiting groups, the first to start first, each with its domain."""
 
 
 def placed_groups(waiting: Iterable[GroupStatus], nodes: Mapping[NodeName, NodeInfo]) -> Placed:
-    """The groups that wait, each with the domain of its members; without those that are in none."""
+    """Return the waiting groups with the domain of their members, without groups in no domain."""
     placed: list[tuple[GroupStatus, Where]] = []
     for status in waiting:
         kind = status.says[1] if status.says is not None else None
@@ -73,8 +79,11 @@ def placed_groups(waiting: Iterable[GroupStatus], nodes: Mapping[NodeName, NodeI
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What reservations take from a domain: how many places fewer there are, and the nodes of it on
-    which none is left."""
+    """What reservations take from a domain.
+
+    ``fewer`` is by how many pods its capacity falls. ``nothing_left`` are its nodes without
+    capacity after that.
+    """
 
     fewer: int
     nothing_left: frozenset[NodeName]
@@ -82,11 +91,11 @@ class Share:
 
 @dataclass(slots=True)
 class GroupReservations:
-    """The places that are kept at one moment, node by node and group by group.
+    """The reservations of one generation, by node and by group.
 
-    ``shares`` remembers what they take from domains, by the question, the kind of domain, the group
-    that asks, if places are kept for it, and how many of its members come at once; ``inside`` has
-    the nodes with reservations by domain.
+    ``shares`` caches what the reservations take from domains. Its key is the capacity query, the
+    kind of domain, the requesting group if it has reservations, and how many of its members come at
+    once. ``inside`` has the nodes with reservations by domain.
     """
 
     reserved: Mapping[NodeName, tuple[tuple[Group, Arrivals], ...]] = field(default_factory=dict)
@@ -95,13 +104,12 @@ class GroupReservations:
         default_factory=OrderedDict
     )
     inside: dict[str, dict[str, list[NodeName]]] = field(default_factory=dict)
-    nodes: frozenset[NodeName] = frozenset()  # those of the waiting groups' domains
+    nodes: frozenset[NodeName] = frozenset()  # the nodes of the waiting groups' domains
 
     def by_beside(
         self, names: Iterable[NodeName], group: Group
     ) -> dict[tuple[Arrivals, ...], list[NodeName]]:
-        """Nodes by the places that are kept on them for other groups; without those that have
-        none."""
+        """Return nodes by their reservations for other groups, without nodes that have none."""
         alike: dict[tuple[tuple[Group, Arrivals], ...], list[NodeName]] = {}
         for name in names:
             alike.setdefault(self.reserved[name], []).append(name)
@@ -113,7 +121,7 @@ class GroupReservations:
         return names_by
 
     def by_domain(self, kind: str, domains: Mapping[str, str]) -> dict[str, list[NodeName]]:
-        """The nodes on which places are kept, by domain of a kind, as ``domains`` has them."""
+        """Return the nodes with reservations by their domain of a kind, as ``domains`` has it."""
         inside = self.inside.get(kind)
         if inside is None:
             inside = {}
@@ -126,7 +134,7 @@ class GroupReservations:
     def shares_of(
         self, question: CapacityQuery, kind: str, group: Group, scattered: int = 0
     ) -> dict[str, Share]:
-        """What is remembered of the domains of a kind, to be added to."""
+        """Return the cached shares of the domains of a kind, which the caller may add to."""
         key = (question, kind, group if group in self.groups else None, scattered)
         shares = self.shares.setdefault(key, {})
         if len(self.shares) > CACHED_SHARES:
@@ -135,7 +143,7 @@ class GroupReservations:
 
 
 def reserved_by_group(reservations: GroupReservations) -> Counter[Group]:
-    """How many places each group has."""
+    """Return for how many pods each group has reservations."""
     counts = Counter[Group]()
     for reserved in reservations.reserved.values():
         for group, arrivals in reserved:
@@ -144,7 +152,7 @@ def reserved_by_group(reservations: GroupReservations) -> Counter[Group]:
 
 
 def devices_left(info: NodeInfo, resource: str) -> int:
-    """The devices that are left on a node; 0 where nobody can tell."""
+    """Return the devices that are left on a node; 0 if that is not known."""
     try:
         return max(0, info.devices_left(resource))
     except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
@@ -152,7 +160,7 @@ def devices_left(info: NodeInfo, resource: str) -> int:
 
 
 def merged(reserved: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
-    """The reservations whoever they are for: pods that ask the same are counted together."""
+    """Return the reservations of all groups, with pods of the same request counted together."""
     counts: dict[GpuRequest, int] = {}
     for _, arrivals in reserved:
         counts[arrivals.request] = counts.get(arrivals.request, 0) + arrivals.count
@@ -165,11 +173,13 @@ def _arrivals(request: GpuRequest, count: int) -> Arrivals:
 
 
 def reserve(waiting: Placed, alike: Iterable[Alike], count: Count) -> GroupReservations:
-    """The places kept for all groups that wait, on the nodes of their domains, which are given away
-    in part. Whatever ``count`` raises is passed on.
+    """Return the reservations of all waiting groups on the nodes of their domains.
+
+    The groups get them in the order of ``waiting``, and share the nodes of ``alike`` out. An error
+    that ``count`` raises is passed on.
 
     O(groups + nodes + reservations), and one ``count`` for each request and kind of node that is
-    given away or could have been.
+    reserved or could have been.
     """
     shelves = _Shelves(alike, count)
     for status, where in waiting:
@@ -181,8 +191,10 @@ def reserve(waiting: Placed, alike: Iterable[Alike], count: Count) -> GroupReser
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """Nodes that are alike, with the devices left and the places of one request on each: at most so
-    many, and exactly once they are ``counted``."""
+    """Nodes that are alike, with the devices left and the capacity for one request on each.
+
+    The capacity is an upper bound until it is ``counted``; then it is exact.
+    """
 
     alike: Alike
     room: int
@@ -190,21 +202,23 @@ class _Kind:
     counted: bool = False
 
     def __lt__(self, other: _Kind) -> bool:
-        """Nothing depends on it: the names before it differ."""
+        """Return False: the heap never needs this order, because the names before it differ."""
         return False
 
 
 @dataclass(slots=True)
 class _Open:
-    """The nodes of one domain that may take pods of one request. ``seen`` is how many of its
-    :class:`Alike` have been put among ``kinds``."""
+    """The nodes of one domain that may take pods of one request.
+
+    ``seen`` is how many :class:`Alike` of the domain have been added to ``kinds``.
+    """
 
     kinds: list[_Kind] = field(default_factory=list)
     seen: int = 0
 
 
 class _Shelves:
-    """One call of :func:`reserve`: the nodes by domain, and who has places kept on them."""
+    """One call of :func:`reserve`: the nodes by domain, and the reservations on them."""
 
     def __init__(self, alike: Iterable[Alike], count: Count) -> None:
         self._count = count
@@ -215,7 +229,7 @@ class _Shelves:
             self._put(each)
 
     def reserve(self, status: GroupStatus, where: Where) -> None:
-        """Keep places for the members of a group that are to come."""
+        """Reserve capacity for the members of a group that are still to come."""
         request, wanted = status.request, status.to_come
         assert request is not None  # noqa: S101 (else it would not be waiting)
         kinds = self._open_kinds(where, request)
@@ -238,19 +252,21 @@ class _Shelves:
             left = self._reserve_on(kind, status.group, request, left)
 
     def _reserve_on(self, kind: _Kind, group: Group, request: GpuRequest, left: int) -> int:
-        """Keep up to ``left`` places on nodes that are alike; how many are left over."""
+        """Reserve for up to ``left`` pods on alike nodes, and return how many pods remain."""
         each = min(kind.capacity, left)
         whole = min(len(kind.alike.nodes), left // each)
         self._give(kind.alike, whole, group, _arrivals(request, each))
         left -= whole * each
-        if left and kind.alike.nodes:  # the next node has places for more
+        if left and kind.alike.nodes:  # the next node has capacity for more
             self._give(kind.alike, 1, group, _arrivals(request, left))
             left = 0
         return left
 
     def _open_kinds(self, where: Where, request: GpuRequest) -> list[_Kind]:
-        """The kinds of nodes in a domain that may have places. Reservations only grow, so those
-        that have none are out."""
+        """Return the kinds of nodes in a domain that may have capacity.
+
+        Reservations only grow, so a kind without capacity is removed for good.
+        """
         known, inside = self._open.setdefault((where, request), _Open()), self._in.get(where, [])
         for alike in inside[known.seen :]:
             room = alike.room.get(request.resource, 0)
@@ -260,7 +276,7 @@ class _Shelves:
         return known.kinds
 
     def _give(self, alike: Alike, nodes: int, group: Group, arrivals: Arrivals) -> None:
-        """Keep so many places on each of the first nodes of those that are alike."""
+        """Add a reservation to each of the first ``nodes`` of the nodes that are alike."""
         if not nodes:
             return
         taken, alike.nodes = alike.nodes[:nodes], alike.nodes[nodes:]
@@ -281,9 +297,9 @@ def alike_nodes(
     nodes: Mapping[NodeName, NodeInfo],
     class_ids: Mapping[str, Mapping[NodeName, ClassId | None]],
 ) -> tuple[Alike, ...]:
-    """The nodes of some domains that are not cordoned, those together that are alike."""
+    """Return the nodes of some domains that are not cordoned, with alike nodes together."""
     wheres = tuple(domains)
-    inside: dict[NodeName, int] = {}  # the domains of a node as bits: there may be hundreds
+    inside: dict[NodeName, int] = {}  # the domains of a node as bits, because there may be hundreds
     for i, where in enumerate(wheres):
         for name in domains[where]:
             inside[name] = inside.get(name, 0) | 1 << i

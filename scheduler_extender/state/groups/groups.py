@@ -1,9 +1,9 @@
-"""Groups of pods: which members have a place, how many are still to come, and where they may go.
+"""Groups of pods: which members are placed, how many are still to come, and where they may go.
 
-The members of a group are told by the pods themselves, so a restart forgets nothing. A member
-*lives* where it is bound, or its bind is in flight, and it is neither ending nor ended; one that
-has succeeded has come, and holds nothing. A group has *started* while a member lives: then its
-domain is theirs.
+The pods themselves say which group they are in, so nothing is lost by a restart. A member *lives*
+if it is bound or assumed, and neither terminating nor ended. A member that has succeeded counts as
+having come, and holds nothing. A group has *started* while a member lives. The domain of the group
+is then the domain of these members.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ _OTHERS = f"{NODE} and {NVLINK_DOMAIN}"
 
 
 def in_no_domain(kind: str, domains: Mapping[str, str]) -> Rejection:
-    """Why a node is refused that is in no domain of a kind, while ``domains`` has those of others.
+    """Return why a node that is in no domain of a kind is refused.
+
+    ``domains`` has the domains of the other nodes.
 
     >>> in_no_domain("nodes", {}).reason
     'no node has the label nodes that group-domain names: did you mean node?'
@@ -72,17 +74,18 @@ def in_no_domain(kind: str, domains: Mapping[str, str]) -> Rejection:
 
 
 Start = tuple[float, int, Group]
-"""When a group has started, in seconds since 1970 and then in the order seen; sorts groups."""
+"""When a group started, in seconds since 1970, then a number in the order seen. It sorts groups."""
 NO_START: Start = (inf, 0, Group("", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """A group at one moment.
+    """The status of a group at one generation.
 
-    ``living`` are its living members by node, ``succeeded`` how many have succeeded. ``says`` is
-    what the living ones say of size and domain, None where nobody lives or they differ; then
-    ``differ``. ``request`` is what the first of them asks for, and ``start`` since when one lives.
+    ``living`` counts its living members by node, and ``succeeded`` is how many have succeeded.
+    ``says`` is the size and domain on which the living members agree. It is None if none lives or
+    if they differ; in the second case ``differ`` is set. ``request`` is the request of the first
+    living member. ``start`` is since when a member lives.
     """
 
     group: Group
@@ -94,7 +97,7 @@ class GroupStatus:
     start: Start = field(default=NO_START, compare=False)
 
     def have_come(self, size: int | None) -> int:
-        """Members that have or had a place, of a group of this size.
+        """Return how many members are or were placed, in a group of this size.
 
         If the whole group has succeeded, these pods belong to an earlier run.
         """
@@ -103,29 +106,29 @@ class GroupStatus:
 
     @property
     def to_come(self) -> int:
-        """Members that have none yet, as far as the group says how many there are."""
+        """The number of members that are not placed yet; 0 if the group does not say its size."""
         size = self.says[0] if self.says is not None else None
         return 0 if size is None else max(0, size - self.have_come(size))
 
     @property
     def waits(self) -> bool:
-        """Whether places have to be kept for it: it shares a domain, and members are to come."""
+        """Whether it needs reservations: it shares a domain, and members are still to come."""
         domain, request = self.says[1] if self.says is not None else None, self.request
         bound = domain is not None and request is not None and request.policy is Policy.REQUIRED
         return bound and self.to_come > 0
 
     def agrees_with(self, member: GroupReference) -> bool:
-        """Whether a pod says the same of the group as those that have come."""
+        """Check whether a pod says the same size and domain as the members that have come."""
         return not self.differ and self.says in (None, (member.size, member.domain))
 
 
 def resource_asked(status: GroupStatus) -> str:
-    """The resource of the members; empty where nobody has told it."""
+    """Return the resource that the members ask for; empty if it is not known."""
     return status.request.resource if status.request is not None else ""
 
 
 def by_domain(status: GroupStatus, domains: Mapping[str, str]) -> Mapping[str, int]:
-    """How many members of a group live in each domain."""
+    """Return how many members of a group live in each domain."""
     counts: Counter[str] = Counter()
     for name, count in status.living.items():
         if name in domains:
@@ -134,34 +137,38 @@ def by_domain(status: GroupStatus, domains: Mapping[str, str]) -> Mapping[str, i
 
 
 def members_domain(status: GroupStatus, domains: Mapping[str, str]) -> str | None:
-    """The domain of a group that has started, the one where most of its members live.
+    """Return the domain in which most living members of a group are; None if none is in a domain.
 
-    Others may have bound them in several; then the largest part decides, and among equals the
-    first by name. None where nobody lives in a domain.
+    Other schedulers may have bound members in several domains. Of domains with equally many members
+    the first by name counts.
     """
     counts = by_domain(status, domains)
     return min(counts, key=lambda domain: (-counts[domain], domain), default=None)
 
 
 def _asks_for_most(request: GpuRequest) -> tuple[int, str]:
-    """Sorts the request for most devices first; the others by their text."""
+    """Return the sort key that puts the request for most devices first, then by text."""
     return (-request.effective_count, request.text)
 
 
 class Members:
-    """The members of one group, counted as they come and go: a change costs the same however many
-    there are. Once it is in a :class:`GroupsSeen`, the next change is made on a copy."""
+    """The members of one group, counted as they come and go.
+
+    A change costs the same however many members there are. Once it is in a :class:`GroupsSeen`, the
+    next change is made on a copy.
+    """
 
     def __init__(self, group: Group, of: Members | None = None) -> None:
         self.group = group
-        self.pods: dict[PodUid, PodRecord] = {}  # those that have or had a place
-        self.start = NO_START  # while nobody lives
+        self.pods: dict[PodUid, PodRecord] = {}  # the placed members, and those that were placed
+        self.start = NO_START  # while no member lives
         self._living: dict[PodUid, PodRecord] = {}
         self._by_node = Counter[NodeName]()
-        self._said = Counter[tuple[int | None, str | None]]()  # of size and domain
+        # the size and domain that each living member says
+        self._said = Counter[tuple[int | None, str | None]]()
         self._succeeded = 0
-        self._asked = Counter[GpuRequest]()  # what those ask that wait to be bound
-        self._in_order: list[GpuRequest] = []  # the same, sorted
+        self._asked = Counter[GpuRequest]()  # the requests of members that wait to be bound
+        self._in_order: list[GpuRequest] = []  # the same requests, sorted
         self._status: GroupStatus | None = None
         if of is not None:
             self.pods, self.start, self._living = dict(of.pods), of.start, dict(of._living)
@@ -171,16 +178,16 @@ class Members:
 
     @property
     def lives(self) -> bool:
-        """Whether somebody has a place."""
+        """Whether a member is placed."""
         return bool(self._living)
 
     @property
     def empty(self) -> bool:
-        """Whether nobody is in the group any more."""
+        """Whether the group has no members any more."""
         return not self.pods and not self._asked
 
     def put(self, pod: PodRecord) -> None:
-        """A member has come, or has changed."""
+        """Add or replace a member."""
         self._status = None
         before = self.pods.get(pod.uid)
         if before is not None:
@@ -193,7 +200,7 @@ class Members:
             self._living.pop(pod.uid, None)
 
     def drop(self, uid: PodUid) -> None:
-        """A member is gone."""
+        """Remove a member."""
         self._status = None
         pod = self.pods.pop(uid, None)
         if pod is not None:
@@ -209,13 +216,13 @@ class Members:
         _add(self._said, (pod.group_ref.size, pod.group_ref.domain), by)
 
     def expect(self, request: GpuRequest) -> None:
-        """One more pod with this request waits to be bound."""
+        """Count one more pod with this request that waits to be bound."""
         if request not in self._asked:
             insort(self._in_order, request, key=_asks_for_most)
         self._asked[request] += 1
 
     def expect_no_more(self, request: GpuRequest) -> None:
-        """One less does."""
+        """Count one pod less with this request that waits to be bound."""
         _add(self._asked, request, -1)
         if request not in self._asked:
             first = bisect_left(self._in_order, _asks_for_most(request), key=_asks_for_most)
@@ -224,15 +231,19 @@ class Members:
     def expected(
         self, but: GpuRequest | None, besides: GpuRequest, most: int
     ) -> list[tuple[GpuRequest, int]]:
-        """What the members ask that wait to be bound, and how many each: at most so many kinds
-        ``besides`` one, those that ask for most. One that asks ``but`` is not counted. O(``most``),
-        however many there are."""
+        """Return the requests of members that wait to be bound, and how many pods have each.
+
+        Return at most ``most`` requests, those for most devices, and leave ``besides`` out. One pod
+        with the request ``but`` is not counted. O(``most``), however many members there are.
+        """
         counts = ((each, self._asked[each] - (each == but)) for each in self._in_order)
         return list(islice((e for e in counts if e[1] and e[0] != besides), most))
 
     def group_status(self, but: Collection[PodUid] = ()) -> GroupStatus:
-        """The group without some of its pods. O(nodes with members), O(1) without ``but`` where
-        nothing has changed."""
+        """Return the status of the group without some of its pods.
+
+        O(nodes with members); O(1) without ``but`` if nothing has changed.
+        """
         if not but and self._status is not None:
             return self._status
         counted = self
@@ -266,24 +277,24 @@ def _add(counts: Counter[T], key: T, by: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupsSeen:
-    """All groups at one moment."""
+    """All groups at one generation."""
 
     members: Mapping[Group, Members] = field(default_factory=dict)
     waiting: tuple[GroupStatus, ...] = ()  # started and not complete, the first to start first
-    starts: int = 0  # how often a group had begun to live somewhere
-    waits: int = 0  # how often those that wait had changed
+    starts: int = 0  # counts how often a group has started
+    waits: int = 0  # counts how often the waiting groups have changed
 
     def group_status(self, group: Group, but: PodUid | None = None) -> GroupStatus:
-        """A group without one of its pods."""
+        """Return the status of a group, without the pod ``but`` if one is given."""
         members = self.members.get(group)
         if members is None:
             return GroupStatus(group)
         return members.group_status((but,) if but in members.pods else ())
 
     def waiting_without(self, gone: Collection[PodRecord]) -> tuple[GroupStatus, ...]:
-        """The groups that would wait if some pods were gone, in the same order.
+        """Return the groups that would wait if some pods were gone, in the same order.
 
-        The very same as those that wait now where nobody of them is in a group.
+        Return the very same tuple as :attr:`waiting` if none of these pods is in a group.
         """
         touched = {pod.group_ref.group for pod in gone if pod.group_ref is not None}
         touched &= self.members.keys()
@@ -295,11 +306,10 @@ class GroupsSeen:
         return tuple(sorted((each for each in statuses.values() if each.waits), key=_start_of))
 
     def after_all_starts(self, today: float) -> float:
-        """The time ``today``, or a microsecond after the last start where clocks of replicas
-        differ, so that whoever starts now comes last for every replica.
+        """Return ``today``, or a microsecond after the last start if the clocks of replicas differ.
 
-        Starts that are more than :data:`MOST_SKEW` ahead do not count: someone made them up.
-        O(groups).
+        So a group that starts now comes last for every replica. Starts that are more than
+        :data:`MOST_SKEW` ahead do not count, because they must be forged. O(groups).
         """
         starts = (each.start[0] for each in self.members.values())
         known = (start for start in starts if start <= today + MOST_SKEW)
@@ -309,24 +319,24 @@ class GroupsSeen:
 class Groups:
     """The members of all groups. The cache's lock guards it.
 
-    Who has started first is told by what the binds have written, to the microsecond: so another
-    replica finds the same order, whichever pod it sees first. Of two that have written the same
-    time the first by name has started first. What starts under our eyes and writes no time comes
-    after all of these.
+    The times that the binds have written, to the microsecond, decide which group started first. So
+    another replica finds the same order, in whatever order it sees the pods. Of two groups with the
+    same time the first by name comes first. A group that starts while we watch, and whose bind
+    writes no time, comes after all of these.
     """
 
     def __init__(self) -> None:
         self._members = CopyOnWrite[Group, Members]()
-        self._private: set[Group] = set()  # those whose members nobody else has seen yet
+        self._private: set[Group] = set()  # groups whose members are not yet shared with a snapshot
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
         self._latest = -inf
-        self._since: dict[Group, Start] = {}  # of those that wait
-        self._waiting: list[GroupStatus] = []  # the same, the first to start first
+        self._since: dict[Group, Start] = {}  # of the waiting groups
+        self._waiting: list[GroupStatus] = []  # the same groups, the first to start first
         self._starts = self._waits = 0
 
     def put(self, pod: PodRecord) -> None:
-        """A pod is bound, or its bind is in flight, or it has changed."""
+        """Count a pod as placed in its group: it is bound or assumed, or has changed."""
         group_ref, former = pod.group_ref, self._of.get(pod.uid)
         if former is not None and (group_ref is None or former != group_ref.group):
             self.drop(pod.uid)
@@ -339,7 +349,7 @@ class Groups:
             self._settle(members, pod)
 
     def expect(self, pod: PodRecord) -> None:
-        """A pod waits to be bound; of gangs it counts what such pods ask."""
+        """Count a pod that waits to be bound; only the requests of gang members are kept."""
         self._expect_no_more(pod.uid)
         gang = pod.gang
         if pod.ended or pod.terminating or gang is None or not isinstance(pod.request, GpuRequest):
@@ -356,7 +366,7 @@ class Groups:
                 self._members.drop(group)
 
     def drop(self, uid: PodUid) -> None:
-        """A pod is gone, or is on no node."""
+        """Remove a pod that is gone, or that is on no node."""
         self._expect_no_more(uid)
         group = self._of.pop(uid, None)
         if group is not None:
@@ -367,14 +377,17 @@ class Groups:
             self._settle(members)
 
     def seen(self) -> GroupsSeen:
-        """All groups as they are now. Whoever has the lock waits for it, so what is worked out for
-        a group is worked out when it changes."""
+        """Return all groups as they are now.
+
+        The lock is held meanwhile. So everything about a group is computed when the group changes,
+        and not here.
+        """
         self._private.clear()
         waiting = tuple(self._waiting)
         return GroupsSeen(self._members.copied(), waiting, self._starts, self._waits)
 
     def _own(self, group: Group) -> Members:
-        """The members of a group, to be changed."""
+        """Return the members of a group as a copy that may be changed."""
         known = self._members.get(group)
         if known is None or group not in self._private:
             known = Members(group, known)
@@ -383,8 +396,11 @@ class Groups:
         return known
 
     def _settle(self, members: Members, pod: PodRecord | None = None) -> None:
-        """A group has changed, by this pod where it is a member: whether it lives, and since
-        when; and whether it waits. O(log groups), but for moving what stands behind it."""
+        """Update the start and the waiting of a group that has changed.
+
+        ``pod`` is the member that has changed, if there is one. O(log groups), except for moving
+        the groups behind it in the list.
+        """
         if members.lives:
             self._note_start(members, pod)
         else:
@@ -409,5 +425,5 @@ class Groups:
 
 
 def lives(pod: PodRecord) -> bool:
-    """Whether a member counts as one that has its place."""
+    """Check whether a member counts as placed."""
     return pod.node is not None and not pod.terminating and not pod.ended
