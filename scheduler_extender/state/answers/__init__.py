@@ -1,7 +1,7 @@
-"""What a node answers to a request, and the answers that are remembered.
+"""What a node answers to a request, and the cached answers.
 
-``decision`` is an answer, and what an operator chooses about answers. ``classes`` finds the nodes
-that answer alike, ``answercache`` keeps their answers, and counts what pods ask for. ``refusing``
-counts what kubelets refuse, ``tallies`` what was answered, and what failed. May know nodes and
-pods. Knows no groups, and asks about one node at a time.
+``decision`` holds an answer, and what an operator chooses about answers. ``classes`` finds the
+nodes that answer alike, and ``answercache`` caches their answers and counts the requests of pods.
+``refusing`` counts the refusals of kubelets. ``tallies`` counts answers and errors. This package
+may import ``node`` and ``pods``. It knows no groups, and each answer is about one node.
 """

@@ -1,8 +1,7 @@
-"""The answers that are remembered: by request, and by the state that a node is in
-(:mod:`.classes`).
+"""The cached answers, by request and by the equivalence class of a node (:mod:`.classes`).
 
-An answer about a former moment is remembered as long as it is still true, and forgotten with its
-state.
+An answer from an earlier generation stays cached as long as it is still true. It is forgotten with
+its equivalence class.
 """
 
 import threading
@@ -28,32 +27,37 @@ from topology.core.scoring import (
 )
 
 CACHED_REQUESTS = 128
-REQUESTS_BYTES = 8 * MIB  # of the requests themselves that are remembered
+REQUESTS_BYTES = 8 * MIB  # of the cached requests themselves
 CACHED_ANSWERS = 400_000
-"""Answers of one state to one request, over all requests: about 100 bytes each, 40 MB in all. The
-requests that were asked longest ago are forgotten first."""
+"""Answers of one class to one request, over all requests.
 
-MEMORY = 200.0  # pods; the weight of a pod fades to 1/e over so many later ones
-# How many pods the prior is worth at the start; it fades like everything else, down to a tenth.
+Each takes about 100 bytes, so 40 MB in all. The requests that were asked longest ago are forgotten
+first.
+"""
+
+MEMORY = 200.0  # in pods; the weight of a pod fades to 1/e over so many later pods
+# The prior weighs as much as this many pods at the start. It fades like pods do, but only to a
+# tenth.
 PRIOR_PODS = 20.0
-# Scores are weighed anew after so many pods, not after each: they stay remembered in between.
+# The weights of scores change only after so many pods, so that scores stay cached in between.
 REFRESH = 32
 MAX_KINDS = 8
 
 
 @dataclass(slots=True)
 class Table:
-    """The remembered answers to one request, by state."""
+    """The cached answers to one request, by class."""
 
     decisions: dict[ClassId, Decision] = field(default_factory=dict)
-    # what a placement would cost
+    # the cost of a placement
     placement_costs: dict[ClassId, PlacementCost] = field(default_factory=dict)
-    classes: RequestClasses = ()  # the kinds of requests that the placement costs are about
-    node_scores: dict[ClassId, Score] = field(default_factory=dict)  # the same, weighed by the mix
+    classes: RequestClasses = ()  # the request classes that the placement costs are about
+    # the placement costs weighed by ``mix``
+    node_scores: dict[ClassId, Score] = field(default_factory=dict)
     mix: RequestMix = ()
 
     def weighed(self, class_ids: Iterable[ClassId], mix: RequestMix) -> dict[ClassId, Score]:
-        """The scores of some states under ``mix``, as far as they have been worked out."""
+        """Return the scores of some classes under ``mix``, as far as they have been computed."""
         if self.mix is not mix:
             self.mix = mix
             self.node_scores.clear()
@@ -66,7 +70,10 @@ class Table:
     def put_placement_costs(
         self, placement_costs: Mapping[ClassId, PlacementCost], classes: RequestClasses
     ) -> None:
-        """Remember what a placement in these states would cost each class."""
+        """Cache the cost of a placement in each of these equivalence classes of nodes.
+
+        ``classes`` are the request classes that these costs are about.
+        """
         if self.classes != classes:
             self.classes = classes
             self.placement_costs.clear()
@@ -74,7 +81,7 @@ class Table:
         self.placement_costs |= placement_costs
 
     def forget(self, class_id: ClassId) -> bool:
-        """Forget a state; whether there was an answer."""
+        """Forget an equivalence class of nodes, and return whether there was an answer for it."""
         self.placement_costs.pop(class_id, None)
         self.node_scores.pop(class_id, None)
         return self.decisions.pop(class_id, None) is not None
@@ -82,8 +89,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuery:
-    """A question about places: how many pods of this request, at most ``most``, a node takes beside
-    the pods for which a place is ``reserved`` there."""
+    """A query for capacity: how many pods of this request a node takes beside its reservations.
+
+    ``most`` bounds the answer. ``reserved`` are the pods with reservations on the node.
+    """
 
     request: GpuRequest
     most: int
@@ -97,16 +106,17 @@ class CapacityQuery:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is remembered."""
+    """The number of cached values."""
 
-    classes: int  # that nodes are in
+    classes: int  # equivalence classes of nodes
     requests: int
-    answers: int  # to them
+    answers: int  # to these requests
 
 
 class RequestMixTracker:
-    """The mix of requests that the cluster has been seeing: what scores weigh the future by. It
-    counts them by kind, the latest weighing most.
+    """The mix of requests that the cluster has seen, which scores use to weigh the future.
+
+    It counts requests by kind, and the latest count most.
 
     >>> mix = RequestMixTracker()
     >>> mix.current == PRIOR
@@ -143,7 +153,8 @@ class RequestMixTracker:
         top = sorted(weights.items(), key=lambda item: (-item[1], repr(item[0])))[:MAX_KINDS]
         whole = sum(weight for _, weight in top)
         self._weights = {k: w for k, w in self._weights.items() if w > 0.01}
-        # In an order of their own: what is remembered of kinds outlives a change of weights.
+        # Sort them independently of their weights, because values cached for these kinds outlive a
+        # change of the weights.
         return tuple(
             (kind, round(weight / whole, 2))
             for kind, weight in sorted(top, key=lambda item: repr(item[0]))
@@ -151,28 +162,29 @@ class RequestMixTracker:
 
 
 Sums = dict[str, int]
-"""What the nodes of whole domains have together, by domain."""
+"""The sum over the nodes of a domain, by domain."""
 
 
 class AnswerCache:
-    """All that is remembered of answers. Safe for many threads: ``lock`` is held for moments."""
+    """The cache of all answers. Safe for many threads: ``lock`` is held only briefly."""
 
     def __init__(self, lock: threading.RLock, classes: EquivalenceClasses) -> None:
         self._lock = lock
         self._classes = classes
         classes.on_empty.append(self._forget)
         self._tables = OrderedDict[GpuRequest, Table]()
-        self._answers = self._bytes = 0  # in the tables, and of their requests
+        # the number of answers in the tables, and the bytes of their requests
+        self._answers = self._bytes = 0
         self._pod_capacities = Memo[tuple[ClassId, GpuRequest, int, frozenset[Arrivals]], int]()
         self._sums = OrderedDict[tuple[CapacityQuery | str, str], Sums]()
         self._sums_bytes = 0
-        self.mix = RequestMixTracker()  # of requests, as the cluster has been seeing them
+        self.mix = RequestMixTracker()  # of the requests that the cluster has seen
 
     def _forget(self, class_id: ClassId) -> None:
         for table in self._tables.values():
             self._answers -= table.forget(class_id)
 
-    # The answers by state.
+    # The answers by class.
 
     def known(
         self,
@@ -182,8 +194,11 @@ class AnswerCache:
         *,
         cached: bool,
     ) -> tuple[dict[ClassId, Decision], dict[ClassId, Score]]:
-        """The remembered decisions of some states, and the scores of those that pass, under a mix
-        of requests; None leaves the scores out. The request is ``cached`` as asked now."""
+        """Return the cached decisions of some classes, and the scores of those that pass.
+
+        Scores are those under ``mix``; None leaves them out. With ``cached`` the request counts as
+        asked now, and its table is kept longer.
+        """
         with self._lock:
             table = self._table(request) if cached else self._tables.get(request, Table())
             known = table.decisions
@@ -199,8 +214,10 @@ class AnswerCache:
         placement_costs: Mapping[ClassId, PlacementCost],
         classes: RequestClasses,
     ) -> None:
-        """Remember answers, each as long as some node is in that state; and placement costs, if the
-        classes are those asked now."""
+        """Cache answers, each as long as a node is in its class.
+
+        Cache the placement costs only if ``classes`` are the request classes of the current mix.
+        """
         with self._lock:
             table, class_ids = self._table(request), self._classes
             known = len(table.decisions)
@@ -213,7 +230,7 @@ class AnswerCache:
             self._forget_oldest()
 
     def _table(self, request: GpuRequest) -> Table:
-        """The table of a request, which counts as asked now."""
+        """Return the table of a request, which counts as asked now."""
         table = self._tables.get(request)
         if table is None:
             table = self._tables[request] = Table()
@@ -224,7 +241,7 @@ class AnswerCache:
         return table
 
     def _forget_oldest(self) -> None:
-        """Forget the requests asked longest ago where there is too much; one stays."""
+        """Forget the oldest requests until the limits are met; one request stays."""
         while len(self._tables) > 1 and (
             len(self._tables) > CACHED_REQUESTS
             or self._answers > CACHED_ANSWERS
@@ -234,26 +251,29 @@ class AnswerCache:
             self._answers -= len(oldest.decisions)
             self._bytes -= request.shared_bytes
 
-    # Places, by state and in whole domains.
+    # Capacity, by class and in whole domains.
 
     def pod_capacity(self, question: CapacityQuery, class_id: ClassId) -> int | None:
-        """The places in a state, None where they are not remembered.
+        """Return the cached capacity of the nodes of a class; None if it is not cached.
 
-        Numbers of states are given once, so what is no longer asked does no harm.
+        A class id is never used again, so entries of former classes do no harm.
         """
         return self._pod_capacities.get(
             (class_id, question.request, question.most, frozenset(question.reserved))
         )
 
     def put_pod_capacity(self, question: CapacityQuery, class_id: ClassId, capacity: int) -> None:
-        """Remember it while some node is in that state."""
+        """Cache the capacity of a class if a node is in it."""
         with self._lock:
             if class_id in self._classes:
                 key = (class_id, question.request, question.most, frozenset(question.reserved))
                 self._pod_capacities.put(key, capacity)
 
     def changed(self, domains: Callable[[str], Iterable[str | None]]) -> None:
-        """A node has changed. ``domains`` gives those of a kind that it is in, or was."""
+        """Forget the sums of the domains of a changed node.
+
+        ``domains`` returns the domains of a kind that the node is in, or was in.
+        """
         for (_, kind), sums in self._sums.items():
             for domain in domains(kind):
                 sums.pop(domain or "", None)
@@ -266,8 +286,10 @@ class AnswerCache:
         of: Mapping[str, str],
         generation: int,
     ) -> Sums:
-        """What is remembered of the nodes of these domains together, as they were at a moment.
-        ``of`` is the domain of each node then."""
+        """Return the cached sums over these domains at a generation.
+
+        ``of`` is the domain of each node at that generation.
+        """
         with self._lock:
             since = self._classes.counted_otherwise_since(generation)
             if since is None:
@@ -283,9 +305,9 @@ class AnswerCache:
         nodes: Mapping[str, Collection[str]],
         generation: int,
     ) -> None:
-        """Remember what was summed up at a moment, until a node of the domain changes.
+        """Cache the sums of a generation until a node of the domain changes.
 
-        Nothing is remembered if a node has begun to count in other sums since then: it may be one
+        Nothing is cached if a node has begun to count in other sums since then. It may be a node
         that was not among these ``nodes``, and is now.
         """
         with self._lock:
@@ -296,7 +318,7 @@ class AnswerCache:
                     known[domain] = total
 
     def _sums_of(self, question: CapacityQuery | str, kind: str) -> Sums:
-        """The sums for a question and a kind of domain, which count as asked now."""
+        """Return the sums for a query and a kind of domain, which count as asked now."""
         known = self._sums.get((question, kind))
         if known is None:
             known = self._sums[question, kind] = {}
@@ -310,12 +332,12 @@ class AnswerCache:
         return known
 
     def size(self) -> Size:
-        """How much is remembered."""
+        """Return how much is cached."""
         with self._lock:
             return Size(len(self._classes), len(self._tables), self._answers)
 
     def clear(self) -> None:
-        """Forget every answer; the next ones are worked out anew."""
+        """Forget every answer, so that the next requests are evaluated again."""
         with self._lock:
             self._tables.clear()
             self._sums.clear()

@@ -17,13 +17,22 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 ClassId = int
 
 MOST_RESOURCES = 48
-"""Resources over which states are known: NVIDIA's names of MIG instances in one cluster."""
+"""The number of resources for which classes are known.
+
+They are NVIDIA's names of MIG instances in one cluster.
+"""
 CHANGES_KEPT = 10_000
-"""Changes of nodes that are remembered. A question about an older moment finds every state anew."""
+"""The number of changes of nodes that are kept.
+
+For a generation before that, every class is looked up again.
+"""
 
 
 class EquivalenceClasses:
-    """The states of all nodes. Safe for many threads: ``lock`` is held for moments."""
+    """The equivalence classes of all nodes.
+
+    Safe for many threads: ``lock`` is held only briefly.
+    """
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
@@ -33,22 +42,26 @@ class EquivalenceClasses:
         self._nodes_in = Counter[ClassId]()
         self._last = 0
         self._changes = deque[str](maxlen=CHANGES_KEPT)
-        self._counted_anew = 0  # the last moment at which a node began to count in other sums
+        self._counted_anew = 0  # the last generation at which a node began to count in other sums
         self.generation = 0
-        self.on_empty = list[Callable[[ClassId], None]]()  # no node is in a state any more
+        # called when a class has no nodes any more
+        self.on_empty = list[Callable[[ClassId], None]]()
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __contains__(self, class_id: ClassId) -> bool:
-        """Whether some node is in this state."""
+        """Check whether a node is in this class."""
         return class_id in self._keys
 
-    # What has changed.
+    # Changes of nodes.
 
     def changed(self, name: str, *, answers: bool, counts_otherwise: bool) -> None:
-        """A node has changed, or is gone. Its ``answers`` may be others now, or it
-        ``counts_otherwise``: it is in other domains, or cordoned or not."""
+        """Note that a node has changed or is gone.
+
+        ``answers`` says that its answers may have changed. ``counts_otherwise`` says that it is in
+        other domains, or was cordoned or uncordoned.
+        """
         self.generation += 1
         if counts_otherwise:
             self._counted_anew = self.generation
@@ -59,32 +72,38 @@ class EquivalenceClasses:
                 self._leave(class_id)
 
     def unchanged(self, names: Collection[str], generation: int) -> bool:
-        """Whether none of these nodes has changed since that moment."""
+        """Check whether none of these nodes has changed since that generation."""
         with self._lock:
             since = self._changed_since(generation)
             return since is not None and since.isdisjoint(names)
 
     def counted_otherwise_since(self, generation: int) -> set[str] | None:
-        """The nodes of which a sum may have changed since that moment. None where any may: that is
-        too long ago, or a node has begun to count in other sums. The lock is held."""
+        """Return the nodes whose sums may have changed since a generation; None if any may have.
+
+        Any may have if the generation is too old, or if a node has begun to count in other sums
+        since. The caller holds the lock.
+        """
         return self._changed_since(generation) if generation >= self._counted_anew else None
 
     def _changed_since(self, generation: int) -> set[str] | None:
-        """The nodes that have changed since; None where that is too long ago to be told."""
+        """Return the nodes that have changed since a generation; None if that is too old."""
         count = self.generation - generation
         if count > len(self._changes):
             return None
         return set(islice(reversed(self._changes), count)) if count else set()
 
-    # The states of nodes.
+    # The classes of nodes.
 
     def class_ids(
         self, resource: str, names: Sequence[str], generation: int, others: Collection[str]
     ) -> list[ClassId | None]:
-        """The states in which nodes were at a moment; None where that has to be found, as for the
-        ``others``."""
+        """Return the classes of nodes at a generation, in the order of ``names``.
+
+        A class is None if it has to be looked up, as for each of the ``others``.
+        """
         with self._lock:
-            # What is done for each of thousands of nodes is done inside of map and its like.
+            # There are thousands of nodes, so let map and comprehensions do the work for each of
+            # them.
             class_ids: list[ClassId | None] = list(map(self._over(resource).get, names))
             since = self._changed_since(generation)
         if since is None:
@@ -97,12 +116,15 @@ class EquivalenceClasses:
         return class_ids
 
     def enter(self, info: NodeInfo, resource: str, generation: int | None) -> ClassId | None:
-        """The state of a node with these facts, which were its own at a moment.
+        """Return the class of a node with this NodeInfo, and put the node into it.
 
-        None where no node is in it: the facts are former ones, or, without a moment, made up.
-        Raises whatever a fault of ours about the node raises.
+        The NodeInfo was the node's own at ``generation``.
+
+        Return None if no node is in that class. That is possible if the NodeInfo is a former one,
+        or, with None for ``generation``, a hypothetical one. An error of ours about the node is
+        raised.
         """
-        key = info.key(resource)  # worked out with no lock held
+        key = info.key(resource)  # compute it without the lock
         with self._lock:
             if generation is None or not self.unchanged((info.name,), generation):
                 return self._numbers.get(key)
@@ -112,9 +134,10 @@ class EquivalenceClasses:
             return class_ids[info.name]
 
     def _over(self, resource: str) -> dict[str, ClassId]:
-        """The states of nodes over one resource; of too many the one asked about longest ago goes.
+        """Return the classes of nodes over one resource.
 
-        Names of MIG instances are anybody's to choose.
+        With too many resources, the one that was asked about longest ago is forgotten: any user can
+        choose a name of MIG instances.
         """
         known = self._of.pop(resource, None)
         if known is None:
@@ -126,7 +149,7 @@ class EquivalenceClasses:
         return known
 
     def _enter(self, key: Hashable) -> ClassId:
-        """The number of a state that one more node is in."""
+        """Return the id of a class that one more node is in."""
         class_id = self._numbers.get(key)
         if class_id is None:
             self._last += 1
@@ -136,7 +159,7 @@ class EquivalenceClasses:
         return class_id
 
     def _leave(self, class_id: ClassId) -> None:
-        """One node less is in this state."""
+        """Count one node less in this class, and forget a class without nodes."""
         self._nodes_in[class_id] -= 1
         if self._nodes_in[class_id]:
             return

@@ -1,4 +1,4 @@
-"""What an operator chooses, and what a node answers to a request."""
+"""The settings that an operator chooses, and what a node answers to a request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from topology.core.placement import Assessment, Rejection, Verdict
 class Refusals(Enum):
     """Which nodes are closed to a pod because their kubelets would refuse it."""
 
-    CERTAIN = "certain"  # those whose kubelet surely refuses it
-    POSSIBLE = "possible"  # also those whose kubelet may refuse it, while others are left
-    IGNORE = "ignore"  # none; constraints count all the same
+    CERTAIN = "certain"  # nodes whose kubelet surely refuses it
+    POSSIBLE = "possible"  # also nodes whose kubelet may refuse it, while other nodes are left
+    IGNORE = "ignore"  # no nodes; constraints count nevertheless
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator chooses."""
+    """The settings that an operator chooses."""
 
     require: Verdict = Verdict.EXPECTED  # the weakest verdict on which a required pod passes
     stale_after: float | None = 180.0  # seconds since the last changed report; None for never
@@ -31,13 +31,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a node answers to a request. Nodes in one state share one."""
+    """What a node answers to a request. Nodes of one equivalence class share one decision."""
 
     rejection: Rejection | None = None  # None if the pod passes
     assessment: Assessment | None = None  # None if nothing can be decided about the node
-    also: tuple[Rejection, ...] = ()  # what refuses the pod, too
+    also: tuple[Rejection, ...] = ()  # further reasons to refuse the pod
 
     @property
     def verdict(self) -> str:
-        """The verdict's word; ``unknown`` where there is no usable record."""
+        """The word of the verdict; ``unknown`` if there is no usable record."""
         return self.assessment.verdict.value if self.assessment else "unknown"

@@ -1,9 +1,10 @@
 """What follows for a node when its kubelet refuses a pod that was bound to it, or admits one.
 
-Here are the transitions of a node for its back-offs (:mod:`.node.history`), and what people
-are told of a refusal. ``first_seen`` means that we did not see the pod before it was refused or
-admitted, as at our start: then the kubelet's own times tell the order, and the refusal is no news.
-Feed such pods in the order of these times: in another order a node may be closed for longer.
+This module has the transitions of a node's back-offs (:mod:`.node.history`), and the description of
+a refusal for people. ``first_seen`` means that we did not see the pod before it was refused or
+admitted, for example at our start. Then the kubelet's own times decide the order, and the refusal
+is not announced. Feed such pods in the order of these times: in another order a node may be closed
+for longer.
 """
 
 from dataclasses import dataclass, replace
@@ -27,16 +28,16 @@ from topology.core.requests import GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class NodeRefusal:
-    """A kubelet has refused a pod that was bound to its node."""
+    """A refusal by a kubelet of a pod that was bound to its node."""
 
     node: str
     pod: PodRecord
     refusal: Refusal
-    # Refusals since a pod was admitted: of pods that ask the same, or of all pods once the node has
-    # a back-off of its own; 0 if the reason is the pod's own.
+    # The number of refusals since a pod was last admitted. Only pods with the same request count,
+    # or all pods once the node has a back-off of its own. It is 0 if the reason is the pod's own.
     in_a_row: int
     pause: float  # seconds of the pause that it begins; 0 for none
-    foreseen: tuple[str, ...]  # hazards that were known of the pod on the node before
+    foreseen: tuple[str, ...]  # hazards of the pod on this node that were known before
 
     @property
     def words(self) -> str:
@@ -50,7 +51,7 @@ class NodeRefusal:
 
     @property
     def follows(self) -> str:
-        """What it adds up to, and what follows for the node; names no pod."""
+        """The number of refusals in a row, and the pause that follows; it names no pod."""
         row = f"; {self.in_a_row} in a row" if self.in_a_row > 1 else ""
         pause = f", no GPU pods for {self.pause:.0f} s" if self.pause else ""
         return f"{row}{pause}"
@@ -59,7 +60,10 @@ class NodeRefusal:
 def refusal_by(
     before: NodeInfo, after: NodeInfo, pod: PodRecord, refusal: Refusal, settings: Settings
 ) -> NodeRefusal:
-    """What is told of a refusal. ``before`` are the node's facts until it was seen."""
+    """Return the description of a refusal.
+
+    ``before`` is the node before the refusal was seen, ``after`` is the node after it.
+    """
     in_a_row, pause = 0, 0.0
     if refusal.of_the_node:
         counting = _counting(after, pod)
@@ -71,7 +75,7 @@ def refusal_by(
 
 
 def _counting(info: NodeInfo, pod: PodRecord) -> tuple[Backoff | None, ...]:
-    """The back-offs that a refusal of the pod may make longer: the node's, and that of its kind."""
+    """Return the back-offs that a refusal of the pod may extend: the node's and its kind's."""
     backoffs = info.history.backoffs.get(resource_of(pod))
     if backoffs is None or not isinstance(pod.request, GpuRequest):
         return (None, None)
@@ -79,7 +83,7 @@ def _counting(info: NodeInfo, pod: PodRecord) -> tuple[Backoff | None, ...]:
 
 
 def _begun(before: tuple[Backoff | None, ...], after: tuple[Backoff | None, ...]) -> float:
-    """Seconds of the longest pause that a refusal has begun; 0 if it begins none."""
+    """Return the seconds of the longest pause that a refusal has begun; 0 if it begins none."""
     return max(
         (
             each.until - each.refusals[-1].at
@@ -91,7 +95,7 @@ def _begun(before: tuple[Backoff | None, ...], after: tuple[Backoff | None, ...]
 
 
 def _foreseen(before: NodeInfo, pod: PodRecord) -> tuple[str, ...]:
-    """The hazards of the pod on the node that an evaluation just before would have named."""
+    """Return the hazards of the pod on the node that an evaluation just before would have named."""
     if isinstance(pod.request, Malformed):
         return ()
     info, request = before.without(frozenset({pod.uid})), pod.request.alone
@@ -104,7 +108,10 @@ def _foreseen(before: NodeInfo, pod: PodRecord) -> tuple[str, ...]:
 def with_pod_refused(
     info: NodeInfo, pod: PodRecord, at: float, now: float, *, first_seen: bool
 ) -> NodeInfo:
-    """The kubelet has refused a pod; ``at`` and ``now`` are on the cluster's clock."""
+    """Return the node after its kubelet has refused a pod.
+
+    ``at`` and ``now`` are on the cluster's clock.
+    """
     request, history = pod.request, info.history
     if pod.refusal is None or not pod.refusal.of_the_node or not isinstance(request, GpuRequest):
         return info
@@ -124,7 +131,7 @@ def with_pod_refused(
 def with_pod_admitted(
     info: NodeInfo, pod: PodRecord, now: float, *, first_seen: bool = False
 ) -> NodeInfo:
-    """The kubelet has admitted a pod: back-offs begin anew after it."""
+    """Return the node after its kubelet has admitted a pod, so that back-offs begin anew."""
     request, history = pod.request, info.history
     if not isinstance(request, GpuRequest):
         return info
@@ -142,11 +149,12 @@ def with_pod_admitted(
 
 
 def with_resumed(info: NodeInfo, resumed: float, now: float) -> NodeInfo:
-    """An operator has forgiven all refusals up to ``resumed``, in seconds since 1970.
+    """Return the node after an operator has cleared all refusals up to ``resumed``.
 
-    If we have seen the node before, the operator has just done so: then all refusals are forgiven,
-    whatever the clocks say. So any other time than the last one counts, even an earlier one: the
-    operator's clock may have been ahead the last time.
+    ``resumed`` is in seconds since 1970. If we have seen the Node before, the operator has cleared
+    them just now. Then all refusals are cleared, and the clocks do not matter. So any time that
+    differs from the last one counts, even an earlier one: the operator's clock may have been ahead
+    the last time.
     """
     history = info.history
     if not resumed or resumed == history.resumed:
@@ -158,7 +166,7 @@ def with_resumed(info: NodeInfo, resumed: float, now: float) -> NodeInfo:
 
 
 def with_pauses_ended(info: NodeInfo, now: float) -> NodeInfo:
-    """The facts at a later time: pauses may have ended."""
+    """Return the node at a later time, when pauses may have ended."""
     known = info.history.backoffs
     backoffs = {resource: each.at(now) for resource, each in known.items()}
     if all(backoffs[resource] is known[resource] for resource in backoffs):
