@@ -1,5 +1,5 @@
-"""One pod: what it asks for, where it may go, who owns it, and what a kubelet has said of it.
+"""One pod: its request, its eligible nodes, its controller, and what its kubelet has answered.
 
-May know what a pod's manifest says. Knows no node and no other pod; a disruption budget counts the
-pods that it selects.
+This package may read a pod's manifest. It knows no node and no other pod, except that a disruption
+budget counts the pods that it selects.
 """

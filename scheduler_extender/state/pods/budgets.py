@@ -1,7 +1,7 @@
 """PodDisruptionBudgets: how many of some pods may be evicted now.
 
-Two count by them, each in its own way. kube-scheduler may violate a budget and counts how often
-(``filterPodsWithPDBViolation`` of its preemption); the Eviction API refuses.
+Two components count by them in different ways. kube-scheduler may violate a budget, and counts how
+often (``filterPodsWithPDBViolation`` of its preemption). The Eviction API refuses.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,11 +23,11 @@ class Budget:
     namespace: str
     name: str
     selector: Selector | None  # None selects no pod; empty selects every pod of the namespace
-    allowed: int = 0  # how many more pods may be evicted now, by its controller's word
-    disrupted: frozenset[str] = frozenset()  # names of pods whose eviction it counts already
+    allowed: int = 0  # how many more pods may be evicted now, as its controller says
+    disrupted: frozenset[str] = frozenset()  # the pods, by name, whose eviction it already counts
 
     def selects(self, pod: PodRecord) -> bool:
-        """Whether the pod is one of its pods."""
+        """Check whether the budget covers a pod."""
         if self.selector is None or pod.namespace != self.namespace:
             return False
         labels = dict(pod.attributes.labels)
@@ -41,7 +41,7 @@ class Violations:
     """Counts how many of some evictions violate a budget, as kube-scheduler does.
 
     For kube-scheduler a budget with an empty selector selects no pod, and no budget selects a pod
-    without labels. Which pod is in which budget is looked up once, for all ``pods``.
+    without labels. The budgets of each of ``pods`` are looked up once.
     """
 
     def __init__(self, pods: Iterable[PodRecord], budgets: Budgets) -> None:
@@ -59,8 +59,10 @@ class Violations:
         }
 
     def count(self, victims: Sequence[PodRecord]) -> int:
-        """How many of the evictions violate a budget. The order of the victims is kube-scheduler's:
-        the most important first."""
+        """Return how many of the evictions violate a budget.
+
+        The victims are in kube-scheduler's order: the most important first.
+        """
         taken: dict[int, int] = {}
         violations = 0
         for pod in victims:
@@ -73,14 +75,15 @@ class Violations:
 
 
 def violations(victims: Sequence[PodRecord], budgets: Budgets) -> int:
-    """How many of the evictions violate a budget; see :class:`Violations`."""
+    """Return how many of the evictions violate a budget; see :class:`Violations`."""
     return Violations(victims, budgets).count(victims)
 
 
 def refused(victims: Iterable[PodRecord], budgets: Budgets) -> PodRecord | None:
-    """A victim that the Eviction API would refuse to evict beside the others; None if none is.
+    """Return the first victim that the Eviction API would refuse to evict; None if there is none.
 
-    It refuses a pod that is in two budgets, too. A pod that has not been started is in none.
+    It counts the victims before it as evicted. The API also refuses a pod that is in two budgets. A
+    pod that has not been started is in none.
     """
     left = [budget.allowed for budget in budgets]
     for pod in victims:
@@ -111,7 +114,7 @@ class _Status(msgspec.Struct, rename="camel", frozen=True):
 
 
 class BudgetObject(msgspec.Struct, frozen=True):
-    """What we read of a PodDisruptionBudget."""
+    """What is read of a PodDisruptionBudget."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: _Spec = _Spec()
@@ -119,8 +122,10 @@ class BudgetObject(msgspec.Struct, frozen=True):
 
 
 def budget_of(written: BudgetObject) -> Budget:
-    """The object as a value. A selector that is too large counts as one that selects every pod and
-    allows no eviction."""
+    """Return the object as a value.
+
+    A selector that is too large counts as one that selects every pod and allows no eviction.
+    """
     selector = written.spec.selector
     sane = selector is None or selector.size <= MOST_VALUES
     return Budget(
@@ -133,7 +138,7 @@ def budget_of(written: BudgetObject) -> Budget:
 
 
 def budget_manifest(budget: Budget) -> dict[str, Any]:
-    """An object that :func:`budget_of` reads as this value."""
+    """Return an object that :func:`budget_of` reads as this value."""
     spec = {} if budget.selector is None else {"selector": label_selector(budget.selector)}
     return {
         "apiVersion": "policy/v1",

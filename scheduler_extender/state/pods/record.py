@@ -1,4 +1,4 @@
-"""Pods as the extender keeps them: what each asks for, where it is, and what it was promised."""
+"""Pods as the extender keeps them: the request of each, its node, and what it was promised."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 PodName = tuple[str, str]  # namespace and name
 MOST_SAID = 300
-"""Characters that are kept of what kube-scheduler says of a pod."""
+"""Characters that are kept of kube-scheduler's message about a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +62,28 @@ class PodRecord:
     request: GpuRequest | Malformed
     phase: str = "Pending"
     terminating: bool = False
-    called_unschedulable: bool = False  # by kube-scheduler: it fits nowhere
-    said: str = ""  # what kube-scheduler says of that, on one line
-    promised: Constraints = NO_CONSTRAINTS  # by our bind; nothing to a plain pod
-    survives_endings: bool = False  # the promise was called guaranteed, and not just expected
-    refusal: Refusal | None = None  # why its kubelet has turned it away
-    admitted: bool = False  # its kubelet has taken it, as far as its status tells
-    started: float | None = None  # when either happened, by the kubelet's clock, since 1970
-    group_ref: GroupReference | None = None  # None if it is in no group, or that cannot be read
-    attributes: SchedulingAttributes = BARE  # what evictions go by
-    reservation: Reservation | None = None  # the place that is reserved for it while it waits
+    called_unschedulable: bool = False  # by kube-scheduler, because it fits on no node
+    said: str = ""  # kube-scheduler's message about that, on one line
+    promised: Constraints = NO_CONSTRAINTS  # by our bind; empty for a plain pod
+    survives_endings: bool = False  # whether the promise was guaranteed, and not just expected
+    refusal: Refusal | None = None  # why its kubelet has refused it
+    admitted: bool = False  # whether its kubelet has admitted it, as far as its status says
+    # when it was admitted or refused, by the kubelet's clock, since 1970
+    started: float | None = None
+    group_ref: GroupReference | None = None  # None if it is in no group, or if that cannot be read
+    attributes: SchedulingAttributes = BARE  # what evictions depend on
+    reservation: Reservation | None = None  # its reservation by annotation, while it waits
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
-    gated: bool = False  # by scheduling gates: kube-scheduler does not look at it
-    by_claim: bool = False  # kube-scheduler has given it devices, by a claim (DRA)
+    gated: bool = False  # whether scheduling gates keep kube-scheduler from looking at it
+    by_claim: bool = False  # whether kube-scheduler has given it devices by a claim (DRA)
     claim: str = ""  # the name of that claim
-    claims: tuple[str, ...] = ()  # of its own, by name
-    # Those that were not made for it, if it requires nothing: who comes in its place has them at
-    # once, and no verb looks at them.
+    claims: tuple[str, ...] = ()  # the names of its own claims
+    # The claims that were not made for it, if it requires nothing. A pod that replaces it has their
+    # devices at once, and no verb looks at them.
     lasting: tuple[str, ...] = ()
-    created: float | None = None  # when it was made, since 1970, if anybody says it
-    unasked: bool = False  # kube-scheduler asks no extender about it
-    version: str = field(default="", compare=False)  # its resourceVersion, as the API server said
+    created: float | None = None  # when it was created, since 1970; None if that is not known
+    unasked: bool = False  # whether kube-scheduler asks no extender about it
+    version: str = field(default="", compare=False)  # its resourceVersion at the API server
 
     @property
     def full_name(self) -> str:
@@ -91,8 +92,7 @@ class PodRecord:
 
     @property
     def of_claims(self) -> OfClaims | None:
-        """What it requires of the devices that its own claims have; None if it has none, or
-        requires nothing of them."""
+        """What it requires of its own claims' devices; None without claims or requirements."""
         request = self.request
         if not isinstance(request, GpuRequest) or request.effective_count or not request.required:
             return None
@@ -109,8 +109,11 @@ class PodRecord:
         return None if self.group_ref is None else self.group_ref.as_gang
 
     def counts_on_others(self, resource: str) -> bool:
-        """Whether the pod minds what others do on GPUs that it may share: it says what memory
-        it uses there, or was promised that nobody else is on them."""
+        """Check whether the pod depends on what others do on GPUs that it may share.
+
+        It does if it says how much memory it uses there, or if it was promised that no other pod
+        uses them.
+        """
         if self.ended or resource_of(self) not in (resource, ""):
             return False
         tells = isinstance(self.request, GpuRequest) and self.request.constraints.gpu_memory
@@ -118,7 +121,7 @@ class PodRecord:
 
     @property
     def unschedulable(self) -> bool:
-        """Whether kube-scheduler has said that it fits nowhere."""
+        """Whether kube-scheduler has said that it fits on no node."""
         return (
             self.node is None
             and self.called_unschedulable
@@ -128,20 +131,20 @@ class PodRecord:
 
 
 def without(by_uid: Mapping[PodUid, T], gone: Collection[PodUid]) -> Mapping[PodUid, T]:
-    """What is found of all pods but those that are gone."""
+    """Return the mapping without the pods that are gone."""
     return {uid: value for uid, value in by_uid.items() if uid not in gone}
 
 
 def resource_of(pod: PodRecord) -> str:
-    """The resource that a pod asks for; empty if what it asks cannot be read."""
+    """Return the resource that a pod asks for; empty if its request cannot be read."""
     return pod.request.resource if isinstance(pod.request, GpuRequest) else ""
 
 
 def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> PodRecord | None:
-    """The record of a pod, or None if it asks for none of the ``managed`` resources.
+    """Return the record of a pod; None if it asks for none of the ``managed`` resources.
 
-    ``trusted`` says that only we, or the author of a cluster file, can have written the placement
-    annotation: then it need not prove whose it is.
+    ``trusted`` says that only the extender, or the author of a cluster file, can have written the
+    placement annotation. The annotation then need not prove which pod it is for.
     """
     template = template_of(pod)
     asks = _as_snapshot_says(pod, managed) if trusted else request_in(template, managed)
@@ -149,8 +152,10 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
 
 
 def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
-    """The record of a pod that names one of the ``managed`` resources and asks for 0 of it, as one
-    does that has ResourceClaims of its own; None if it names none."""
+    """Return the record of a pod that asks for 0 of a ``managed`` resource; None for other pods.
+
+    A pod with ResourceClaims of its own does that.
+    """
     if not asks_for_any(pod, managed):
         return None
     wanted = of_claims(pod, managed)
@@ -164,11 +169,12 @@ def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
 def requesting_record(
     pod: Pod, managed: tuple[str, ...], waiting: Mapping[PodUid, PodRecord] = MappingProxyType({})
 ) -> PodRecord | None:
-    """The record of a pod that asks for devices, or that requires something of the devices which
-    its own claims have; None for any other pod.
+    """Return the record of a pod that asks for devices; None for other pods.
 
-    A resourceVersion is that of one state of a pod. Where the record of this state is among those
-    of the ``waiting`` pods, it is not read again. Only a nomination may be known to kube-scheduler
+    A pod that requires something of the devices of its own claims counts, too.
+
+    A resourceVersion identifies one state of a pod. If the record of this state is among the
+    ``waiting`` pods, the pod is not read again. Only a nomination may be known to kube-scheduler
     before it is written.
     """
     record = waiting.get(PodUid(pod.metadata.uid))
@@ -186,8 +192,11 @@ def requesting_record(
 
 
 def counting_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
-    """The record of a pod that counts in a cluster: one that asks, or that has devices on its node
-    by claims of its own, whatever it requires of them; None for any other pod."""
+    """Return the record of a pod that counts in a cluster; None for other pods.
+
+    It counts if it asks for devices, or if it has devices on its node by claims of its own,
+    whatever it requires of them.
+    """
     there = pod.spec.node_name and pod.spec.resource_claims
     return requesting_record(pod, managed) or (claiming_record(pod, managed) if there else None)
 
@@ -243,7 +252,7 @@ def _record(
 
 
 def _is_unschedulable(condition: Condition) -> bool:
-    """Whether a condition says that kube-scheduler has found no node."""
+    """Check whether a condition says that kube-scheduler has found no node."""
     return (condition.type, condition.status, condition.reason) == (
         "PodScheduled",
         "False",
@@ -252,7 +261,7 @@ def _is_unschedulable(condition: Condition) -> bool:
 
 
 def _said(condition: Condition) -> str:
-    """What a condition says of the nodes, without what it says of preemption."""
+    """Return what a condition says of the nodes, without what it says of preemption."""
     nodes = (condition.message or "")[:MOST_SAID].partition(" preemption: ")[0]
     return " ".join(nodes.split()).removesuffix(".")
 
@@ -275,8 +284,11 @@ def _by_claim(pod: Pod, request: GpuRequest | Malformed) -> bool:
 
 
 def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> PodRequest | Malformed | None:
-    """What a pod asks in a cluster file. If a snapshot says that this could not be read, it cannot
-    be read now either, for the same reason."""
+    """Return the request of a pod in a cluster file.
+
+    If the file says that the request could not be read, it cannot be read now either, for the same
+    reason.
+    """
     annotations = dict(pod.metadata.annotations or {})
     reason = annotations.pop(MALFORMED, None)
     if reason is None:
@@ -287,10 +299,10 @@ def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> PodRequest | Malfor
 
 
 def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
-    """Why the kubelet refused the pod; whether it admitted it; when either was.
+    """Return why the kubelet refused the pod, whether it admitted it, and when it did either.
 
     A kubelet writes the start time only with its answer. A pod that failed and shows no containers
-    may have been refused for a reason that we do not know: it does not count as admitted.
+    may have been refused for a reason that we do not know. So it does not count as admitted.
     """
     containers = bool(status.container_statuses or status.init_container_statuses)
     refusal = refusal_of(
@@ -303,7 +315,7 @@ def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
 
 
 class _Placement(msgspec.Struct):
-    """What we read of the placement annotation."""
+    """What is read of the placement annotation."""
 
     verdict: str
     node: str = ""
@@ -316,11 +328,11 @@ _PROMISES = {verdict.value: verdict for verdict in Verdict if verdict.holds}
 
 
 def _placement_of(pod: Pod, *, trusted: bool) -> _Placement | None:
-    """What we wrote about the pod when we bound it; None if we did not.
+    """Return what the extender wrote about the pod when it bound it; None if it did not bind it.
 
-    Anybody may write the annotation, for example in a template. It can be ours only if it names
-    this very pod, by UID, and the pod's node: one Binding writes both, and nobody knows a pod's UID
-    before the pod exists.
+    Any user may write the annotation, for example in a template. It can be ours only if it names
+    this very pod by its UID, and the pod's node. One Binding writes both, and no user knows a pod's
+    UID before the pod exists.
     """
     written = (pod.metadata.annotations or {}).get(PLACEMENT)
     if written is None or not pod.spec.node_name:
@@ -334,9 +346,9 @@ def _placement_of(pod: Pod, *, trusted: bool) -> _Placement | None:
 
 
 def with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
-    """A bound pod with the promise that we know of, not the one that its annotation tells now.
+    """Return a bound pod with the promise that we know, instead of the one in its annotation now.
 
-    A bind gives a promise, and it stays: later writes to the pod change nothing.
+    A bind gives a promise, and the promise stays: later writes to the pod do not change it.
     """
     for earlier in known:
         if earlier is not None and earlier.node == pod.node:
@@ -350,7 +362,10 @@ def with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
 
 
 def manifest_of(pod: PodRecord) -> dict[str, Any]:
-    """A Pod manifest that :func:`pod_record` reads as this record, as far as we keep pods."""
+    """Return a Pod manifest that :func:`pod_record` reads as this record.
+
+    It has only the parts of a pod that a record keeps.
+    """
     request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
     annotations: dict[str, str] = {}
     if isinstance(pod.request, Malformed):
@@ -425,7 +440,7 @@ def _written_status(pod: PodRecord) -> dict[str, Any]:
 
 
 def _written_placement(pod: PodRecord) -> dict[str, Any]:
-    """The placement annotation, as far as we read it."""
+    """Return the placement annotation, as far as it is read."""
     promised = Verdict.GUARANTEED if pod.survives_endings else Verdict.EXPECTED
     verdict = promised if pod.promised != NO_CONSTRAINTS else Verdict.NOT_GUARANTEED
     when = {} if pod.placed is None else {"time": time_text(pod.placed)}
@@ -435,10 +450,11 @@ def _written_placement(pod: PodRecord) -> dict[str, Any]:
 def _write_attributes(
     pod: PodRecord, request: GpuRequest | None, spec: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write into a pod's ``spec`` what :func:`.attributes.attributes_of` reads of it; what it reads
-    of the metadata is returned.
+    """Write a pod's attributes into ``spec``, and return those that belong into its metadata.
 
-    What the containers do not ask for already is written as overhead, which counts alike.
+    :func:`.attributes.attributes_of` reads both.
+
+    What the containers do not ask for already is written as overhead, which counts in the same way.
     """
     attributes = pod.attributes
     if attributes.priority:

@@ -1,20 +1,21 @@
-"""What counts as a refusal: a kubelet has turned away a pod that was bound to its node.
+"""What counts as a refusal: a kubelet has refused a pod that was bound to its node.
 
-The kubelet decides whether it admits a pod before it starts anything. If it does not, it writes
-``status.phase: Failed`` with a reason and a message of its own, and the pod never runs. The same
-write sets ``status.startTime``; a pod that was admitted gets its start time, too. (Kubernetes:
-``pkg/kubelet/kubelet.go`` rejectPod, ``pkg/kubelet/lifecycle/predicate.go`` and
-``pkg/kubelet/cm`` for the reasons.)
+The kubelet decides whether it admits a pod before it starts anything. If it does not admit the pod,
+it writes ``status.phase: Failed`` with a reason and a message of its own, and the pod never runs.
+The same write sets ``status.startTime``; an admitted pod gets its start time, too. (Kubernetes:
+``pkg/kubelet/kubelet.go`` rejectPod, ``pkg/kubelet/lifecycle/predicate.go`` and ``pkg/kubelet/cm``
+for the reasons.)
 """
 
 import re
 from dataclasses import dataclass
 
-# Reasons that speak about the node: it cannot give what it offers, and the next pod may meet the
-# same. So do all that begin with :data:`OUT_OF`.
+# Reasons that are about the node: it cannot give what it offers, and the next pod may be refused
+# for the same reason. All reasons that begin with :data:`OUT_OF` belong here, too.
 OF_THE_NODE = ("UnexpectedAdmissionError", "TopologyAffinityError", "InvalidNodeInfo")
-# Reasons that speak about the pod, or its match with the node: another pod does not meet them. They
-# are counted and told, and take no node out: else one bad template could take out many.
+# Reasons that are about the pod, or about its match with the node: other pods are not refused for
+# them. They are counted and announced, but they close no node. Otherwise one bad template could
+# close many nodes.
 OF_THE_POD = (
     "AppArmor",
     "NodeAffinity",
@@ -24,26 +25,26 @@ OF_THE_POD = (
     "SMTAlignmentError",
     "SysctlForbidden",
 )
-# How the reason begins where the kubelet counts less of a resource than the pod asks for; the
-# resource's name follows, as in ``OutOfnvidia.com/gpu``.
+# The beginning of the reason if the kubelet counts less of a resource than the pod asks for. The
+# name of the resource follows, as in ``OutOfnvidia.com/gpu``.
 OUT_OF = "OutOf"
 OUT_OF_NAMED = ("OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfephemeral-storage")
-OUT_OF_DEVICES = "OutOfDevices"  # the label of every other reason that begins with :data:`OUT_OF`
+OUT_OF_DEVICES = "OutOfDevices"  # the label of all other reasons that begin with :data:`OUT_OF`
 OTHER = "other"
-# Everything that :attr:`Refusal.label` can be.
+# All values of :attr:`Refusal.label`.
 LABELS = (*OF_THE_NODE, *OUT_OF_NAMED, OUT_OF_DEVICES, *OF_THE_POD, OTHER)
-# How a kubelet's message begins, whatever the reason (Kubernetes 1.26 and later).
+# The beginning of a kubelet's message for any reason (Kubernetes 1.26 and later).
 REJECTED = "Pod was rejected"
-# A reason that may be told to everybody: one word, with room for a resource's name.
+# A reason that every user may see: one word, long enough for a resource's name.
 _WORD = re.compile(r"[\w./-]{1,330}", re.ASCII)
-MOST_TEXT = 200  # characters of a kubelet's message that are kept
+MOST_TEXT = 200  # characters that are kept of a kubelet's message
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a kubelet has turned a pod away, in its own words: ``status.reason`` and ``.message``.
+    """Why a kubelet has refused a pod, in its own words: ``status.reason`` and ``.message``.
 
-    Other pods are told the reason, so one that is no word becomes :data:`OTHER`.
+    Users of other pods may see the reason. So a reason that is not one word becomes :data:`OTHER`.
     """
 
     reason: str
@@ -58,15 +59,16 @@ class Refusal:
 
     @property
     def of_the_node(self) -> bool:
-        """Whether another pod may meet the same on this node."""
+        """Whether this node may refuse another pod for the same reason."""
         return self.reason not in OF_THE_POD
 
 
 def refusal_of(phase: str, reason: str, message: str, *, has_containers: bool) -> Refusal | None:
-    """Why the kubelet has refused a pod with this status; None if it has not.
+    """Return why the kubelet has refused a pod with this status; None if it has not.
 
-    ``has_containers`` is whether the status names containers: then the pod was admitted once. It
-    counts only for reasons that we do not know: a kubelet that restarts may refuse a pod that ran.
+    ``has_containers`` says whether the status names containers: the pod was then admitted before.
+    It counts only for reasons that we do not know, because a kubelet that restarts may refuse a pod
+    that ran.
     """
     if phase != "Failed" or not reason:
         return None

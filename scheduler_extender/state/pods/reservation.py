@@ -1,10 +1,10 @@
-"""The annotation with which a place is reserved for a waiting pod (:data:`.annotations.RESERVED`).
+"""The annotation that gives a waiting pod a reservation (:data:`.annotations.RESERVED`).
 
-Its value is JSON, as ``gpu-topology unblock --evict`` writes it, once::
+Its value is JSON, and ``gpu-topology unblock --evict`` writes it once::
 
     {"uid": "5f…", "node": "train-01", "until": "2026-11-22T12:05:00Z", "victims": ["7a…"]}
 
-It names the pod's own UID: in a template it counts for nothing.
+It names the pod's own UID, so it has no effect in a template.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,8 @@ from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.times import instant
 
-# A reservation lasts an hour at most: one that is to end later does not count yet. The clocks of
-# computers differ by minutes.
+# A reservation lasts an hour at most. One with a later end does not count yet. The clocks of
+# computers may differ by minutes.
 MAX_SECONDS = 3600.0
 CLOCKS_DIFFER = 300.0
 MAX_VICTIMS = 64
@@ -29,18 +29,19 @@ MAX_VICTIMS = 64
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A place on a node that other pods may not take from a waiting one."""
+    """Devices on a node that other pods may not take from a waiting pod."""
 
     node: NodeName
     until: float  # in seconds since 1970
-    victims: frozenset[PodUid] = frozenset()  # evicted for it: it is there once they have let go
+    # evicted for it; the reservation is free once they have released their devices
+    victims: frozenset[PodUid] = frozenset()
 
     def lasts(self, today: float) -> bool:
-        """Whether it counts at this time of day, in seconds since 1970."""
+        """Check whether it counts at this time of day, in seconds since 1970."""
         return today < self.until and not self.too_late(today)
 
     def too_late(self, today: float) -> str:
-        """That it does not count yet since it ends too late; empty if it does not."""
+        """Return a message if it does not count yet because it ends too late; otherwise empty."""
         if self.by_nomination or self.until <= today + MAX_SECONDS + CLOCKS_DIFFER:
             return ""
         ends = datetime.fromtimestamp(self.until, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -51,12 +52,12 @@ class Reservation:
 
     @property
     def by_nomination(self) -> bool:
-        """Whether kube-scheduler keeps it for a nominated pod: then nobody tells how long."""
+        """Whether kube-scheduler makes it for a nominated pod. Its end is then not known."""
         return self.until == inf
 
     @property
     def until_text(self) -> str:
-        """The time of day at which it ends, to the minute; the same text every time.
+        """The time of day at which it ends, to the minute; always the same text.
 
         >>> Reservation(NodeName("n"), 43500.0).until_text
         '12:05 UTC'
@@ -79,7 +80,7 @@ _read = msgspec.json.Decoder(_Written).decode
 
 
 def reservation_of(pod: Pod) -> Reservation | None:
-    """The place that is reserved for a pod; None if none is, or the value cannot be read."""
+    """Return the reservation of a pod by annotation; None if there is none or it cannot be read."""
     text = (pod.metadata.annotations or {}).get(RESERVED)
     if text is None or pod.spec.node_name:
         return None
@@ -95,6 +96,6 @@ def reservation_of(pod: Pod) -> Reservation | None:
 
 
 def value_of(uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid]) -> str:
-    """The annotation's value; ``until`` is in seconds since 1970."""
+    """Return the annotation's value; ``until`` is in seconds since 1970."""
     when = datetime.fromtimestamp(int(until), UTC)
     return msgspec.json.encode(_Written(uid, node, when, sorted(victims))).decode()

@@ -1,4 +1,4 @@
-"""Which pods a selector means, and which nodes a pod may be sent to, by Kubernetes' rules."""
+"""Which pods a selector selects, and which nodes are eligible for a pod, by Kubernetes' rules."""
 
 import re
 from collections import defaultdict
@@ -14,7 +14,7 @@ from scheduler_extender.wire import PodSpec, Taint, Toleration
 # The taint of a cordoned node.
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 NAME_FIELD = "metadata.name"
-# A number as Kubernetes reads it, in Go: with ASCII digits alone.
+# A number as Kubernetes, in Go, reads it: with ASCII digits only.
 _NUMBER = re.compile(r"[+-]?[0-9]{1,63}")
 
 
@@ -25,10 +25,11 @@ class Requirement:
     key: str
     operator: str  # In, NotIn, Exists, DoesNotExist, Gt or Lt
     values: tuple[str, ...] = ()
-    of_field: bool = False  # the key is a field of the node, such as its name, and not a label
+    # whether the key is a field of the node, such as its name, and not a label
+    of_field: bool = False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet it; no labels meet an unknown operator."""
+        """Check whether labels meet it; no labels meet an unknown operator."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -49,24 +50,26 @@ class Requirement:
 
 
 def _compares(value: str, operator: str, bound: str) -> bool:
-    """Whether a number is above (Gt) or below (Lt) another one; false if either is no number."""
+    """Check whether a number is above (Gt) or below (Lt) a bound; False if either is no number."""
     numbers = [int(text) for text in (value, bound) if _NUMBER.fullmatch(text)]
     if len(numbers) < 2 or any(not -(1 << 63) <= n < 1 << 63 for n in numbers):
         return False
     return numbers[0] > numbers[1] if operator == "Gt" else numbers[0] < numbers[1]
 
 
-Selector = tuple[Requirement, ...]  # requirements that hold together
+Selector = tuple[Requirement, ...]  # all requirements must hold
 
 
 @dataclass(frozen=True, slots=True)
 class EligibleNodes:
     """The nodes that a pod may be sent to."""
 
-    selector: Selector = ()  # the node meets all of it
-    terms: tuple[Selector | None, ...] = ()  # and one of these, if any; None means no node
-    tolerations: tuple[Toleration, ...] = ()  # which cover the node's taints
-    # The terms that are one list of values, by the key; a list of host names may be long.
+    selector: Selector = ()  # the node meets all requirements
+    # and meets one of these terms, if there are any; None matches no node
+    terms: tuple[Selector | None, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()  # cover the node's taints
+    # The values of all terms with a single In requirement, by its key. A list of host names may be
+    # long.
     _listed: dict[tuple[str, bool], set[str]] = field(init=False, compare=False, repr=False)
     _others: tuple[Selector, ...] = field(init=False, compare=False, repr=False)
 
@@ -83,8 +86,7 @@ class EligibleNodes:
     def bar(
         self, name: str, labels: Mapping[str, str], taints: tuple[Taint, ...], *, cordoned: bool
     ) -> str:
-        """What keeps the pod off a node with this name, these labels and taints; empty if it is
-        one of them."""
+        """Return what makes a node with these properties ineligible; empty if it is eligible."""
         if cordoned and not self._tolerates(UNSCHEDULABLE):
             return "a cordon"
         for taint in taints:
@@ -116,7 +118,7 @@ class EligibleNodes:
         )
 
     def written(self) -> dict[str, Any]:
-        """The fields of a pod's spec that :func:`eligible_nodes_of` reads as these."""
+        """Return the fields of a pod's spec that :func:`eligible_nodes_of` reads as these nodes."""
         fields: dict[str, Any] = {}
         if self.selector:
             fields["nodeSelector"] = {line.key: line.values[0] for line in self.selector}
@@ -134,7 +136,8 @@ NO_NODE = EligibleNodes(terms=(None,))
 
 
 def _tolerates_value(given: Toleration, value: str) -> bool:
-    if given.operator in ("Gt", "Lt"):  # where the cluster has TaintTolerationComparisonOperators
+    # if the cluster has the feature TaintTolerationComparisonOperators
+    if given.operator in ("Gt", "Lt"):
         return _compares(value, given.operator, given.value)
     if given.operator == "Exists":
         return True
@@ -163,19 +166,19 @@ class _NodeAffinity(msgspec.Struct, frozen=True):
 
 
 class LabelSelector(msgspec.Struct, rename="camel", frozen=True):
-    """A selector of labels, as objects of Kubernetes have it."""
+    """A label selector, as Kubernetes objects write it."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[_Expression] | None = None
 
     @property
     def size(self) -> int:
-        """Lines and values together."""
+        """The number of its lines and values together."""
         lines = self.match_expressions or ()
         return len(self.match_labels or ()) + sum(1 + len(line.values or ()) for line in lines)
 
     def read(self) -> Selector:
-        """The same as a value; empty, it means everything."""
+        """Return the selector as a value; an empty one selects everything."""
         labels = sorted((self.match_labels or {}).items())
         return (
             *(Requirement(key, "In", (value,)) for key, value in labels),
@@ -184,12 +187,12 @@ class LabelSelector(msgspec.Struct, rename="camel", frozen=True):
 
 
 def label_selector(selector: Selector) -> dict[str, Any]:
-    """A selector as :meth:`LabelSelector.read` reads it."""
+    """Return a label selector that :meth:`LabelSelector.read` reads as this value."""
     return {"matchExpressions": [_written(line) for line in selector]}
 
 
 def eligible_nodes_of(spec: PodSpec) -> EligibleNodes:
-    """The nodes that a pod may be sent to. What cannot be read means no node."""
+    """Return the eligible nodes of a pod. A part that cannot be read matches no node."""
     selector = sorted((spec.node_selector or {}).items())
     return EligibleNodes(
         tuple(Requirement(key, "In", (value,)) for key, value in selector),
