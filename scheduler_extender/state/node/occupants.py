@@ -183,7 +183,8 @@ class Occupants:
 
     complete: bool = True  # whether the source names every pod
     bound: Roster = field(default_factory=Roster)
-    assumed: Mapping[PodUid, PodRecord] = field(default_factory=dict)  # their bind is being written
+    # their bind is being written; under DRA also nominated pods
+    assumed: Mapping[PodUid, PodRecord] = field(default_factory=dict)
     unconfirmed: Mapping[PodUid, Unconfirmed] = field(default_factory=dict)
     terminated: Mapping[PodUid, Terminated] = field(default_factory=dict)
     acknowledged: frozenset[PodUid] = frozenset()  # a report of this boot has shown their devices
