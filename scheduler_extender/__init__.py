@@ -1,4 +1,4 @@
-"""The scheduler extender: it tells kube-scheduler which nodes can keep a pod's GPU constraints.
+"""The scheduler extender tells kube-scheduler which nodes can keep a pod's GPU constraints.
 
 - ``annotations`` turns a pod into a request; ``wire`` is extender/v1 on the wire.
 - ``state`` holds what is known of the nodes, decides, and remembers the answers.

@@ -1,9 +1,9 @@
-"""Pod manifest → what the pod asks (:class:`PodRequest`), or why that cannot be read.
+"""Read a pod's manifest as the request that it makes (:class:`PodRequest`).
 
-The contract of the annotations is one table, :data:`KEYS`: a key, how its value is read, and what
-is allowed. An unreadable value and an unknown key are refused with a reason that names both. The
-reason is the same text every time, since kube-scheduler compares it, and short, since it stands in
-the answer of every node.
+The contract of the annotations is one table, :data:`KEYS`. For each key it says how the value is
+read and which values are allowed. A pod with an unreadable value or an unknown key is refused
+(:class:`Malformed`); the reason names the key and the value. The reason is always the same text,
+since kube-scheduler compares it. It is short, since it stands in the answer of every node.
 """
 
 import re
@@ -44,22 +44,22 @@ from topology.core.requests import (
 PREFIX = "gpu-topology.io/"
 PLACEMENT = PREFIX + "placement"
 WAKE = PREFIX + "wake"
-# On a Node, not on a pod: up to when an operator forgives its refusals, in RFC 3339.
+# On a Node, not on a pod: a time in RFC 3339. Refusals before it are forgiven; an operator sets it.
 RESUME = PREFIX + "resume"
-# On a pod of the extender's own: the number of the last term in which it began to lead.
+# On the extender's own pod: the number of the latest term in which this replica began to lead.
 TERM = PREFIX + "term"
-# On a waiting pod: the node on which a place is reserved for it (:mod:`.state.pods.reservation`).
+# On a waiting pod: the node that is reserved for it (:mod:`.state.pods.reservation`).
 RESERVED = PREFIX + "reserved"
-# On a pod of a snapshot: why the request of the pod could not be read. In a cluster nobody may
-# write it: there it is a key that nobody knows.
+# On a pod of a snapshot: why the pod's request could not be read. In a cluster it may not be
+# written: there it is an unknown key.
 MALFORMED = PREFIX + "malformed"
-# Not the author's to write; ignored as requests.
+# The extender writes these annotations. On a request they are ignored.
 OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, RESERVED})
 
-# The resources that we place; a star stands for the rest of a name.
+# The resources that the extender places. A star stands for the rest of a name.
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
-# The name of NVIDIA's DeviceClass as a resource: kube-scheduler makes a claim of it (DRA). It takes
-# no such name for one of the resources about which it asks an extender.
+# NVIDIA's DeviceClass, named as a resource: kube-scheduler makes a claim of it (DRA).
+# kube-scheduler accepts no such name among the resources for which it calls an extender.
 BY_CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
 UNASKED = (
     f"kube-scheduler does not ask the extender about a pod that names only {BY_CLASS}, so nothing "
@@ -67,9 +67,9 @@ UNASKED = (
     "extendedResourceName: nvidia.com/gpu and ask for nvidia.com/gpu"
 )
 MAX_COUNT = 1024
-MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server takes hundreds
-MAX_TEMPLATE = 16_384  # bytes of a pod that is remembered with what it asks
-MAX_MODELS = 32  # different models of gpu-model
+MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server allows hundreds
+MAX_TEMPLATE = 16_384  # bytes of a pod that is cached with its request
+MAX_MODELS = 32  # different models in one gpu-model annotation
 MODELS = "allowed are product names or globs, comma-separated, such as H100 or A100*"
 
 
@@ -79,39 +79,39 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A pod whose request cannot be read: no node may take it."""
+    """A pod whose request cannot be read. No node may take it."""
 
-    reason: str  # the same text every time, and short
-    # What its containers ask for, without constraints, if at least that can be read: somebody else
-    # may have bound the pod all the same.
+    reason: str  # always the same text, and short
+    # What its containers ask for, without constraints, if at least that can be read. Another
+    # scheduler may have bound the pod all the same.
     holds: GpuRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What a pod asks: devices and what must hold for them, and the group that it is in."""
+    """A pod's request (devices, and the constraints on them) and the group that the pod is in."""
 
     request: GpuRequest
     group_ref: GroupReference | None = None
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes; memos share it."""
+        """The approximate number of bytes that it takes in the memos that share it."""
         return 500 + self.request.shared_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What pods made from one template have in common. It stays the same while a pod is bound, runs
-    and ends."""
+    """What all pods made from one template have in common. It stays the same while a pod is bound,
+    runs and ends."""
 
     pod: Pod
-    too_much: str | None  # why the pod is not read further than its containers
-    manifest: bytes | None  # the pod encoded; None if nothing of it is remembered
+    too_much: str | None  # why only the pod's containers are read, if it exceeds a limit
+    manifest: bytes | None  # the pod encoded; None if nothing of it is cached
 
 
 def template_of(pod: Pod) -> Template:
-    """The template of a pod."""
+    """Return the template of a pod."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     given, too_much = metadata.annotations or {}, exceeded_limit(pod)
     kept = ObjectMeta(
@@ -126,7 +126,7 @@ def template_of(pod: Pod) -> Template:
     template = Pod(kept, asked, PodStatus(qos_class=status.qos_class))
     try:
         manifest = _encode(template) if too_much is None else b""
-    except (OverflowError, RecursionError):  # a number or a list that no sane pod has
+    except (OverflowError, RecursionError):  # a number or a list that no reasonable pod has
         manifest = b""
     return Template(template, too_much, manifest if 0 < len(manifest) <= MAX_TEMPLATE else None)
 
@@ -135,7 +135,7 @@ Managed = tuple[str, ...]
 
 
 def once(read: Callable[[Template, Managed], T]) -> Callable[[Template, Managed], T]:
-    """A function that remembers what it has read of a template."""
+    """Return a function that caches what ``read`` returns for each template."""
     known = Memo[tuple[bytes, Managed], T]()
 
     @wraps(read)
@@ -152,17 +152,17 @@ def once(read: Callable[[Template, Managed], T]) -> Callable[[Template, Managed]
 
 
 def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> PodRequest | Malformed | None:
-    """What the pod asks of the ``managed`` resources; None if it asks for none of them.
+    """Return what the pod asks of the ``managed`` resources; None if it asks for none of them.
 
-    A pod without our annotations is plain whatever else it carries. Pod-level resources and
-    ephemeral containers carry no GPUs.
+    A pod without our annotations is read as plain, whatever else it carries. Pod-level resources
+    and ephemeral containers carry no GPUs.
     """
     return request_in(template_of(pod), managed)
 
 
 @once
 def request_in(template: Template, managed: Managed) -> PodRequest | Malformed | None:
-    """What pods of a template ask, as :func:`parse` reads it."""
+    """Return what pods of a template ask for, as :func:`parse` does."""
     pod, too_much = template.pod, template.too_much
     try:
         containers, only_gpu_plugin = _asking(pod, managed)
@@ -205,16 +205,19 @@ def request_in(template: Template, managed: Managed) -> PodRequest | Malformed |
 
 @dataclass(frozen=True, slots=True)
 class OfClaims:
-    """What a pod requires of the devices that its own ResourceClaims have."""
+    """The constraints on the devices that a pod's own ResourceClaims have."""
 
     namespace: str
-    names: tuple[str, ...]  # of these claims, in the pod's order; empty for one that is to be made
+    names: tuple[str, ...]  # these claims, in the pod's order; empty for one that is not made yet
     constraints: Constraints
 
 
 def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malformed | None:
-    """What the claims of a pod are held against; None if it has none, requires nothing, or names
-    no ``managed`` resource: then kube-scheduler does not ask about it."""
+    """Return the constraints on the pod's own claims.
+
+    Return None if the pod has no claims or no constraints. Return None, too, if it names no
+    ``managed`` resource: kube-scheduler does not call the extender about such a pod.
+    """
     if not pod.spec.resource_claims or not asks_for_any(pod, managed):
         return None
     if too_much := exceeded_limit(pod):
@@ -235,26 +238,32 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
 
 
 def claims_of(pod: Pod) -> tuple[str, ...]:
-    """The names of a pod's own claims, in its order; empty for one that is to be made. A pod with
-    more than :data:`.MOST_CLAIMS` is refused, and of its claims no more are kept."""
+    """Return the names of the pod's own claims in its order.
+
+    The name of a claim that is not made yet is empty. At most :data:`.MOST_CLAIMS` names are
+    returned; a pod with more claims is refused.
+    """
     made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     names = [
         made[each.name].resource_claim_name if each.name in made else each.resource_claim_name or ""
         for each in (pod.spec.resource_claims or ())[:MOST_CLAIMS]
     ]
-    return tuple(name for name in names if name is not None)  # None: it needs none
+    return tuple(name for name in names if name is not None)  # None: the pod needs no such claim
 
 
 def _asking(
     pod: Pod, managed: tuple[str, ...]
 ) -> tuple[Mapping[str, list[ContainerRequest]], bool]:
-    """The containers that ask for each of the ``managed`` resources, and whether the pod asks no
-    other device plugin, and no DRA driver, for anything. Raises :class:`BadValueError`."""
+    """Return the containers that ask for each of the ``managed`` resources.
+
+    The second value is True if the pod asks for nothing from other device plugins or DRA drivers.
+    Raises :class:`BadValueError`.
+    """
     containers: dict[str, list[ContainerRequest]] = {}
     only_gpu_plugin = not pod.spec.resource_claims
     for container, role in containers_with_roles(pod):
         names = _resources(container)
-        # Devices of other plugins have a domain of their own in their names.
+        # Resources of other device plugins have a domain of their own in their names.
         others = [name for name in names if "/" in name and ".kubernetes.io/" not in name]
         only_gpu_plugin &= len(others) == len(managed_among(others, managed))
         of_class = [BY_CLASS] if BY_CLASS in names and MANAGED[0] in managed else []
@@ -273,8 +282,10 @@ def _asking(
 
 
 def _values(pod: Pod) -> dict[str, Any]:
-    """What the annotations say, by field of :class:`Constraints`, and ``policy``. Raises
-    :class:`BadValueError` for the first key, by name, that cannot be read."""
+    """Return the values of the annotations by field of :class:`Constraints`, and ``policy``.
+
+    Raises :class:`BadValueError` for the first key, in the order of names, that cannot be read.
+    """
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
     for key in sorted(ours.keys() - OURS_TO_WRITE):
@@ -287,29 +298,29 @@ def _values(pod: Pod) -> dict[str, Any]:
         field, read = KEYS[name]
         values[field] = annotation(ours, key, read)
     if "link" not in values and "min_nvlinks" not in values:
-        values.pop("pattern", None)  # there is nothing for a pattern to speak about
+        values.pop("pattern", None)  # a pattern alone constrains nothing
     return values
 
 
 def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
-    """Whether a container of the pod names a ``managed`` resource, if only to ask for 0 of it."""
+    """Check whether a container of the pod names a ``managed`` resource, even with the amount 0."""
     return any(
         managed_among(_resources(container), managed) for container, _ in containers_with_roles(pod)
     )
 
 
 def names_class(pod: Pod) -> bool:
-    """Whether a container of the pod asks for GPUs by the name of their DeviceClass."""
+    """Check whether a container of the pod asks for GPUs by the name of their DeviceClass."""
     return any(BY_CLASS in _resources(container) for container, _ in containers_with_roles(pod))
 
 
 def is_unasked(pod: Pod, managed: tuple[str, ...]) -> bool:
-    """Whether the pod asks for GPUs, and kube-scheduler asks no extender about it."""
+    """Check whether the pod asks for GPUs but kube-scheduler calls no extender about it."""
     return names_class(pod) and not asks_for_any(pod, managed)
 
 
 def managed_among(names: Iterable[str], managed: tuple[str, ...]) -> list[str]:
-    """Those of the names that are ``managed``, in its order, then by name.
+    """Return the names that are ``managed``, in the order of ``managed``, then by name.
 
     >>> managed_among(["cpu", "nvidia.com/mig-2g.10gb", "nvidia.com/gpu"], MANAGED)
     ['nvidia.com/gpu', 'nvidia.com/mig-2g.10gb']
@@ -324,7 +335,7 @@ def managed_among(names: Iterable[str], managed: tuple[str, ...]) -> list[str]:
 
 
 def _resources(container: Container) -> set[str]:
-    """The names of the resources that a container asks for."""
+    """Return the names of the resources that a container asks for."""
     resources = container.resources
     if resources is None:
         return set()
@@ -332,7 +343,8 @@ def _resources(container: Container) -> set[str]:
 
 
 def _count(container: Container, resource: str) -> int:
-    """How many devices a container asks for: its request, or its limit if that stands alone."""
+    """Return how many devices a container asks for: its request, or its limit if it has no
+    request."""
     resources = container.resources or Resources()
     for amounts in (resources.requests, resources.limits):
         if amounts and resource in amounts:
@@ -367,12 +379,12 @@ def _bandwidth(text: str) -> GBps:
 
 
 def _models(text: str) -> tuple[str, ...]:
-    if not "".join(text.split()).isascii():  # K of kelvin folds to a letter of ASCII
+    if not "".join(text.split()).isascii():  # the Kelvin sign folds to the ASCII letter k
         raise BadValueError(MODELS)
     models = [canonical_product(model) for model in text.split(",")]
     if not all(re.fullmatch(r"[a-z0-9*?.()+/-]{1,64}", model) for model in models):
         raise BadValueError(MODELS)
-    # Every product here is NVIDIA's: "NVIDIA*" asks for nothing more. Nor do two stars.
+    # Every product here is NVIDIA's, so "NVIDIA*" matches the same as "*". "**" also does.
     models = [re.sub(r"^nvidia(\*|$)", "*", model) for model in models]
     found = tuple(sorted({re.sub(r"\*+", "*", model) for model in models}))
     if len(found) > MAX_MODELS:
@@ -389,7 +401,7 @@ _LINK_LEVELS = {
 }
 _NIC_LEVELS = {k: v for k, v in _LINK_LEVELS.items() if k != "nvlink"}
 
-# Annotation (without prefix) → field of Constraints, and how its value is read.
+# Each annotation (without prefix), its field of Constraints, and the function that reads its value.
 KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "link": ("link", _one_of(_LINK_LEVELS)),
     "min-nvlinks": ("min_nvlinks", _nvlinks),
@@ -408,7 +420,7 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def render(request: GpuRequest) -> dict[str, str]:
-    """The annotations that :func:`parse` reads as this request's constraints and policy."""
+    """Return the annotations that :func:`parse` reads as this request's constraints and policy."""
     wanted = request.constraints
     values = {
         "link": wanted.link.name.lower() if wanted.link else "",
@@ -429,12 +441,12 @@ def render(request: GpuRequest) -> dict[str, str]:
 
 
 def _plain(number: float) -> str:
-    """Without an exponent, which :func:`parse` would refuse."""
+    """Return the number without an exponent, which :func:`parse` would refuse."""
     return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
 def containers_of(request: GpuRequest) -> dict[str, Any]:
-    """The containers of a pod's spec that :func:`parse` reads as this request's."""
+    """Return the containers of a pod's spec that :func:`parse` reads as this request's."""
     found: dict[str, Any] = {"containers": []}
     left = list(request.containers)
     for i, demand in enumerate(request.exclusive.demands or _without_demands(request)):
@@ -451,7 +463,10 @@ def containers_of(request: GpuRequest) -> dict[str, Any]:
 
 
 def _without_demands(request: GpuRequest) -> tuple[Demand, ...]:
-    """The containers that ask for devices, and amounts of the kind that the pod's class asks."""
+    """Return the demands of the containers that ask for devices.
+
+    CPUs and memory are amounts from which :func:`parse` reads the same kind of exclusive request.
+    """
     cpus = int(request.exclusive.cpus)
     memory = (("memory", 1 << 30),) if request.exclusive.memory else ()
     return tuple(Demand(c.role, c.count, cpus, memory) for c in request.containers)

@@ -1,8 +1,8 @@
 """A certificate authority of our own, small enough for two certificates.
 
-It signs the one that the extender serves with and the one that kube-scheduler shows. Its key stays
-with whoever made it: neither of the two needs it. Keys are ECDSA over P-256; certificates follow
-RFC 5280 as far as OpenSSL and Go check it.
+It signs the certificate of the extender's server and the client certificate of kube-scheduler.
+Neither of the two needs the authority's key, so the key stays with its owner. Keys are ECDSA over
+P-256. Certificates follow RFC 5280 as far as OpenSSL and Go check it.
 """
 
 import ipaddress
@@ -19,20 +19,21 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650  # how long a new authority is valid
-# Certificates are valid so long before they are made, for machines whose clock is behind.
+# The validity of a certificate begins this long before it is made, for machines whose clock is
+# slow.
 EARLIER = timedelta(hours=1)
 MAX_COMMON_NAME = 64  # characters, by RFC 5280
 
-# Keys that we sign with. Ours are elliptic; RSA is what other tools make.
+# Keys that an authority may sign with. Ours are elliptic; RSA keys come from other tools.
 SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class AuthorityError(Exception):
-    """An authority cannot be used; the message says why, without naming files."""
+    """The authority cannot be used. The message says why, without naming files."""
 
 
 class Use(Enum):
-    """What a certificate is for; nobody takes one for the other."""
+    """The use of a certificate. A certificate for one use is not accepted for the other."""
 
     SERVER = ExtendedKeyUsageOID.SERVER_AUTH
     CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -40,7 +41,7 @@ class Use(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate and its private key, both PEM; the key is PKCS 8 and not encrypted."""
+    """A certificate and its private key, both PEM. The key is PKCS 8 and not encrypted."""
 
     certificate: bytes
     key: bytes
@@ -48,7 +49,7 @@ class Issued:
 
 
 class Authority:
-    """Signs certificates. Made by :meth:`new`, or by :meth:`load` from what :meth:`new` made."""
+    """An authority that signs certificates. :meth:`new` makes one; :meth:`load` reads one back."""
 
     def __init__(self, certificate: x509.Certificate, key: SigningKey) -> None:
         self._certificate = certificate
@@ -59,8 +60,10 @@ class Authority:
 
     @classmethod
     def new(cls, name: str, now: datetime, kept: bytes | None = None) -> Self:
-        """A new authority, valid for :data:`AUTHORITY_DAYS` from ``now``, signed by itself: with a
-        new key, or with the one that was ``kept``. Raises :class:`AuthorityError`."""
+        """Make a self-signed authority, valid for :data:`AUTHORITY_DAYS` from ``now``.
+
+        It has the key ``kept``, or a new key if that is None. Raises :class:`AuthorityError`.
+        """
         key = ec.generate_private_key(ec.SECP256R1()) if kept is None else _loaded(kept)
         subject = _common_name(name)
         builder = (
@@ -74,7 +77,7 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes, now: datetime) -> Self:
-        """An authority that was made before, of two PEM texts. Raises :class:`AuthorityError`."""
+        """Load an existing authority from two PEM texts. Raises :class:`AuthorityError`."""
         try:
             loaded = x509.load_pem_x509_certificate(certificate)
         except ValueError as error:
@@ -88,7 +91,7 @@ class Authority:
             raise AuthorityError("the certificate is not that of an authority") from error
         if not constraints.ca:
             raise AuthorityError("the certificate is not that of an authority")
-        if loaded.issuer != loaded.subject:  # OpenSSL trusts roots only
+        if loaded.issuer != loaded.subject:  # OpenSSL trusts only roots
             raise AuthorityError("the certificate is not signed by itself: a root is needed")
         if (expires := loaded.not_valid_after_utc) <= now:
             raise AuthorityError(f"the certificate expired on {expires:%Y-%m-%d}")
@@ -97,10 +100,10 @@ class Authority:
     def issue(
         self, name: str, use: Use, names: Collection[str], now: datetime, days: int
     ) -> Issued:
-        """A certificate of a new key, with ``name`` as its common name.
+        """Make a key and sign a certificate for it, with ``name`` as its common name.
 
-        ``names`` are DNS names and IP addresses for the subject alternative names. It is valid for
-        ``days``, but no longer than the authority.
+        ``names`` are DNS names and IP addresses for the subject alternative names. The certificate
+        is valid for ``days``, but no longer than the authority.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         expires = min(now + timedelta(days=days), self.expires)
@@ -125,8 +128,11 @@ class Authority:
 
 
 def check_client(authority: bytes, certificate: bytes, key: bytes, now: datetime) -> None:
-    """Raise :class:`AuthorityError` unless the certificate is one of these authorities', holds and
-    has this key. All are PEM; ``authority`` may have several."""
+    """Raise :class:`AuthorityError` unless the certificate is usable by a client.
+
+    The certificate must be signed by one of the authorities, must not have expired, and must have
+    this key. All three are PEM; ``authority`` may hold several certificates.
+    """
     try:
         roots = x509.load_pem_x509_certificates(authority)
         shown = x509.load_pem_x509_certificate(certificate)

@@ -1,7 +1,8 @@
-"""How much of the process one client, or all of them together, may take: the one place for it.
+"""Limits on what one client, or all clients together, may take of the process.
 
-kube-scheduler keeps a handful of connections and sends at most a few dozen MB at a time. Whoever
-sends more, or sends and reads more slowly than any scheduler, gets one line and is cut off.
+All such limits are here. kube-scheduler keeps a handful of connections and sends at most a few
+dozen MB at a time. A client that sends more, or that sends or reads more slowly than any scheduler,
+gets a one-line answer and is cut off.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,67 +12,72 @@ from dataclasses import dataclass
 MIB = 1024 * 1024
 
 MAX_BODY = 64 * MIB  # bytes of a request; 5,000 full nodes are about 40 MB
-# Bytes of a bind, which names a pod and a node, and of a report to the admin port.
+# Bytes of a bind request, which names a pod and a node, and of a report to the admin port.
 MAX_BIND_BODY = 256 * 1024
 MAX_REPORT_BODY = 4 * MIB
 
-# Commas in a body, in its pod and in its list of names. A decoder holds the interpreter while it
-# works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two
-# million. Up to so many bytes a body is decoded uncounted, in a few ms; 5,000 names are 140 KB.
+# The most commas in a body, in its pod and in its list of names. A decoder holds the interpreter
+# while it works: 64 MB of ``{},`` would hold it for ten seconds. 5,000 full nodes have about two
+# million commas. A body of at most UNCOUNTED_BODY bytes is decoded in a few ms without counting;
+# 5,000 names are 140 KB.
 UNCOUNTED_BODY = 256 * 1024
 MAX_VALUES = 4_000_000
 MAX_POD_VALUES = 50_000
 MAX_NAMES = 100_000
 
-# Bytes of the spec and status of a GPUTopology object together, and commas in them. An agent writes
-# at most 480,000 bytes; the API server adds defaults, and takes 1.5 MB. What is larger is not
-# decoded, for that would hold the interpreter; it is a problem of its node.
+# The most bytes of the spec and status of a GPUTopology object together, and the most commas in
+# them. An agent writes at most 480,000 bytes; the API server adds defaults, and accepts 1.5 MB. A
+# larger object is not decoded, since that would hold the interpreter. It is reported as a problem
+# of its node.
 MAX_RECORD = 700_000
 MAX_RECORD_VALUES = 100_000
 
-# For how long one filter, prioritize or preempt may work nodes out; the part of an evaluation that
-# is under way then is finished. What is done by then stays remembered, and the rest is answered as
-# not decided.
+# Seconds for which one filter, prioritize or preempt may evaluate nodes. The part of an evaluation
+# that has begun by then is finished. Its results stay cached; the other nodes are answered as
+# undecided.
 VERB_SECONDS = 0.15
 
-# For how long ``gpu-topology unblock`` may look for the cheapest plan. The best one so far is the
-# answer then.
+# Seconds for which ``gpu-topology unblock`` may search for the cheapest plan. Then it returns the
+# best plan so far.
 UNBLOCK_SECONDS = 4.0
 
-# For how long ``/v1/explain`` may ask the nodes, and try out what would help a pod that waits.
+# Seconds for which ``/v1/explain`` may evaluate nodes and try remedies for a waiting pod.
 EXPLAIN_SECONDS = 2.0
 
-# Different questions of people that wait at one time, each kind for one thread, and answers in
-# pieces that are under way; over it 503. Searches (``/v1/explain``, and apart from it the
-# what-if box) take seconds.
+# The most distinct requests by users that wait at one time, for each of the two threads that answer
+# them, and the most answers in pieces that are being sent. Above it the answer is 503. Searches
+# (``/v1/explain``, and separately the what-if form) take seconds.
 PEOPLE_WAITING = 32
 SEARCHES_WAITING = 8
 
-# Seconds from a bind's request to its write; and from then to its end. kube-scheduler gives a bind
-# up after httpTimeout (10 s), of which the write may take 4 s and the look-up after it 2 s.
+# Seconds from a bind's request to its write, and from the write to its end. kube-scheduler gives a
+# bind up after httpTimeout (10 s). Of these the write may take 4 s, and the look-up after it 2 s.
 BIND_STARTS_WITHIN, BIND_ENDS_AFTER = 3.5, 6.0
 
-# Binds at one time: a third may wait for their turn, a third may wait for news of their node, and
-# the rest is written (:mod:`.verbs.bindlimiter`). Below it, the other verbs that are answered at
-# one time: they share one interpreter with the loop, so more threads would not be faster.
+# The most binds at one time. A third of them may wait for the bind limiter, a third for news of
+# their node; the rest is being written (:mod:`.verbs.bindlimiter`). Below it, the most other verbs
+# at one time: these share one interpreter with the event loop, so more threads would not be faster.
 BIND_THREADS = 96
 EVALUATING_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one port allows.
+    """The limits of one port.
 
-    ``handshakes`` of TLS at one time, each within ``handshake_seconds``; over it the one that has
-    taken longest is cut off. ``connections`` behind them at one time; over it the client that has
-    kept us waiting longest makes room (for a request, a body, or to read an answer), and if we are
-    busy for all of them only /healthz and /readyz are answered. ``header_bytes`` of one request.
-    Seconds from the first byte until the headers are complete (``header_seconds``), then until the
-    body is (``body_seconds``); seconds in which a client may keep an answer waiting by not reading
-    it (``write_seconds``); bytes of all such answers together (``unread``), over which the one that
-    has waited longest is cut off; seconds of an idle connection (``idle_seconds``: longer than the
-    90 s of Go's client, which does not repeat a POST on a connection that we have closed).
-    ``pipelined`` requests wait behind one that is being answered.
+    At most ``handshakes`` of TLS run at one time, each within ``handshake_seconds``; beyond that
+    the longest one is cut off. Behind them are at most ``connections`` at one time. Beyond that the
+    client for which we have waited longest (for a request, for a body, or to read an answer) is cut
+    off. If we owe an answer to all of them, only /healthz and /readyz are answered.
+
+    The headers of one request have at most ``header_bytes``. They must be complete within
+    ``header_seconds`` of the first byte, and the body within ``body_seconds`` after that. A client
+    may leave an answer unread for ``write_seconds``. All unread answers together have at most
+    ``unread`` bytes; beyond that the oldest is cut off.
+
+    An idle connection is closed after ``idle_seconds``. That is longer than the 90 s of Go's
+    client, which does not repeat a POST on a connection that we have closed. At most ``pipelined``
+    requests wait behind the one that is being answered.
     """
 
     handshakes: int = 128
@@ -88,15 +94,15 @@ class Limits:
 
 DEFAULT = Limits()
 
-# Counts bytes of a body that have come, if there is room for them; whether there is.
+# Counts more bytes of a body and returns True; returns False, and counts nothing, without room.
 Hold = Callable[[int], bool]
 
 
 class Bodies:
     """A budget for the bodies that are in memory at one time, over all ports. Event loop only.
 
-    Large bodies leave some of it to small ones, so that uploads that never end do not keep out a
-    scheduler that sends names. ``total`` and ``spare`` are in bytes.
+    Large bodies must leave ``spare`` bytes of the ``total`` to small ones. So uploads that never
+    end do not keep out a scheduler that sends names.
     """
 
     def __init__(self, total: int = 192 * MIB, spare: int = 32 * MIB, small: int = MIB) -> None:
@@ -107,7 +113,7 @@ class Bodies:
 
     @contextmanager
     def hold(self) -> Iterator[Hold]:
-        """The bytes of one body count until the end of the block."""
+        """Count the bytes of one body until the end of the block."""
         size = 0
 
         def counted(more: int) -> bool:

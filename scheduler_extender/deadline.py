@@ -1,4 +1,4 @@
-"""How long whoever asks can wait for an answer: one value, passed to all that may take long."""
+"""A request's deadline, passed down to everything that may be slow."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,7 +12,7 @@ __all__ = ["NO_DEADLINE", "Deadline", "OutOfTimeError", "within"]
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Until when an answer may be worked out.
+    """The time until which an answer may be worked out.
 
     >>> now = iter([1.0, 2.0])
     >>> deadline = Deadline(now.__next__, until=2.0)
@@ -20,29 +20,29 @@ class Deadline:
     (False, True)
     """
 
-    clock: Callable[[], float]  # seconds; only has to run forward
+    clock: Callable[[], float]  # seconds; only has to be monotonic
     until: float  # by that clock
 
     def passed(self) -> bool:
-        """Whether the time is up."""
+        """Check whether the time is up."""
         return self.clock() >= self.until
 
     def check(self) -> None:
-        """Raise :class:`OutOfTimeError` where the time is up."""
+        """Raise :class:`OutOfTimeError` if the time is up."""
         if self.passed():
             raise OutOfTimeError
 
     def enforced(self) -> AbstractContextManager[None]:
-        """Raise :class:`OutOfTimeError` from what the core works out inside, once the time is up.
+        """Let the model raise :class:`OutOfTimeError` inside the block once the time is up.
 
-        A deadline around this one is enforced, too.
+        An outer deadline stays in force.
         """
         return interrupted_at(self.clock, self.until) if self.until < inf else nullcontext()
 
     @contextmanager
     def ends(self) -> Iterator[None]:
-        """The same, and end the block without a word where this deadline has passed; not where only
-        one around it has."""
+        """Leave the block silently when this deadline has passed. An outer deadline still
+        raises."""
         try:
             with self.enforced():
                 yield
@@ -55,5 +55,5 @@ NO_DEADLINE = Deadline(lambda: 0.0, inf)
 
 
 def within(clock: Callable[[], float], seconds: float) -> Deadline:
-    """The deadline in so many seconds from now."""
+    """Return the deadline that is ``seconds`` from now."""
     return Deadline(clock, clock() + seconds)

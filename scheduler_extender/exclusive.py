@@ -1,4 +1,4 @@
-"""What a pod asks of the kubelet's static CPU and Memory Managers, read from its manifest."""
+"""Read from a pod's manifest what it asks of the kubelet's static CPU and Memory Managers."""
 
 from decimal import Decimal
 
@@ -8,7 +8,7 @@ from topology.core.requests import MAX_DEMANDS, Demand, Exclusive, Role
 
 
 def containers_with_roles(pod: Pod) -> list[tuple[Container, Role]]:
-    """The containers in the kubelet's order, init containers first."""
+    """Return the containers in the kubelet's order, init containers first."""
     init = [
         (c, Role.SIDECAR if c.restart_policy == "Always" else Role.INIT)
         for c in pod.spec.init_containers or []
@@ -17,9 +17,9 @@ def containers_with_roles(pod: Pod) -> list[tuple[Container, Role]]:
 
 
 def exclusive_of(pod: Pod, resource: str) -> Exclusive:
-    """What static CPU and Memory Managers would give to the pod, by Kubernetes' rules.
+    """Return what static CPU and Memory Managers would give to the pod, by Kubernetes' rules.
 
-    With resources of the pod as a whole it depends on the kubelet's version; then it is the most.
+    For a pod with pod-level resources it depends on the kubelet's version; the most is returned.
     """
     all_of_them = containers_with_roles(pod)
     containers = [c.resources or Resources() for c, _ in all_of_them]
@@ -34,13 +34,13 @@ def exclusive_of(pod: Pod, resource: str) -> Exclusive:
         return Exclusive.CPUS
     demands = tuple(_demand(container, role, resource) for container, role in all_of_them)
     if any(demand is None for demand in demands):
-        return Exclusive.CPUS  # an amount that nobody can read
+        return Exclusive.CPUS  # an unreadable amount
     known = tuple(demand for demand in demands if demand is not None)
     return Exclusive(any(d.cpus for d in known), memory=True, demands=known)
 
 
 def _demand(container: Container, role: Role, resource: str) -> Demand | None:
-    """What a container asks of devices, CPUs and memory; None if an amount cannot be read."""
+    """Return a container's devices, CPUs and memory; None if an amount cannot be read."""
     asked = container.resources or Resources()
     amounts = {**(asked.limits or {}), **(asked.requests or {})}
     read = {
@@ -52,7 +52,7 @@ def _demand(container: Container, role: Role, resource: str) -> Demand | None:
     if len(whole) < len(read) or any(not 0 <= amount < 2**63 for amount in whole.values()):
         return None
     if any(amount != int(amount) for name, amount in whole.items() if name != "cpu"):
-        return None  # the Memory Manager takes whole bytes only
+        return None  # the Memory Manager accepts only whole bytes
     cpus = whole.get("cpu", Decimal(0))
     memory = sorted((n, int(whole[n])) for n in whole.keys() - {"cpu", resource} if whole[n] > 0)
     return Demand(
@@ -64,7 +64,7 @@ def _demand(container: Container, role: Role, resource: str) -> Demand | None:
 
 
 def _is_guaranteed(resources: Resources) -> bool:
-    """Whether a container has limits of CPU and memory, and requests that equal them."""
+    """Check whether a container has limits of CPU and memory, and requests that equal them."""
     limits, requests = resources.limits or {}, resources.requests or {}
     return all(
         limits.get(name) is not None
@@ -74,7 +74,7 @@ def _is_guaranteed(resources: Resources) -> bool:
 
 
 def _amount(given: str | int | float | None) -> Decimal | None:
-    """A quantity as a number; None if it cannot be read."""
+    """Return a quantity as a number; None if it cannot be read."""
     try:
         return quantity(str(given)) if given is not None else Decimal(0)
     except ValueError:
@@ -82,7 +82,7 @@ def _amount(given: str | int | float | None) -> Decimal | None:
 
 
 def amounts_of(demand: Demand, exclusive: Exclusive) -> dict[str, str]:
-    """CPU and memory limits of a container that :func:`exclusive_of` reads as this demand."""
+    """Return the CPU and memory limits that :func:`exclusive_of` reads as this demand."""
     if exclusive == Exclusive.NOTHING:
         return {}
     found = {"cpu": str(demand.cpus) if demand.cpus else "500m"}

@@ -1,13 +1,13 @@
-"""Which group a pod belongs to, and where the group may go; or why that cannot be read.
+"""Read which group a pod belongs to, and which domain the group must share.
 
-A *group* is pods of one namespace that belong together. Our annotation ``group`` names it. Without
-it the group is one that another program made: the first of :data:`SOURCES` that the pod names.
-``group-size`` says how many members it has, ``group-domain`` what they must share: they then go to
-nodes of one *domain*.
+A *group* is a set of pods of one namespace that belong together. Our annotation ``group`` names it.
+Without this annotation the group is that of another program: the first of :data:`SOURCES` that the
+pod names. ``group-size`` is its number of members. ``group-domain`` is what the nodes of all
+members must share; such a set of nodes is a *domain*.
 
-A *gang* is a group whose scheduler decides about all members before it binds the first:
+A *gang* is a group whose scheduler decides about all members before it binds the first.
 ``spec.schedulingGroup`` or the label of the coscheduling plugin names it. Our annotations alone
-make no gang, for the stock scheduler binds such pods one by one.
+make no gang, since the stock scheduler binds such pods one by one.
 """
 
 import re
@@ -25,7 +25,7 @@ GROUP_KEYS = ("group", "group-size", "group-domain")
 
 NODE = "node"
 NVLINK_DOMAIN = "nvlink-domain"
-# NVIDIA's GPU feature discovery writes ``clusterUUID.cliqueId`` there.
+# NVIDIA's GPU feature discovery writes ``clusterUUID.cliqueId`` into this label.
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
 
 MAX_SIZE = 4096  # members of a group
@@ -39,19 +39,19 @@ _label_key = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where another program writes a pod's group."""
+    """The label and annotation in which another program writes a pod's group."""
 
     name: str
     label: str
-    size: str = ""  # the annotation that tells the group's size; empty for none
+    size: str = ""  # the annotation with the group's size; empty if there is none
     gang: bool = False  # its scheduler decides about all members at once
 
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
-# In place of a source's name: ``spec.schedulingGroup`` of kube-scheduler.
+# Used as the source's name where ``spec.schedulingGroup`` of kube-scheduler names the group.
 SCHEDULING_GROUP = "podgroup"
 
-# In this order, after ``spec.schedulingGroup``: the larger whole stands before its parts.
+# Their order of precedence, after ``spec.schedulingGroup``: a whole stands before its parts.
 SOURCES = (
     Source("coscheduling", "scheduling.x-k8s.io/pod-group", gang=True),
     Source("kueue", "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"),
@@ -67,8 +67,8 @@ SOURCES = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Group:
-    """A group by namespace and name; a name that another program gave has its source before a
-    slash."""
+    """A group by namespace and name. The name of another program's group begins with the source and
+    a slash."""
 
     namespace: str
     name: str
@@ -76,15 +76,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupReference:
-    """What a pod says of its group."""
+    """A pod's reference to its group."""
 
     group: Group
-    size: int | None = None  # members; None if nobody says it
-    # What the members must share: :data:`NODE`, :data:`NVLINK_DOMAIN` or the key of a node label;
-    # None if they may go anywhere.
+    size: int | None = None  # number of members; None if it is unknown
+    # What the members must share: :data:`NODE`, :data:`NVLINK_DOMAIN` or the key of a node label.
+    # None if they may go to any nodes.
     domain: str | None = None
     gang: bool = False
-    peers_counted: bool = False  # every pod of the gang is one of ``size``
+    peers_counted: bool = False  # every pod of the gang counts in ``size``
 
     @property
     def as_gang(self) -> Group | None:
@@ -93,7 +93,7 @@ class GroupReference:
 
     @property
     def text(self) -> str:
-        """What it asks, in words.
+        """The reference in words.
 
         >>> GroupReference(Group("team-a", "train"), 18, NVLINK_DOMAIN).text
         'group-size=18 group-domain=nvlink-domain'
@@ -103,9 +103,10 @@ class GroupReference:
 
 
 def group_ref_of(pod: Pod) -> GroupReference | None:
-    """The pod's membership; None if it is in no gang and has none of our annotations for groups.
+    """Return the pod's group reference.
 
-    Raises :class:`BadValueError` with the reason if it cannot be read.
+    Return None if the pod is in no gang and has none of our annotations for groups. Raises
+    :class:`BadValueError` with the reason if the reference cannot be read.
     """
     ours = pod.metadata.annotations or {}
     labels = pod.metadata.labels or {}
@@ -137,8 +138,11 @@ def group_ref_of(pod: Pod) -> GroupReference | None:
 
 
 def _theirs(pod: Pod, labels: dict[str, str]) -> tuple[str | None, Source | None, bool]:
-    """The group that another program gave: its name with the source, the source (None for
-    ``spec.schedulingGroup``), and whether it is a gang."""
+    """Return another program's group: its name (with the source), the source, and whether it is a
+    gang.
+
+    The source is None for ``spec.schedulingGroup``.
+    """
     scheduled = pod.spec.scheduling_group
     if scheduled is not None and scheduled.pod_group_name:
         return f"{SCHEDULING_GROUP}/{scheduled.pod_group_name}", None, True
@@ -169,7 +173,8 @@ def _domain(text: str) -> str:
 def render_group_ref(
     found: GroupReference,
 ) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
-    """Annotations, labels and fields of a spec that :func:`group_ref_of` reads as this."""
+    """Return annotations, labels and spec fields that :func:`group_ref_of` reads as this
+    reference."""
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     spec: dict[str, Any] = {}
@@ -178,7 +183,8 @@ def render_group_ref(
     if not slash:
         annotations[GROUP] = kind
         if found.gang:
-            # Which gang it is in stood in the pod, and is not kept: one of the same name will do.
+            # The reference does not keep the name of the pod's gang. A gang of the same name is
+            # enough.
             other = kind if found.peers_counted else f"{kind}.gang"
             spec["schedulingGroup"] = {"podGroupName": other}
     elif label is None:

@@ -1,8 +1,8 @@
-"""What a pod may say at most: lists that an API server takes and that no sane pod has.
+"""Limits on the lists in a pod's manifest: an API server accepts more than any reasonable pod has.
 
-A pod that says more is refused. The reason names the field, the number and what is allowed. So all
-that we keep of a pod, or work out for it, is bounded, and no other pod pays for it. A takeover does
-not wait for such a pod either (:mod:`.kube.bindable`): an API server refuses to change some of
+A pod that exceeds one is refused. The reason names the field, the number and the limit. So the
+memory and the time that one pod costs are bounded, and other pods do not pay for it. A takeover
+does not wait for such a pod either (:mod:`.kube.bindable`): an API server refuses to change some of
 them, and takes half a minute for others.
 """
 
@@ -14,20 +14,23 @@ from scheduler_extender.wire import Pod, PodSpec
 MOST_TOLERATIONS = 128
 MOST_LABELS = 256
 MOST_ANNOTATIONS = 1024
-# Bytes of its annotations, keys and values together. An API server takes 262,144, and refuses our
-# own annotations where there is no room for them.
+# Bytes of the annotations, keys and values together. An API server allows 262,144, and refuses our
+# own annotations where they would exceed that.
 MOST_ANNOTATED = 200_000
-# Lines of its nodeSelector, and terms and expressions of its required node affinity together: each
-# is held against each node.
+# Lines of the nodeSelector; terms and expressions of the required node affinity together. Each of
+# them is checked against each node.
 MOST_LINES = 128
-MOST_VALUES = 2048  # values in that affinity: a list of some hundred host names is sane
-MOST_CLAIMS = 32  # ResourceClaims of its own: each is looked up on each node
+MOST_VALUES = 2048  # values in that affinity; a list of some hundred host names is reasonable
+MOST_CLAIMS = 32  # the pod's own ResourceClaims; each is looked up on each node
 MOST_RESOURCES = 256  # different resources that a pod names, in all its containers together
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def exceeded_limit(pod: Pod) -> str | None:
-    """Why a pod is not read further; None for every sane pod. O(what the pod says)."""
+    """Return which limit the pod exceeds; None for every reasonable pod.
+
+    Takes time linear in the size of the pod's manifest.
+    """
     spec = pod.spec
     lines, values = _affinity(spec.affinity)
     annotations = pod.metadata.annotations or {}
@@ -50,7 +53,7 @@ def exceeded_limit(pod: Pod) -> str | None:
 
 
 def _affinity(affinity: Mapping[str, Any] | None) -> tuple[int, int]:
-    """The terms and expressions of a pod's required node affinity, and the values in them."""
+    """Count the terms and expressions of a pod's required node affinity, and the values in them."""
     lines = values = 0
     left = [_field(_field(_field(affinity, "nodeAffinity"), _REQUIRED), "nodeSelectorTerms")]
     while left:
@@ -69,7 +72,7 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _resources(spec: PodSpec) -> set[str]:
-    """The resources that a pod names."""
+    """Return the names of the resources that a pod names."""
     containers = (*(spec.init_containers or ()), *(spec.containers or ()))
     named = [spec.overhead]
     for resources in (spec.resources, *(container.resources for container in containers)):

@@ -1,4 +1,4 @@
-"""Untrusted values: Kubernetes' quantities and annotations, and how a bad one is quoted."""
+"""Read untrusted values: Kubernetes quantities and annotations. Quote bad ones safely."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class BadValueError(ValueError):
-    """A value that cannot be read; the message says what is allowed."""
+    """A value cannot be read. The message says what is allowed."""
 
 
 _SUFFIXES: dict[str, int | Decimal] = {
@@ -32,26 +32,30 @@ _SUFFIXES: dict[str, int | Decimal] = {
     "Pi": 2**50,
     "Ei": 2**60,
 }
-LEAST_MEMORY = 64 << 20  # bytes of a GPU's memory: less is a number whose unit was forgotten
+LEAST_MEMORY = 64 << 20  # bytes of a GPU's memory; with less the author has forgotten the unit
 MEMORY = "allowed are quantities of bytes from 64Mi, such as 40Gi"
-MAX_VALUE = 1024  # characters of an annotation of ours
-SHORT = 16  # characters of a quantity that is remembered: the same few stand in thousands of pods
-# A number and an exponent or a suffix; never both.
+MAX_VALUE = 1024  # characters of one of our annotations
+SHORT = 16  # longest quantity that is cached, in characters; thousands of pods have the same few
+# A number, then an exponent or a suffix, never both.
 _QUANTITY = re.compile(
     r"([+-]?\d{1,18}(?:\.\d{0,9})?)(?:([eE][+-]?\d{1,2})|([A-Za-z]{0,2}))", re.ASCII
 )
 
 
 def quantity(text: str) -> Decimal:
-    """A Kubernetes quantity as a number; a :class:`ValueError` says what it should have been."""
+    """Return a Kubernetes quantity as a number.
+
+    Raises :class:`BadValueError`, which says what is allowed.
+    """
     return _cached(text) if len(text) <= SHORT else _read(text)
 
 
 def memory(text: str) -> int:
-    """A quantity of GPU memory in bytes; a :class:`BadValueError` says what it should have been.
+    """Return a quantity of GPU memory in bytes.
 
-    To Kubernetes a number without a unit is bytes. Its author meant another unit: the one in which
-    the number is from 1Gi to 1Ti.
+    Raises :class:`BadValueError`, which says what is allowed. To Kubernetes a number without a unit
+    is bytes. Its author meant another unit: the message proposes the unit in which the number is
+    from 1Gi to 1Ti.
     """
     try:
         amount = quantity(text)
@@ -79,8 +83,10 @@ _cached = memoized(_read)
 
 
 def annotation(given: Mapping[str, str], key: str, read: Callable[[str], T]) -> T | None:
-    """An annotation as ``read`` reads it, without blanks around it; None if it is not there. A
-    :class:`BadValueError` names key, value and what is allowed."""
+    """Return an annotation as ``read`` reads it, without surrounding blanks; None if it is absent.
+
+    Raises :class:`BadValueError`, which names the key, the value and what is allowed.
+    """
     if key not in given:
         return None
     text, said = given[key], f"annotation {cut(key)}={shortened(given[key])}"
@@ -93,11 +99,11 @@ def annotation(given: Mapping[str, str], key: str, read: Callable[[str], T]) -> 
 
 
 def shortened(text: str) -> str:
-    """A value as a reason quotes it: one line, at most forty characters."""
+    """Return a value as reasons quote it: on one line, in at most forty characters."""
     return f'"{cut(" ".join(text[:200].split()), 40)}"'
 
 
 def cut(text: str, most: int = 90) -> str:
-    """The text in one line, or as much of it as has room."""
+    """Return the text on one line, cut to ``most`` characters."""
     line = " ".join(text[:most].split())
     return line if len(text) <= most else line[: most - 3] + "..."

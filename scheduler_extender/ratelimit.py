@@ -1,4 +1,4 @@
-"""How often something may be written: so often for one key, and so often in all."""
+"""Rate limits for writes: for each key, and in all."""
 
 import threading
 from collections import OrderedDict
@@ -8,10 +8,11 @@ REMEMBERED = 4096
 
 
 class RateLimit:
-    """At most one in ``pause`` seconds for each key, and ``burst`` at once in all.
+    """A limit of one write in ``pause`` seconds for each key, and a burst of ``burst`` for all
+    keys.
 
-    What the burst took comes back at ``rate`` a second. Only the latest few thousand keys are
-    remembered. One thread at a time.
+    The burst refills at ``rate`` a second. Only the latest :data:`REMEMBERED` keys are remembered.
+    For one thread at a time.
 
     >>> limit = RateLimit(pause=60, rate=1, burst=2)
     >>> [limit.allows(key, 0.0) for key in "aabc"]
@@ -27,7 +28,10 @@ class RateLimit:
         self._last: OrderedDict[Hashable, float] = OrderedDict()
 
     def allows(self, key: Hashable, now: float) -> bool:
-        """Whether it may be written now, in seconds of any clock; if so, it counts as written."""
+        """Check whether ``key`` may be written now, and if so, count it as written.
+
+        ``now`` is in seconds of any clock.
+        """
         if now > self._at:
             grown = self._left + (now - self._at) * self._rate
             self._left, self._at = min(float(self._burst), grown), now
@@ -42,8 +46,7 @@ class RateLimit:
 
 
 class LogLimit:
-    """Which lines a log gets, within a :class:`RateLimit`; it counts those that are left out. Any
-    thread."""
+    """A :class:`RateLimit` for log lines that counts the lines left out. For any thread."""
 
     def __init__(self, pause: float, rate: float, burst: int) -> None:
         self._limit = RateLimit(pause, rate, burst)
@@ -51,7 +54,7 @@ class LogLimit:
         self._untold = 0
 
     def untold(self, key: Hashable, now: float) -> int | None:
-        """How many lines were left out before this one; None where this one is left out, too.
+        """Return how many lines were left out before this one; None if this one is left out, too.
 
         >>> limit = LogLimit(pause=60, rate=1, burst=8)
         >>> [limit.untold("a", now) for now in (0.0, 1.0, 2.0, 60.0)]

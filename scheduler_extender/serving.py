@@ -1,7 +1,7 @@
-"""The one place that wires a service together: over a cluster file, or over an API server.
+"""Wire a service together, over a cluster file or over an API server.
 
-Its parts are the state (:class:`.Cache`), who feeds it, who writes binds, what is counted, and
-the three ports.
+A service has the state (:class:`.Cache`), a source that fills it, a writer of binds, metrics, and
+three ports.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from scheduler_extender.verbs import BindLimiter, WouldRefuse
 from scheduler_extender.web.routes import add_map
 from topology.kubeapi.apiserver import ApiServer
 
-if TYPE_CHECKING:  # file mode waits for none of their modules
+if TYPE_CHECKING:  # file mode need not load them
     from scheduler_extender.leader.leader import Leader, Replication
 
-STARTS_WITHIN = 30.0  # seconds for a service in a thread to listen on its ports
+STARTS_WITHIN = 30.0  # seconds within which a service in a thread must listen on its ports
 
 
 def file_service(
     content: ClusterFile, settings: Settings | None = None
 ) -> tuple[Service, FileBinder]:
-    """A service over what a cluster file describes, and its binder."""
+    """Return a service over the content of a cluster file, and its binder."""
     settings = settings or Settings(stale_after=None, all_pods_known=False)
     cluster = Cache(time.monotonic, settings)
     feed(cluster, content)
@@ -47,7 +47,7 @@ def file_service(
 
 
 def in_memory(cluster: Cache) -> tuple[Service, FileBinder]:
-    """A service over a cluster that whoever drives it feeds, and its binder."""
+    """Return a service over a cluster that the caller fills, and its binder."""
     binder = FileBinder(cluster)
     metrics = Metrics()
     metrics.watch(cluster)
@@ -61,7 +61,7 @@ def in_memory(cluster: Cache) -> tuple[Service, FileBinder]:
 def _shadow(
     settings: Settings, metrics: Metrics, events: Callable[[WouldRefuse], None]
 ) -> Callable[[WouldRefuse], None] | None:
-    """Who is told what would have been refused; None where the extender refuses."""
+    """Return the function that notes would-be refusals in shadow mode; None outside shadow mode."""
     if not settings.shadow:
         return None
     count = metrics.tell_shadow()
@@ -74,7 +74,7 @@ def _shadow(
 
 
 def kube_service(api: ApiServer, settings: Settings) -> AbstractContextManager[Service]:
-    """A service over the state of an API server, which is followed inside the block."""
+    """Return a service over an API server, whose objects are watched inside the block."""
     return _following(api, Cache(time.monotonic, settings))
 
 
@@ -82,7 +82,8 @@ def kube_service(api: ApiServer, settings: Settings) -> AbstractContextManager[S
 def replica_service(
     api: ApiServer, settings: Settings, replication: Replication
 ) -> Iterator[tuple[Service, Leader]]:
-    """The same as one of several replicas, which takes part in the election inside the block."""
+    """Yield a service that is one of several replicas. It takes part in the election inside the
+    block."""
     from scheduler_extender.leader.leader import Leader
 
     cluster = Cache(time.monotonic, settings)
@@ -124,7 +125,7 @@ def _following(api: ApiServer, cluster: Cache, replica: Leader | None = None) ->
 
 
 def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Servers:
-    """The ports of a service, bound.
+    """Bind the ports of a service.
 
     Raises :class:`.servers.PortError` and :class:`.certificates.CertificatesError`.
     """
@@ -156,7 +157,8 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
 
 
 def open_doors(where: Addresses) -> list[str]:
-    """What is open to whom, in words for the log, where a service listens outside loopback."""
+    """Return warnings for the log about who can use a port outside loopback without
+    authentication."""
     if where.tls is None:
         return [
             "plain HTTP: everybody who reaches port "

@@ -1,4 +1,4 @@
-"""Text and tables for terminals of any width; untrusted text does no harm there."""
+"""Print text and tables on terminals of any width, and make untrusted text safe."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -12,27 +12,27 @@ from rich.text import Text
 from scheduler_extender.untrustedtext import BLANKS, one_line, sanitized
 
 R = TypeVar("R")
-Shown = tuple[Column, Callable[[R], Text | str]]  # A column, and what it shows of a row
+Shown = tuple[Column, Callable[[R], Text | str]]  # a column, and its cell of a row
 
-GAP = 2  # columns of the terminal between two of the table's
-ROOMY = 72  # columns from which on a table is easier to read than a paragraph for each row
+GAP = 2  # terminal columns between two columns of a table
+ROOMY = 72  # from this width on, a table is easier to read than a paragraph for each row
 
 
 class HarmlessConsole(Console):
-    """A console that prints no control character but its own, and each text on a line of its own.
+    """A console that prints no control characters of a text, and each text on a line of its own.
 
-    A line feed in a text is a blank: each ``print`` begins one. Where nobody reads the output any
-    more it raises :class:`BrokenPipeError`, as files do.
+    A line feed in a text becomes a blank, so each line begins with a ``print``. If the reader of
+    the output has gone, it raises :class:`BrokenPipeError`, as files do.
     """
 
     def on_broken_pipe(self) -> None:
-        """Rich ends the process here, with an exit code that would be an answer."""
+        """Raise. Rich would end the process here, with an exit code that means something else."""
         raise BrokenPipeError
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As ever, with each text :func:`one_line`."""
+        """Render as Rich does, with each text passed through :func:`one_line`."""
         if isinstance(renderable, str):
             renderable = one_line(renderable)
         elif isinstance(renderable, Text):
@@ -41,7 +41,7 @@ class HarmlessConsole(Console):
             yield part if part.control else Segment(sanitized(part.text), part.style)
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
-        """As ever; no line ends with blanks, unless on a terminal."""
+        """Render as Rich does, but end no line with blanks, except on a terminal."""
         text = super()._render_buffer(buffer)
         if self.is_terminal:
             return text
@@ -64,7 +64,7 @@ def column(
     folds: bool = False,
     when: bool = True,
 ) -> list[Shown[R]]:
-    """One column, or none unless ``when``; what ``folds`` may take several lines in a row."""
+    """Return one column, or none unless ``when``. A column that ``folds`` may wrap its cells."""
     how = Column(
         Text(header),
         justify="right" if figure else "left",
@@ -74,7 +74,7 @@ def column(
 
 
 def table(rows: Iterable[R], *columns: list[Shown[R]]) -> Table:
-    """The rows, for :func:`show`; words in them are no markup."""
+    """Return a table of the rows, for :func:`show`. Cells are not read as markup."""
     shown = [each for some in columns for each in some]
     shown_table = Table(
         *(how for how, _ in shown),
@@ -90,7 +90,7 @@ def table(rows: Iterable[R], *columns: list[Shown[R]]) -> Table:
 
 
 def stacked(console: Console, heading: str, lines: Iterable[Text | str]) -> None:
-    """A row where there is no room for a table."""
+    """Print one row as a paragraph, where a table has no room."""
     console.print(Text(heading, "bold", overflow="fold"))
     for line in lines:
         text = Text(line) if isinstance(line, str) else line
@@ -98,9 +98,10 @@ def stacked(console: Console, heading: str, lines: Iterable[Text | str]) -> None
 
 
 def show(console: Console, table: Table, keys: int = 1) -> None:
-    """Print a table; the first ``keys`` columns say in every part which row is which.
+    """Print a table, in several parts if it is too wide.
 
-    Cells are whole in every part. Only columns that fold (``overflow="fold"``) may wrap their text.
+    The first ``keys`` columns identify the row and are repeated in every part. No cell is cut. Only
+    columns that fold (``overflow="fold"``) may wrap their text.
     """
     for number, part in enumerate(_parts(table, console.width, keys)):
         if number:
@@ -109,7 +110,7 @@ def show(console: Console, table: Table, keys: int = 1) -> None:
 
 
 def fits(console: Console, table: Table, keys: int = 1) -> bool:
-    """Whether a table is printed in one part, with no figure cut."""
+    """Check whether a table is printed in one part without cutting a cell."""
     parts = list(_parts(table, console.width, keys))
     needed = sum(_width(column) + GAP for column in table.columns) - GAP
     return len(parts) == 1 and needed <= console.width
@@ -130,7 +131,7 @@ def _parts(table: Table, width: int, keys: int) -> Iterator[Table]:
 
 
 def _width(column: Column) -> int:
-    """The fewest terminal columns that cut no figure; headers break between words."""
+    """Return the fewest terminal columns that cut no cell. Headers break between words."""
     texts = [_text(cell) for cell in column.cells]
     whole = [text.cell_len for text in texts]
     if _folds(column):
@@ -152,7 +153,7 @@ def _part(table: Table, columns: list[Column], width: int) -> Table:
         box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left"
     )
     for column, given in zip(columns, _widths(columns, width), strict=True):
-        # rich narrows what has no fixed width, below min_width too.
+        # Rich narrows a column without a fixed width, even below min_width.
         part.add_column(column.header, justify=column.justify, width=given, overflow="fold")
     for row, cells in zip(table.rows, zip(*(c.cells for c in columns), strict=True), strict=True):
         part.add_row(*cells, style=row.style, end_section=row.end_section)
@@ -160,8 +161,11 @@ def _part(table: Table, columns: list[Column], width: int) -> Table:
 
 
 def _widths(columns: list[Column], width: int) -> list[int | None]:
-    """The width of each column: what it needs, and of the rest a share to who has least of what
-    it could use."""
+    """Return the width of each column.
+
+    Each gets the width that it needs. The rest goes, column by column, to the one with the smallest
+    part of the width that it could use.
+    """
     given = [_width(column) for column in columns]
     could = [max(_text(cell).cell_len for cell in (c.header, *c.cells)) for c in columns]
     room = width - GAP * (len(columns) - 1)

@@ -1,20 +1,20 @@
-"""Untrusted text for a terminal, without the characters that control it.
+"""Remove from untrusted text the characters that control a terminal.
 
-Annotations, names and messages are untrusted input. An escape sequence in them would move the
-cursor of who reads them, rename the window, or paint over what was said.
+Annotations, names and messages are untrusted input. An escape sequence in them could move the
+reader's cursor, rename the window, or overwrite earlier output.
 """
 
 import unicodedata
 
-# Characters that turn the direction of what stands beside them.
+# Characters that change the direction of the text around them.
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-# Characters that end a line in some programs, and not in others.
+# Characters that some programs treat as the end of a line, and others do not.
 _BREAKS = frozenset("\u2028\u2029")
 BLANKS = {ord(c): " " for c in "\n\t"}
 
 
 def sanitized(text: str) -> str:
-    """The text without characters that steer a terminal; line feeds and tabs stay.
+    """Return the text without characters that control a terminal. Line feeds and tabs stay.
 
     >>> sanitized("a\\x1b[2Jb\\nc"), sanitized("\\u202egnp")
     ('a[2Jb\\nc', 'gnp')
@@ -25,7 +25,7 @@ def sanitized(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text on one line, :func:`sanitized`: a blank for each line feed and tab.
+    """Return the text on one line, :func:`sanitized`, with a blank for each line feed and tab.
 
     >>> one_line("sick\\n  node-2: free\\x1b[2J")
     'sick   node-2: free[2J'
@@ -38,9 +38,10 @@ def _steers(c: str) -> bool:
 
 
 def escaped(document: str) -> str:
-    """A JSON document that says the same, with such characters as JSON escapes.
+    """Return an equivalent JSON document in which such characters are JSON escapes.
 
-    They stand inside strings only. Line feeds stay: between values they are part of the layout.
+    They occur only inside strings. Line feeds stay, since between values they are part of the
+    layout.
 
     >>> escaped('{"a": "x\x9b2J\u202e"}')
     '{"a": "x\\\\u009b2J\\\\u202e"}'

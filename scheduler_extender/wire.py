@@ -1,7 +1,7 @@
-"""The payloads of extender/v1 and the parts of a Pod that we read.
+"""The payloads of extender/v1 and the parts of a Pod that the extender reads.
 
-Keys are the Go field names, case as kube-scheduler sends it. Decoding is msgspec's: a body of
-5,000 node names costs a fraction of a millisecond, and fields we do not read cost nothing.
+Keys are the names of the Go fields, in the case that kube-scheduler sends. msgspec decodes them: a
+body of 5,000 node names costs a fraction of a millisecond, and unread fields cost nothing.
 """
 
 import re
@@ -12,7 +12,7 @@ import msgspec
 from scheduler_extender.clientlimits import MAX_NAMES, MAX_POD_VALUES, MAX_VALUES, UNCOUNTED_BODY
 
 Body = bytes | bytearray
-# What decoding raises.
+# The exceptions that decoding raises.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -22,14 +22,14 @@ _uid = re.compile(r"[!-~]+").fullmatch
 
 
 class OwnerReference(msgspec.Struct, frozen=True):
-    """Who has made an object; the ``controller`` makes it anew when it is gone."""
+    """The owner of an object. A ``controller`` makes a deleted object anew."""
 
     kind: str = ""
     controller: bool | None = None
 
 
 class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
-    """What we read of an object's metadata."""
+    """The fields of an object's metadata that are read."""
 
     name: str = ""
     namespace: str = ""
@@ -43,20 +43,20 @@ class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Resources(msgspec.Struct, rename="camel", frozen=True):
-    """A container's resources; quantities are strings, or numbers in hand-written files."""
+    """A container's resources. Quantities are strings; hand-written files may have numbers."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
 
 
 class ContainerPort(msgspec.Struct, rename="camel", frozen=True):
-    """What we read of a container's port."""
+    """The fields of a container's port that are read."""
 
     host_port: int | None = None
 
 
 class Container(msgspec.Struct, rename="camel", frozen=True):
-    """What we read of a container."""
+    """The fields of a container that are read."""
 
     name: str = ""
     resources: Resources | None = None
@@ -65,14 +65,14 @@ class Container(msgspec.Struct, rename="camel", frozen=True):
 
 
 class PodClaim(msgspec.Struct, rename="camel", frozen=True):
-    """A ResourceClaim of a pod; of one from a template the name is in the status."""
+    """A ResourceClaim of a pod. If it is made from a template, its name is in the pod's status."""
 
     name: str = ""
     resource_claim_name: str | None = None
 
 
 class Taint(msgspec.Struct, frozen=True):
-    """Keeps pods off a node that do not tolerate it."""
+    """A taint, which keeps pods without a matching toleration off a node."""
 
     key: str = ""
     value: str = ""
@@ -80,7 +80,7 @@ class Taint(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As kubectl writes it.
+        """The taint as kubectl writes it.
 
         >>> Taint("gpu", "", "NoSchedule").text, Taint("team", "a", "NoExecute").text
         ('gpu:NoSchedule', 'team=a:NoExecute')
@@ -89,7 +89,7 @@ class Taint(msgspec.Struct, frozen=True):
 
 
 class Toleration(msgspec.Struct, frozen=True):
-    """A taint that a pod tolerates."""
+    """A toleration of a pod, for some taints."""
 
     key: str = ""
     operator: str = "Equal"
@@ -98,13 +98,13 @@ class Toleration(msgspec.Struct, frozen=True):
 
 
 class SchedulingGroup(msgspec.Struct, rename="camel", frozen=True):
-    """The PodGroup that kube-scheduler schedules a pod with."""
+    """The PodGroup with which kube-scheduler schedules a pod."""
 
     pod_group_name: str | None = None
 
 
 class PodSpec(msgspec.Struct, rename="camel", frozen=True):
-    """What we read of a pod's spec."""
+    """The fields of a pod's spec that are read."""
 
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -122,7 +122,7 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Condition(msgspec.Struct, rename="camel", frozen=True):
-    """A pod's condition."""
+    """One condition of a pod."""
 
     type: str = ""
     status: str = ""
@@ -131,7 +131,7 @@ class Condition(msgspec.Struct, rename="camel", frozen=True):
 
 
 class ClaimedResource(msgspec.Struct, rename="camel", frozen=True):
-    """An extended resource of a container that DRA serves, and no device plugin."""
+    """A container's extended resource that DRA serves in place of a device plugin."""
 
     resource_name: str = ""
 
@@ -144,13 +144,13 @@ class ExtendedResourceClaim(msgspec.Struct, rename="camel", frozen=True):
 
 
 class ContainerStatus(msgspec.Struct, frozen=True):
-    """What we read of a container's status: that there is one."""
+    """A container's status. Only its presence is read."""
 
     name: str = ""
 
 
 class PodStatus(msgspec.Struct, rename="camel", frozen=True):
-    """What we read of a pod's status."""
+    """The fields of a pod's status that are read."""
 
     phase: str = "Pending"
     reason: str | None = None
@@ -166,7 +166,7 @@ class PodStatus(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Pod(msgspec.Struct, rename="camel", frozen=True):
-    """What we read of a Pod."""
+    """The fields of a Pod that are read."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
@@ -174,20 +174,20 @@ class Pod(msgspec.Struct, rename="camel", frozen=True):
 
 
 class NodeStatus(msgspec.Struct, rename="camel", frozen=True):
-    """What we read of a node's status."""
+    """The fields of a node's status that are read."""
 
     allocatable: dict[str, str | int] | None = None
 
 
 class NodeSpec(msgspec.Struct, frozen=True):
-    """What we read of a node's spec: whether it is cordoned, and whom else it keeps off."""
+    """The fields of a node's spec that are read: whether it is cordoned, and its taints."""
 
     unschedulable: bool = False
     taints: list[Taint] | None = None
 
 
 class Node(msgspec.Struct, rename="camel", frozen=True):
-    """What we read of a Node."""
+    """The fields of a Node that are read."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
@@ -217,7 +217,8 @@ class ExtenderArgs(msgspec.Struct, rename="pascal", frozen=True):
     node_names: list[str] | None = None
 
     def full_nodes(self) -> list[tuple[str, msgspec.Raw]] | None:
-        """The full nodes by name, as they came; None if names were sent."""
+        """Return the full nodes, undecoded, with their names; None if the request has only
+        names."""
         if self.node_names is not None or self.nodes is None:
             return None
         decode = msgspec.json.Decoder(_NamedNode).decode
@@ -233,7 +234,8 @@ class BindingArgs(msgspec.Struct, frozen=True):
     node: str = msgspec.field(name="Node")
 
     def problem(self) -> str | None:
-        """What is wrong with a name, or None. They become parts of paths on the API server.
+        """Return what is wrong with a name, or None. The names become parts of paths on the API
+        server.
 
         >>> BindingArgs("../../../nodes/n", "default", "u", "n").problem()
         "PodName: allowed are DNS-1123 subdomains of at most 253 characters, not '../../../nodes/n'"
@@ -251,13 +253,13 @@ class BindingArgs(msgspec.Struct, frozen=True):
 
 
 class MetaPod(msgspec.Struct, frozen=True):
-    """A victim by its UID."""
+    """A victim, identified by its UID."""
 
     uid: str = msgspec.field(name="UID")
 
 
 class MetaVictims(msgspec.Struct, frozen=True):
-    """The victims on one node, as UIDs."""
+    """The victims on one node, identified by UIDs."""
 
     pods: list[MetaPod] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -272,7 +274,7 @@ class _Victim(msgspec.Struct, frozen=True):
 
 
 class Victims(msgspec.Struct, frozen=True):
-    """The victims on one node, as whole pods; only their UIDs are read."""
+    """The victims on one node as whole pods, of which only the UIDs are read."""
 
     pods: list[_Victim] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -294,7 +296,7 @@ class PreemptionArgs(msgspec.Struct, frozen=True):
     )
 
     def by_node(self) -> dict[str, MetaVictims]:
-        """The victims of each node, in whichever form they came."""
+        """Return the victims of each node, from either form."""
         found: dict[str, MetaVictims] = {}
         for node, meta in (self.meta_victims or {}).items():
             found[node] = meta or MetaVictims()
@@ -314,7 +316,8 @@ class PreemptionResult(msgspec.Struct, frozen=True):
 
 
 class FilterResult(msgspec.Struct, frozen=True):
-    """The answer of filter. Every offered node stands in exactly one of the first four."""
+    """The answer of filter. Every node of the request is in exactly one of the first four
+    fields."""
 
     nodes: dict[str, Any] | None = msgspec.field(name="Nodes", default=None)
     node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
@@ -326,20 +329,20 @@ class FilterResult(msgspec.Struct, frozen=True):
 
 
 class HostPriority(msgspec.Struct, frozen=True, gc=False):
-    """One node in the answer of prioritize; the score is from 0 to 10."""
+    """One node in the answer of prioritize. The score is from 0 to 10."""
 
     host: str = msgspec.field(name="Host")
     score: int = msgspec.field(name="Score")
 
 
 class BindingResult(msgspec.Struct, frozen=True):
-    """The answer of bind; empty is success."""
+    """The answer of bind. An empty error means success."""
 
     error: str = msgspec.field(name="Error", default="")
 
 
 class TooDenseError(Exception):
-    """A body with more values in it than any scheduler sends: decoding it would take too long."""
+    """A body has more values than any scheduler sends. Decoding it would take too long."""
 
 
 class _Parts(msgspec.Struct, rename="pascal", frozen=True):
@@ -366,7 +369,10 @@ def preempting(body: Body) -> PreemptionArgs:
 
 
 def _sparse(name: str, text: Body, most: int) -> None:
-    """Count commas, a piece at a time: other threads go on in between."""
+    """Raise :class:`TooDenseError` for more than ``most`` commas.
+
+    Commas are counted a piece at a time, so that other threads run in between.
+    """
     found, piece = 0, 1024 * 1024
     for start in range(0, len(text), piece):
         found += text.count(b",", start, start + piece)

@@ -1,7 +1,7 @@
-"""The versions of the pods that could be bound, and the latest term, as one watch has shown them.
+"""Record the versions of the pods that could be bound, and the latest term, from one watch.
 
-What makes a bind of a former leader fail (ADR 12) is the order of the watch on pods: whoever finds
-a pod's version here, and no later term, knows that the version is older than that term.
+The order of the watch on pods makes a bind of a former leader fail (ADR 12). A replica that finds a
+pod's version here, and no later term, knows that the version is older than that term.
 """
 
 import threading
@@ -15,7 +15,8 @@ from scheduler_extender.state.pods.record import ENDED
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
 
-# A Lease counts its holders in 32 bits: a mark with more would keep everybody from leading.
+# A Lease counts its holders in 32 bits. A mark with a higher term would keep every replica from
+# leading.
 HIGHEST_TERM = 2**31 - 2
 
 
@@ -37,9 +38,13 @@ class Known:
 
 
 class Bindable:
-    """Fed by the thread of the watch on pods; read by any. ``own`` is the pod that we run in; only
-    in its namespace marks count: in others a pod's author may write what they like. ``identity`` is
-    this process's alone: a mark that names another is another's, on whatever pod it stands."""
+    """The pods that could be bound, and the terms. The watch's thread feeds it; any thread may read
+    it.
+
+    ``own`` is the pod that we run in. Marks count only in its namespace, since in others the author
+    of a pod may write anything. ``identity`` belongs to this process alone: a mark with another
+    identity comes from another replica, on whatever pod it is.
+    """
 
     def __init__(self, own: OwnPod, identity: str) -> None:
         self._own = own
@@ -52,7 +57,7 @@ class Bindable:
         self.others_term = 0  # the latest that another replica has begun
 
     def take(self, pod: Pod, *, managed: bool) -> None:
-        """A pod is new or changed. ``managed`` says that it asks for GPUs."""
+        """Take in a pod that is new or changed. ``managed`` says that it asks for GPUs."""
         metadata = pod.metadata
         mark = (metadata.annotations or {}).get(TERM)
         if mark is not None and metadata.namespace == self._own.namespace:
@@ -70,14 +75,17 @@ class Bindable:
             self._changed.notify_all()
 
     def drop(self, uid: PodUid) -> None:
-        """A pod is gone."""
+        """Take in that a pod is gone."""
         with self._changed:
             self._known.pop(uid, None)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Inside, every pod that there is is taken. A later term may stand behind a pod in a list,
-        and a pod behind our mark: so neither a version nor our mark is shown before its end."""
+        """Take in a complete list of pods inside the block.
+
+        In a list, a later term may come after a pod, and a pod after our own mark. So neither a
+        version nor our mark is shown before the end of the block.
+        """
         self._anew, self._mark_anew = {}, self._mark
         try:
             yield
@@ -88,8 +96,10 @@ class Bindable:
             self._anew = None
 
     def version(self, uid: PodUid, *, other_than: str = "", within: float = 0.0) -> str | None:
-        """The resourceVersion of a pod that could be bound; None where there is none other than
-        ``other_than`` within so many seconds."""
+        """Return the resourceVersion of a pod that could be bound.
+
+        Return None if there is none but ``other_than`` within so many seconds.
+        """
 
         def found() -> str | None:
             known = self._known.get(uid)
@@ -99,13 +109,16 @@ class Bindable:
             return self._changed.wait_for(found, within) if within else found()
 
     def shown(self, mark: str, within: float) -> bool:
-        """Whether the watch shows, within so many seconds, that our pod bears a mark: then it has
-        shown all that was written before the mark, too."""
+        """Wait until the watch shows ``mark`` on our own pod; return False after ``within``
+        seconds.
+
+        The watch has then also shown all that was written before the mark.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: self._mark == mark, within)
 
     def pods(self) -> dict[PodUid, Known]:
-        """Every pod that could be bound."""
+        """Return every pod that could be bound."""
         with self._changed:
             return dict(self._known)
 
@@ -125,10 +138,10 @@ class Bindable:
 
 
 def _bindable(pod: Pod) -> bool:
-    """Whether the API server would bind it, and a replica would ask for that.
+    """Check whether the API server would bind the pod, and a replica would request that.
 
-    A gate that is taken away never comes back. No replica binds a version of a pod that says too
-    much (:mod:`..podlimits`).
+    A scheduling gate that is removed never comes back. No replica binds a pod that exceeds a limit
+    (:func:`.exceeded_limit`).
     """
     return not (
         pod.spec.node_name

@@ -1,5 +1,7 @@
-"""Binds are written to the API server as one Binding each, under time limits of their own; and what
-became of one that nobody confirms is found out."""
+"""Write each bind to the API server as one Binding, and settle binds that no watch confirms.
+
+Binds have time limits of their own.
+"""
 
 import time
 from collections.abc import Callable
@@ -33,14 +35,14 @@ from topology.kubeapi.apiserver import (
 
 log = structlog.get_logger(__name__)
 
-# Seconds. A bind may cost a look-up, one write and one read, and must end within httpTimeout.
+# Seconds. A bind may take a look-up, one write and one read, and must end within httpTimeout.
 WRITE_TIMEOUT = 4.0
 READ_TIMEOUT = 2.0
-# Seconds that the API server may work on a Binding: sent with it, as ``timeout=``. Shorter than we
-# wait, so that it is mostly the server who tells us.
+# Seconds for which the API server may work on a Binding, sent with it as ``timeout=``. It is
+# shorter than our own timeout, so that mostly the server ends the request.
 SERVER_TIMEOUT = 3
-# Seconds for which etcd may still carry out what the API server has given up: its own limit of a
-# request is 7 s (5 s and two election timeouts).
+# Seconds for which etcd may still carry out a write that the API server has given up. etcd's own
+# limit of a request is 7 s (5 s and two election timeouts).
 COMMIT_MARGIN = 8.0
 # Seconds after which a Binding that the API server has begun can no longer be committed.
 SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
@@ -48,36 +50,42 @@ SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
 
 VERSION_WITHIN = 1.0  # seconds for the watch to show a pod's latest version
 VERSIONS_TRIED = 3
-# Seconds within which a Binding is sent anew. What has passed by then is taken from the time of the
-# write, so that all ends within httpTimeout.
+# Seconds within which a Binding is sent again. The time passed by then is taken from the time of
+# the write, so that all ends within httpTimeout.
 TRIES_WITHIN = 1.0
 ANOTHER_CLAIM = "the pod names a claim that is not known yet: kube-scheduler tries again"
 
 
 class Fence(Protocol):
-    """What keeps a replica that leads no more from writing binds (ADR 12)."""
+    """Keeps a replica that no longer leads from writing binds (ADR 12)."""
 
     def version(self, uid: PodUid, *, other_than: str, within: float) -> str | None:
-        """The resourceVersion of a pod that our watch has shown; None where it shows no other one
-        within so many seconds."""
+        """Return the resourceVersion of a pod that our watch has shown.
+
+        Return None if the watch shows none but ``other_than`` within so many seconds.
+        """
         ...
 
     def writing(self, term: int) -> AbstractContextManager[None]:
-        """Inside, a bind may be written whose version was known before, and that was decided in
-        this term. Raises :class:`.BindError` where we do not lead, or in another term: others may
-        have bound pods between the two."""
+        """Allow a bind inside the block.
+
+        Its version must have been known before the block, and the bind must have been decided in
+        this term. Raises :class:`.BindError` if we do not lead, or lead in another term: other
+        replicas may have bound pods between the two terms.
+        """
         ...
 
 
 class _ChangedError(BindError):
-    """The pod is unbound, and of another version than the Binding was for."""
+    """The pod is unbound, and its version is not the one that the Binding names."""
 
 
 class KubeBinder:
-    """Writes one Binding a pod: nodeName, UID as precondition, placement annotation, at once.
+    """A writer of Bindings.
 
-    With a ``fence`` the pod's version is a precondition, too. ``placed`` hears of each bind that
-    was surely written, and must not wait for anything.
+    One write sets the nodeName and the placement annotation, with the pod's UID as a precondition.
+    With a ``fence`` the pod's version is a precondition, too. ``placed`` is called for each bind
+    that was surely written, and must not block.
     """
 
     def __init__(
@@ -93,7 +101,8 @@ class KubeBinder:
         self._placed = placed
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        """The pod as the API server has it; None if it is gone or another one bears its name."""
+        """Return the pod as the API server has it; None if it is gone or another pod has its
+        name."""
         try:
             body = self._api.get(_pod_path(namespace, name), timeout=READ_TIMEOUT)
         except NotFoundError:
@@ -113,7 +122,7 @@ class KubeBinder:
         return record
 
     def version(self) -> int:
-        """A resourceVersion of pods that is not older than this call, as a number."""
+        """Return a resourceVersion of pods, as a number, that is not older than this call."""
         try:
             body = self._api.get(PODS_PATH, (("limit", "1"),), timeout=READ_TIMEOUT)
         except ApiFailure as error:
@@ -121,11 +130,12 @@ class KubeBinder:
         return version_of(metadata_decoder.decode(body).metadata.resource_version)
 
     def void(self, pod: PodRecord) -> None:
-        """Change a pod, so that no Binding of ours that was sent before can be written any more.
+        """Change a pod, so that no Binding that we sent before can be written any more.
 
-        Each names the version of the pod, if we are one of several replicas; else nothing is done,
-        nor where the API server refuses the change: then time has to do. Raises
-        :class:`.BindUnknownError` where nobody knows whether the pod was changed.
+        Each Binding names the pod's version, if we are one of several replicas. Otherwise nothing
+        is done. If the API server refuses the change, nothing is done either: then only the time
+        limit settles the bind. Raises :class:`.BindUnknownError` if it is unknown whether the pod
+        was changed.
         """
         if self._fence is None:
             return
@@ -140,11 +150,11 @@ class KubeBinder:
             raise BindUnknownError(f"cannot change the pod: {error}") from error
 
     def write(self, binding: Binding) -> None:
-        """Create the Binding; on a conflict or no answer, ask what became of the pod.
+        """Create the Binding. On a conflict, or without an answer, read what became of the pod.
 
-        Whoever changes the pod meanwhile makes a fenced Binding fail: it is tried again with the
-        version that the watch shows then. If the pod asks for something else in that version,
-        nothing is written: it was decided about what it asked for before.
+        A change of the pod in the meantime makes a fenced Binding fail. It is tried again with the
+        version that the watch then shows. If the pod's request differs in that version, nothing is
+        written: the decision was about the request before.
 
         Without a fence the Binding names no version, so only a change that our watch has shown is
         noticed.
@@ -167,11 +177,11 @@ class KubeBinder:
             if known is None:
                 raise BindError("the watch on pods does not show the pod's latest version yet")
             version = known
-            # After the version was looked up: what the cluster knows is of that version or a later
-            # one, and if it is a later one the API server refuses the Binding.
+            # The check follows the look-up of the version. So the cluster's pod has that version or
+            # a later one, and if it is later, the API server refuses the Binding.
             self._check_request(binding)
             if self._has_another_claim(binding):
-                continue  # the one that it had before, or one that we do not know yet
+                continue  # the claim that it had before, or one that we do not know yet
             try:
                 with self._fence.writing(binding.term):
                     self._create(binding, version, spent=time.monotonic() - began)
@@ -181,14 +191,17 @@ class KubeBinder:
         raise BindError("somebody changes the pod all the time")
 
     def _has_another_claim(self, binding: Binding) -> bool:
-        """Whether the pod names another claim than those by which it was decided."""
+        """Check whether the pod names another claim than those on which the decision was based."""
         pod = self._cluster.pod(binding.uid)
         named = pod.claim if pod is not None and pod.by_claim else ""
         return bool(named) and binding.claims is not None and named not in binding.claims
 
     def _check_request(self, binding: Binding) -> None:
-        """Raises :class:`.BindError` where the pod asks for something else than was decided, is in
-        another group, or has a claim on a node that we take for one that serves none."""
+        """Raise :class:`.BindError` if the pod differs from the one that was decided about.
+
+        It may have another request or another group, or a claim although its node seemed to serve
+        none.
+        """
         pod = self._cluster.pod(binding.uid)
         if binding.request is None or pod is None:
             return
@@ -207,7 +220,8 @@ class KubeBinder:
             raise BindError(NO_RECORD.reason)
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:
-        """Write it. ``spent`` seconds of its time have passed; half of it is left in any case."""
+        """Write the Binding. ``spent`` seconds of its time have passed; at least half of it is
+        left."""
         metadata: dict[str, Any] = {
             "name": binding.name,
             "namespace": binding.namespace,
@@ -244,17 +258,17 @@ class KubeBinder:
             raise BindError(f"the bind could not be sent: {error}") from error
 
     def _settle(self, binding: Binding, cause: ApiFailure, *, fenced: bool = False) -> None:
-        """The write may have been committed: only the pod itself can tell.
+        """Read the pod to find out whether the write was committed.
 
-        That it is unbound tells nothing after an answer that never came, or came too late: the
-        write may be committed yet. Only a conflict says that the server is done with it.
+        An unbound pod proves nothing if the answer never came or came too late: the write may still
+        be committed. Only a conflict shows that the server is done with it.
         """
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
             words = "the pod is gone, or another one bears its name"
             if isinstance(cause, ConflictError):
                 raise BindError(words) from cause
-            raise BindUnknownError(words) from cause  # it may have been bound before it went
+            raise BindUnknownError(words) from cause  # it may have been bound before it was deleted
         if pod.node is None:
             words = f"the bind was not written: {cause}"
             if fenced and not pod.terminating:
@@ -268,8 +282,11 @@ class KubeBinder:
 
 @dataclass(slots=True)
 class _Flight:
-    """A bind in flight as the settler follows it: since when, and when it was first read as unbound
-    after the patience; times in seconds."""
+    """An assumed bind as the settler follows it.
+
+    It has the time since when the bind is assumed, and the time at which the pod was first read as
+    unbound after the patience; both in seconds.
+    """
 
     pod: PodRecord
     since: float
@@ -277,15 +294,15 @@ class _Flight:
 
 
 class Settler:
-    """Ends binds in flight that nobody confirms.
+    """Ends assumed binds that no watch confirms.
 
-    A pod that is read as bound, or as gone, settles its bind at once. One that is read as unbound
-    may be bound yet, by a write that is still under way: in the API server for as long as we told
-    it, in etcd for a margin more, and for any time in the socket of a server that does not run. So
-    two readings have to say unbound, each after the ``patience`` in seconds: the first shows that
-    the server runs, and what had reached it by then is done with at the second. Of several API
-    servers another one may have answered; so where we are one of several replicas the pod is
-    changed before the second reading, and no Binding from before can be written after that.
+    A pod that is read as bound, or as gone, settles its bind at once. A pod that is read as unbound
+    may still be bound by a write that is under way: in the API server for as long as our timeout
+    allows, in etcd for a margin more, and in the socket of a server that does not run for any time.
+    So two readings have to show it unbound, each after the ``patience`` in seconds. The first shows
+    that the server runs; what had reached the server by then is done at the second. With several
+    API servers, another one may have answered. So if we are one of several replicas, the pod is
+    changed before the second reading, and no earlier Binding can be written after that.
     """
 
     def __init__(
@@ -300,18 +317,18 @@ class Settler:
         self._binder = binder
         self._patience = patience
         self._clock = clock
-        self._flights: dict[int, _Flight] = {}  # by the ``id`` of what was assumed
+        self._flights: dict[int, _Flight] = {}  # by the ``id`` of the assumed record
 
     def round(self, now: float) -> None:
-        """Look at every bind that has been in flight for longer than the patience.
+        """Read every pod whose bind has been assumed for longer than the patience.
 
-        One reading may take seconds, and the next bind is read so much later than ``now``: the
-        ``clock`` tells how much. By default no time passes.
+        One reading may take seconds, and the next bind is read that much later than ``now``:
+        ``clock`` measures it. By default no time passes.
         """
         began = self._clock()
         flying = self._cluster.snapshot().assumed
-        # Each bind has its own patience, also where a pod is bound once more. One that comes back,
-        # since the bind after it was surely not written, goes on with its own.
+        # Each bind has its own patience, also if the same pod is bound again. A bind that returns,
+        # because the one after it was surely not written, keeps its own.
         known = self._flights.items()
         self._flights = {at: flight for at, flight in known if flight.pod.uid in flying}
         for pod in flying.values():
@@ -321,7 +338,7 @@ class Settler:
                 try:
                     self._settle(flight, lambda: now + self._clock() - began)
                 except Exception:
-                    # What fails for one pod must not keep the others in flight.
+                    # A failure about one pod must not keep the others assumed.
                     log.exception("a bind could not be settled", pod=pod.name)
 
     def _settle(self, flight: _Flight, clock: Callable[[], float]) -> None:
@@ -336,7 +353,7 @@ class Settler:
             return
         with self._cluster.lock:
             if self._cluster.assumed(pod.uid) is not pod:
-                return  # another bind has begun, or the pod is gone meanwhile
+                return  # another bind has begun, or the pod is gone
             if read is None:
                 self._cluster.drop_assumed(pod.uid, version)
             elif read.node is not None:
@@ -345,7 +362,7 @@ class Settler:
                 flight.unbound_at = clock()
             else:
                 self._cluster.forget(pod)
-                # The pod was refused everywhere else, so any node may be news to it.
+                # The pod was refused everywhere else, so any node may be news for it.
                 self._cluster.tell_of_all_nodes()
 
 

@@ -1,7 +1,7 @@
-"""Room for what objects say, in bytes, that their owners share.
+"""Limit the bytes that objects take in memory, with a fair share for each of their owners.
 
-Where all of it is taken, the owner that has most gives way. So an owner with less than an equal
-share keeps what it has.
+When all bytes are taken, the owner that has most gives way. So an owner with less than an equal
+share keeps its objects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bytes at most: of all objects, of those of one owner, of one object."""
+    """The most bytes of all objects, of those of one owner, and of one object."""
 
     all: int = 0
     owner: int = 0
@@ -25,20 +25,21 @@ NO_QUOTA = Bounds()
 
 
 class ByteQuota:
-    """Knows sizes alone. One thread uses it."""
+    """A quota that counts sizes only. For one thread."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self.taken = 0
-        self.outside = 0  # objects that have found no room
+        self.outside = 0  # objects that have no room
         self._of = defaultdict[str, int](int)  # bytes, by owner
         self._inside = defaultdict[str, dict[Hashable, int]](dict)
         self._outside = defaultdict[str, dict[Hashable, int]](dict)
-        self._most: list[tuple[int, str]] = []  # a heap: owners by what they have, or had, negative
-        self._given_back = False  # whether there may be room that there was not
+        self._most: list[tuple[int, str]] = []  # a heap: owners by negated present or former bytes
+        self._given_back = False  # whether bytes have been released since :meth:`settle`
 
     def put(self, owner: str, key: Hashable, size: int) -> list[Hashable]:
-        """Note an object. Which ones find no room now: itself, or others that gave way."""
+        """Add an object, and return the objects that have no room now: this one, or others of the
+        largest."""
         if not self._fits(owner, size):
             self._outside[owner][key] = size
             self.outside += 1
@@ -54,7 +55,7 @@ class ByteQuota:
         return gone
 
     def drop(self, owner: str, key: Hashable) -> None:
-        """An object is gone."""
+        """Remove an object."""
         if key in self._inside[owner]:
             self._out(owner, key)
         elif self._outside[owner].pop(key, None) is not None:
@@ -64,11 +65,14 @@ class ByteQuota:
                 del each[owner]
 
     def settle(self) -> None:
-        """All have been put: if they came anew, each would find the room that it has."""
+        """Record that all objects have been put.
+
+        If all were put anew now, each would find the room that it has.
+        """
         self._given_back = False
 
     def is_there(self) -> bool:
-        """Whether something that has found no room would find it now."""
+        """Check whether an object without room would find room now."""
         return self._given_back and any(
             self._fits(owner, min(sizes.values()))
             for owner, sizes in self._outside.items()

@@ -1,10 +1,10 @@
-"""Selectors of DeviceClasses and ResourceClaims: the part of CEL that is followed.
+"""Evaluate selectors of DeviceClasses and ResourceClaims, in a part of CEL.
 
-CEL (Common Expression Language) is what the API server reads conditions in. Followed are
-comparisons of a device's driver, attributes and capacity with literals, ``in``, ``has``, functions
-of texts, quantities and versions, ``+``, ``-``, ``?:``, ``!``, ``&&``, ``||`` and parentheses. None
-of these repeats anything, so that an expression costs no more than its length; regular expressions
-are matched in linear time, and share a budget (docs/adr/0025).
+CEL (Common Expression Language) is the language in which the API server reads conditions. This
+module follows comparisons of a device's driver, attributes and capacity with literals, ``in``,
+``has``, functions of texts, quantities and versions, ``+``, ``-``, ``?:``, ``!``, ``&&``, ``||``
+and parentheses. None of these repeats anything, so an expression costs no more than its length.
+Regular expressions are matched in linear time, and share a budget (docs/adr/0025).
 
 Source: the language definition of cel-spec, and k8s.io/dynamic-resource-allocation/cel and
 k8s.io/apiserver/pkg/cel/library 0.36.
@@ -25,44 +25,48 @@ from scheduler_extender.quantities import BadValueError, cut, quantity
 from topology.core.allocators.claims import NotFollowedError
 from topology.core.memo import interruptible, memoized
 
-MOST_DEEP = 50  # parentheses and the like, one in the other
-MOST_LONG = 10 * 1024  # characters; the API server takes no more
+MOST_DEEP = 50  # nested parentheses, brackets and conditionals
+MOST_LONG = 10 * 1024  # characters; the API server accepts no more
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>"[^"\\\n]*"|'[^'\\\n]*')|(?P<number>[0-9]{1,18})(?![\w.])"""
     r"""|(?P<word>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[=!<>]=|[-+?:!<>.,()\[\]]))"""
 )
-# What regular expressions may cost for one device: instructions times characters, and for each
-# character of one that is no literal so many instructions more. Each takes so many bytes at most.
+# The budget of regular expressions for one device, in instructions times characters; the
+# instructions that each character of a pattern that is no literal costs; the most bytes of one
+# compiled pattern.
 MOST_MATCHED, TO_COMPILE, MOST_COMPILED = 50_000, 64, 64 << 10
 Value = Any  # bool, int, str, Decimal (a quantity), Version, a list, or a mapping
 
 
 class CelError(NotFollowedError):
-    """An expression is not followed, or has no value for this device. The message says why."""
+    """The expression is not followed, or has no value for this device. The message says why."""
 
 
 class _MissingError(CelError):
-    """A key is not there."""
+    """The device lacks a key."""
 
 
 class _EndingError(CelError):
-    """It ends the whole expression, whatever other terms say."""
+    """Ends the whole expression, whatever other terms say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A semantic version. It is compared with versions alone."""
+    """A semantic version. It is compared only with versions."""
 
     text: str
 
     @property
     def order(self) -> _Order:
-        """What it is compared by. Raises :class:`CelError`."""
+        """The key by which versions are compared. Raises :class:`CelError`."""
         return _order(self.text) or _fail(f"{cut(self.text, 60)} is no semantic version")
 
     @classmethod
     def shortened(cls, text: str) -> Version:
-        """A version whose ``v``, zeros and missing parts the API server's library makes good."""
+        """Return a version after dropping ``v`` and leading zeros and adding missing parts.
+
+        The API server's library does the same. Raises :class:`CelError`.
+        """
         parts = text.removeprefix("v").split(".", 2)
         for at, part in enumerate(parts):
             if len(part) > 1:
@@ -96,7 +100,7 @@ def _order(version: str) -> _Order | None:
 
 
 class Domains(dict[str, Mapping[str, Value]]):
-    """Attributes or capacity by domain and name; a domain that nobody named is empty."""
+    """Attributes or capacity by domain and name. An absent domain is empty."""
 
     def __missing__(self, domain: str) -> Mapping[str, Value]:
         return {}
@@ -104,7 +108,7 @@ class Domains(dict[str, Mapping[str, Value]]):
 
 @dataclass(slots=True)
 class Known:
-    """What expressions see of a device, and what they may still cost."""
+    """A device as expressions see it, and the remaining budget of its regular expressions."""
 
     driver: str
     attributes: Domains
@@ -117,7 +121,7 @@ Expression = Callable[[Known], Value]
 
 
 def matches(text: str, device: Known) -> bool:
-    """Whether a device meets an expression. Raises :class:`CelError`."""
+    """Check whether a device meets an expression. Raises :class:`CelError`."""
     try:
         return _flag(_compiled(text).value(device))
     except RecursionError as error:
@@ -125,9 +129,11 @@ def matches(text: str, device: Known) -> bool:
 
 
 def words_of(texts: Iterable[str]) -> set[str] | None:
-    """All words and texts in some expressions. An attribute that is not among them makes no
-    difference. None where a name is put together or looked up: then every attribute may make
-    one."""
+    """Return all words and texts in the expressions.
+
+    An attribute that is not among them makes no difference. Return None if a name is computed or
+    looked up: then every attribute may make a difference.
+    """
     found = set[str]()
     for text in texts:
         with suppress(RecursionError):
@@ -140,15 +146,15 @@ def words_of(texts: Iterable[str]) -> set[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """An expression that was read."""
+    """A compiled expression."""
 
     value: Expression
-    words: frozenset[str] | None  # None: any
+    words: frozenset[str] | None  # None if any word may matter
     characters: int
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes its functions take."""
+        """The approximate number of bytes that its functions take."""
         return 1000 + 100 * self.characters
 
 
@@ -166,16 +172,16 @@ def _compiled(text: str) -> _Compiled:
 
 
 class _Reading:
-    """Reads one expression, from the loosest operator to the tightest."""
+    """A parser of one expression, from the loosest operator to the tightest."""
 
     def __init__(self, text: str) -> None:
         self._tokens, self._at, self._depth = list(_tokens(text)), 0, 0
-        # The words and texts in it; and whether it names an attribute by something else.
+        # The words and texts of the expression, and whether it names an attribute by anything else.
         words = (token.strip("\"'") for kind, token in self._tokens if kind in ("word", "text"))
         self.words, self.names = frozenset(words), False
 
     def whole(self) -> Expression:
-        """The expression."""
+        """Return the whole text as an expression. Raises :class:`CelError`."""
         found = self._chosen()
         if self._at < len(self._tokens):
             raise self._error()
@@ -219,7 +225,7 @@ class _Reading:
         return found
 
     def _note(self, name: Expression) -> None:
-        """Take note of what an attribute may be named by."""
+        """Note whether an attribute may be named by something outside the expression's words."""
         value = name.value if isinstance(name, _Constant) else None
         self.names |= value is None or (isinstance(value, str) and value not in self.words)
 
@@ -239,7 +245,7 @@ class _Reading:
         return self._member()
 
     def _member(self) -> Expression:
-        path = list[str]() if self._take("device") else None  # of the device, as far as it goes
+        path = list[str]() if self._take("device") else None  # constant keys after ``device``
         found = self._primary() if path is None else _path(path)
         for _ in range(MOST_DEEP):
             if self._take("["):
@@ -322,7 +328,7 @@ class _Reading:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """The words of an expression, each with its kind."""
+    """Yield the tokens of an expression, each with its kind."""
     at, end = 0, len(text.rstrip())
     while at < end:
         found = _TOKEN.match(text, at)
@@ -382,7 +388,10 @@ def _summed(
 
 
 def _joined(terms: Sequence[Expression], *, decides: bool) -> Expression:
-    """Terms that ``||`` joins, or ``&&``: the first that ``decides`` does, whatever else fails."""
+    """Join terms by ``||`` or ``&&``.
+
+    The first term with the value ``decides`` decides, whatever other terms fail.
+    """
     if len(terms) == 1:
         return terms[0]
 
@@ -418,7 +427,8 @@ def _looked_up(holder: Value, key: Value) -> Value:
 
 
 def _path(keys: Sequence[str]) -> Expression:
-    """What is looked up in a device: three keys are a kind, a domain and a name."""
+    """Return the value at a path of keys in a device. Three keys are a kind, a domain and a
+    name."""
     if len(keys) == 3 and keys[0] in ("attributes", "capacity"):
         kind, domain, name = keys
         missing = f"the device has no {cut(name, 60)}"
@@ -439,7 +449,7 @@ def _path(keys: Sequence[str]) -> Expression:
 
 
 def _key(name: Expression) -> Expression:
-    """What is looked up by; where that is missing, ``has`` has no answer."""
+    """Return the expression of a key. If the key itself is missing, ``has`` has no answer."""
     if isinstance(name, _Constant):
         return name
 
@@ -486,21 +496,21 @@ def _matching(text: Expression, pattern: Expression) -> Expression:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A regular expression that was read."""
+    """A compiled regular expression."""
 
     found_in: Callable[[str], bool]
     size: int
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes."""
+        """The approximate number of bytes that it takes."""
         return 2 * MOST_COMPILED
 
 
 @memoized
 def _program(pattern: str) -> _Program | str:
-    """A regular expression as Go's ``regexp`` reads it, or why it is not followed."""
-    import re2  # few selectors have one: commands do not load it
+    """Compile a regular expression as Go's ``regexp`` does; return why if it is not followed."""
+    import re2  # few selectors have a pattern, so commands do not load it
 
     interruptible()
     if len(pattern) > MOST_MATCHED // TO_COMPILE or not pattern.isascii() or r"\C" in pattern:
@@ -585,7 +595,7 @@ _SUMS = {"+": _sum(operator.add, int, str), "-": _sum(operator.sub, int)}
 
 def _version(text: str, shortened: bool = False) -> Version:
     found = Version.shortened(text) if shortened else Version(text)
-    _ = found.order  # it is read now
+    _ = found.order  # fail now, not at the comparison
     return found
 
 
@@ -598,7 +608,7 @@ def _is_version(text: str, shortened: bool = False) -> bool:
 
 
 def _compared(left: Value, right: Value) -> int:
-    """Of two quantities, or two versions, which is larger: 1, 0 or -1."""
+    """Compare two quantities, or two versions: 1 if the left one is larger, 0, or -1."""
     if isinstance(left, Version):
         left, right = left.order, right.order
     return int(left > right) - int(left < right)

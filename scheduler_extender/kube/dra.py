@@ -1,8 +1,8 @@
 """Nodes whose GPUs are published through Dynamic Resource Allocation (DRA).
 
-A node whose agent reports that no device plugin serves anything is put together with its
-ResourceSlices and ResourceClaims (:func:`topology.core.dra.served`), whenever one of these changes.
-Records of nodes with a device plugin pass through.
+An agent may report that no device plugin serves anything on its node. Such a node's record is
+merged with its ResourceSlices and ResourceClaims (:func:`topology.core.dra.served`), whenever one
+of these changes. Records of nodes with a device plugin pass through unchanged.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from topology.core.report import Report
 
 GROUP = "/apis/resource.k8s.io/v1"
 CLAIMS_PATH, SLICES_PATH = f"{GROUP}/resourceclaims", f"{GROUP}/resourceslices"
-NOWHERE = NodeName("")  # what ResourceSlices name that are for several nodes
-ALL = ""  # the place of objects that are all looked through
-MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
-AGAIN = 30.0  # seconds between two lists for what had found no room
+NOWHERE = NodeName("")  # the node of ResourceSlices that are for several nodes
+ALL = ""  # the key of objects that are all searched
+MOST_WANTED = 16 << 20  # bytes of the specs of claims without devices, all together
+AGAIN = 30.0  # seconds between two lists of objects that had no room
 Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
 Known = DeviceClass | TaintRule | Slice | Claim
 Item = TypeVar("Item")
-# Seconds for which the lock is held for several objects, and for which it is let go then.
+# Seconds for which the lock is held for several objects, and seconds for which it is then released.
 HELD, YIELD = 0.005, 0.0001
 
 
@@ -71,29 +71,31 @@ class _AgentRecord:
     topology: NodeTopology
     report: Report | None
     uid: str
-    at: float  # when it did, by the extender's clock
+    at: float  # when it was written, by the extender's clock
 
 
 class _Places(defaultdict[str, dict[str, Item]]):
-    """What is kept of objects, by the place where it stands and the object's key. Nothing is kept
-    of a place at which nothing stands."""
+    """What is kept of objects, by place (a node or a pool, for instance) and by the object's key.
+
+    A place without objects takes no memory.
+    """
 
     def __init__(self) -> None:
         super().__init__(dict)
 
     def drop(self, place: str, key: str) -> None:
-        """An object is gone from a place."""
+        """Remove an object from a place."""
         self[place].pop(key, None)
         if not self[place]:
             del self[place]
 
     def at(self, place: str) -> Mapping[str, Item]:
-        """What stands at a place."""
+        """Return what is kept at a place."""
         return self.get(place, {})
 
 
 class DraNodes:
-    """All that is known of nodes under DRA; threads of several reflectors feed it."""
+    """All nodes under DRA, with their objects. The threads of several reflectors feed it."""
 
     def __init__(self, cluster: Cache) -> None:
         self._cache, self._managed = cluster, cluster.settings.managed
@@ -103,23 +105,23 @@ class DraNodes:
         self._agents: dict[NodeName, _AgentRecord] = {}
         self._classes = _Places[DeviceClass]()  # all at one place
         self._slices = _Places[Slice]()  # by node
-        # By pool; all that are allocated stand at :data:`ALL`, too.
+        # By pool. All allocated claims are at :data:`ALL`, too.
         self._claims = _Places[list[Claimed]]()
-        self._wanted = _Places[msgspec.Raw]()  # what claims ask for that have no devices
-        # By each of the ways in which a rule may select a pool: the nodes that have slices of it,
-        # and the devices off which rules keep pods; None stands for all.
+        self._wanted = _Places[msgspec.Raw]()  # the specs of claims without devices
+        # By each way in which a rule may select a pool: the nodes with slices of it, and the
+        # devices to which rules admit no pods. None stands for all devices.
         self._nodes_of = _Places[NodeName]()
         self._bars = _Places[str | None]()
-        # As far as they were asked for; without a name: those of no one node.
+        # As far as they were read. Under the empty name: the devices of no single node.
         self._devices: dict[NodeName, NodeDevices | DraError] = {}
         cluster.foresees, cluster.claims_known = self.foresee, self.claims_known
 
     @property
     def has_nodes(self) -> bool:
-        """Whether there is a node without a device plugin that serves."""
+        """Whether there is a node that no device plugin serves."""
         return bool(self._agents)
 
-    # What agents say, as :class:`.Cache` takes it.
+    # The agents' records, in the form in which :class:`.Cache` takes them.
 
     def put_record(
         self, topology: NodeTopology, report: Report | None, *, uid: str = "", age: float = 0.0
@@ -145,30 +147,30 @@ class DraNodes:
                 self._put(name, spoken=True)
 
     def put_problem(self, name: NodeName, problem: str) -> None:
-        """A record cannot be used."""
+        """Take in that a node's record cannot be used."""
         with self._lock:
             self._agents.pop(name, None)
             self._cache.put_problem(name, problem)
 
     def drop_record(self, name: NodeName) -> None:
-        """A record is gone."""
+        """Take in that a record is gone."""
         with self._lock:
             self._agents.pop(name, None)
             self._cache.drop_record(name)
 
     def keep_records(self, names: set[NodeName]) -> None:
-        """All records but these are gone."""
+        """Take in that all records but these are gone."""
         with self._lock:
             self._agents = {name: self._agents[name] for name in self._agents.keys() & names}
             self._cache.keep_records(names)
 
-    # What the API server says.
+    # The API server's objects.
 
     def change(self, before: Iterable[Known], after: Iterable[Known]) -> None:
-        """Objects are as in ``after`` now, in place of those in ``before``.
+        """Replace the objects ``before`` by the objects ``after``.
 
-        A list of thousands is taken in piece by piece, so that nobody waits long for the lock. A
-        node that is put together meanwhile is as between two events of a watch.
+        A list of thousands is taken in piece by piece, so that no thread waits long for the lock. A
+        node that is merged meanwhile is in the state between two events of a watch.
         """
         now = {obj.key: obj for obj in after}
         pairs = [(obj, now.pop(obj.key, None)) for obj in before]
@@ -187,7 +189,7 @@ class DraNodes:
 
         def put(name: NodeName) -> None:
             self._put(name, spoken=False)
-            # Also where no GPU has changed hands: what claims get hangs on other devices, too.
+            # Also if no GPU has changed its owner: what claims get depends on other devices, too.
             self._tell_of(self._agents.keys() & {name})
 
         self._locked(take, [*pairs, *((None, obj) for obj in now.values())])
@@ -196,8 +198,10 @@ class DraNodes:
             self._locked(put, [name])
 
     def _locked(self, act: Callable[[Item], None], items: Iterable[Item]) -> None:
-        """Act on each item with the lock held, and let it go in between, so that who waits for it
-        gets it."""
+        """Act on each item with the lock held.
+
+        The lock is released in between, so that waiting threads get it.
+        """
         left = deque(items)
         while left:
             with self._lock:
@@ -209,8 +213,10 @@ class DraNodes:
             time.sleep(YIELD)
 
     def _changed_by(self, obj: Known) -> Collection[NodeName]:
-        """The nodes that an object concerns. Devices that it may change are forgotten, and read
-        anew."""
+        """Return the nodes that an object concerns.
+
+        Their devices are forgotten if it may change them, to be read anew.
+        """
         if isinstance(obj, DeviceClass):
             return self._agents.keys()
         if isinstance(obj, Claim):
@@ -225,7 +231,7 @@ class DraNodes:
         return names - {NOWHERE}
 
     def _parts(self, obj: Known) -> Iterator[tuple[_Places[Any], str, Any]]:
-        """What is kept of an object, and where."""
+        """Yield each place at which a part of an object is kept, and that part."""
         if isinstance(obj, DeviceClass):
             yield self._classes, ALL, obj
         elif isinstance(obj, Claim):
@@ -240,10 +246,11 @@ class DraNodes:
         elif obj.selects is not None:
             yield self._bars, obj.selects, obj.device
 
-    # A node, put together.
+    # A node's merged record.
 
     def _put(self, name: NodeName, *, spoken: bool) -> None:
-        """Feed what is known of a node; ``spoken``: its agent has reported."""
+        """Put the merged record of a node into the cache. ``spoken`` says that its agent has
+        reported."""
         agent = self._agents.get(name)
         if agent is None:
             return
@@ -254,7 +261,7 @@ class DraNodes:
         except DraError as error:
             self._cache.put_problem(name, str(error))
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            # A fault of ours costs this node, not the others of the same change.
+            # A fault of our code costs this node, not the others of the same change.
             self._faults.note(name, error)
             self._cache.put_problem(name, f"internal error: {type(error).__name__}")
         else:
@@ -279,7 +286,7 @@ class DraNodes:
         return topology, report
 
     def _devices_of(self, name: NodeName) -> NodeDevices:
-        """The devices of a node. Raises :class:`DraError`."""
+        """Return the devices of a node. Raises :class:`DraError`."""
         devices = self._devices.get(name)
         if devices is None:
             devices = _devices_in(*self._said_of(name))
@@ -290,7 +297,8 @@ class DraNodes:
         return devices
 
     def _said_of(self, name: NodeName) -> tuple[list[Slice], dict[str, Barred]]:
-        """A node's slices, and what rules keep pods off in their pools."""
+        """Return a node's slices, and for each of their pools the devices to which rules admit no
+        pods."""
         slices = [*self._slices.at(name).values()]
         pools = {each.pool: ways(each.spec.driver, each.spec.pool.name) for each in slices}
         bars: dict[str, Barred] = {
@@ -300,12 +308,12 @@ class DraNodes:
         return slices, bars
 
     def _read(self, name: NodeName) -> None:
-        """Read the devices of a node, which may be large, while others may have the lock."""
+        """Read the devices of a node without the lock, since they may be many."""
         with self._lock:
             devices = self._devices.get(name)
             conditions = {each.conditions for each in self._classes.at(ALL).values() if each.serves}
             said = self._said_of(name) if devices is None else ([], {})
-        # What cannot be read, and a fault of ours, are told to who asks for them.
+        # An unreadable object, or a fault of our code, is reported when the devices are requested.
         with suppress(Exception):
             if devices is None and said[0]:
                 devices = _devices_in(*said)
@@ -319,7 +327,7 @@ class DraNodes:
                 devices.selected(each)
 
     def _claimed(self, devices: NodeDevices) -> Iterator[Claimed]:
-        """Who has them."""
+        """Yield which pods and claims have these devices."""
         for pool in devices.pools:
             for claimed in self._claims.at(pool).values():
                 yield from claimed
@@ -327,7 +335,7 @@ class DraNodes:
     # A pod with claims of its own.
 
     def claims_known(self, pod: PodRecord, number: int, node: NodeName) -> bool:
-        """As :attr:`.Cache.claims_known` says."""
+        """Check whether the pod's claims are known, as :attr:`.Cache.claims_known` describes."""
         own = {key_of(pod.namespace, name) for name in pod.claims}
         self._read(node)
         with self._lock:
@@ -348,7 +356,8 @@ class DraNodes:
     def foresee(
         self, namespace: str, names: Sequence[str]
     ) -> Callable[[NodeInfo], Devices | Rejection]:
-        """As :data:`.Foresees` says."""
+        """Return the function that foresees what claims get on a node, as :data:`.Foresees`
+        describes."""
         keys = [key_of(namespace, name) for name in names]
         with self._lock:
             asked, made = self._wanted.at(ALL), self._claims.at(ALL)
@@ -361,7 +370,7 @@ class DraNodes:
             specs = list(map(decode_spec, wanted))
         except UNREADABLE:
             return lambda _: unsaid("a claim cannot be read")
-        elsewhere = self._of_no_node(specs)  # once, however many nodes are asked about
+        elsewhere = self._of_no_node(specs)  # once, however many nodes are evaluated
 
         def here(info: NodeInfo) -> Devices | Rejection:
             if info.topology is None or info.report is None:
@@ -392,8 +401,11 @@ class DraNodes:
         return here
 
     def _of_no_node(self, specs: Sequence[ClaimSpec]) -> str:
-        """Why nobody can say what claims get that could have devices of no one node; empty where
-        none of these would do."""
+        """Return why it is unknown what the claims get, if they could have devices of no single
+        node.
+
+        Return an empty text if no such device meets a request.
+        """
         try:
             self._read(NOWHERE)
             with self._lock:
@@ -407,8 +419,12 @@ class DraNodes:
             return f"internal error: {type(error).__name__}"
 
     def _class_of(self, resource: str) -> DeviceClass:
-        """The newest of the classes by whose name pods ask for a resource; of those, the first by
-        name. Else the one that serves it. Raises :class:`DraError` where there is none."""
+        """Return the DeviceClass of a resource.
+
+        A class by whose name pods ask for the resource comes before one that only serves it. Of
+        several the newest is returned, then the first by name. Raises :class:`DraError` if there is
+        none.
+        """
         classes = [each for each in self._classes.at(ALL).values() if each.serves == resource]
         if not classes:
             raise DraError(f"no DeviceClass serves {resource}")
@@ -430,14 +446,18 @@ def _devices_in(slices: Iterable[Slice], barred: Mapping[str, Barred]) -> NodeDe
 
 
 def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:
-    """Whether a device plugin serves a node's GPUs. Where the kubelet hands nothing out, an agent
-    names the usual resource all the same: the plugin may come back."""
+    """Check whether a device plugin serves a node's GPUs.
+
+    If the kubelet offers nothing, an agent names the usual resource all the same, since the plugin
+    may come back.
+    """
     nothing = report is not None and report.allocatable == frozenset()
     return bool(topology.resources) and not nothing
 
 
 class DraSink(ObjectSink, Generic[Object]):
-    """The objects of one kind, put into :class:`DraNodes`; bare ones where there is no room."""
+    """A sink that puts objects of one kind into :class:`DraNodes`, bare ones if there is no
+    room."""
 
     def __init__(
         self, cluster: Cache, nodes: DraNodes, kind: type[Object], bounds: Bounds = NO_QUOTA
@@ -451,18 +471,18 @@ class DraSink(ObjectSink, Generic[Object]):
 
     @property
     def outside(self) -> int:
-        """Objects that have found no room."""
+        """The number of objects without room."""
         return self._quota.outside
 
     def again(self) -> bool:
-        """Whether to list them again: something that had found no room would find it now."""
+        """Check whether to list the objects again, since one without room would now find room."""
         if not self.outside or self._clock() < self._next:
             return False
         self._next = self._clock() + AGAIN
         return self._quota.is_there()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take a complete list."""
+        """Take in a complete list."""
         now, quota = dict[Hashable, Object](), ByteQuota(self._bounds)
         for raw in objects:
             try:
@@ -473,7 +493,7 @@ class DraSink(ObjectSink, Generic[Object]):
         before = self._known
         gone = [obj for key, obj in before.items() if now.get(key) != obj]
         new = [obj for key, obj in now.items() if before.get(key) != obj]
-        # Of those that have not changed one is kept, and not both: they may be large.
+        # Of unchanged objects only the former copy is kept, since they may be large.
         same = ((key, obj) for key, obj in before.items() if now.get(key) == obj)
         self._known, self._quota = now | dict(same), quota
         self._nodes.change(gone, new)
@@ -487,7 +507,7 @@ class DraSink(ObjectSink, Generic[Object]):
         return found.metadata.name
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Take a deletion."""
+        """Take in a deletion."""
         self._nodes.change(self._drop(self._decode(obj).key), [])
 
     def _drop(self, key: Hashable) -> list[Object]:
@@ -499,7 +519,7 @@ class DraSink(ObjectSink, Generic[Object]):
 
 
 def _keep(obj: Object, known: dict[Hashable, Object], quota: ByteQuota) -> dict[Hashable, Object]:
-    """Keep an object among those that are known; the others, as they were, that gave way to it."""
+    """Add an object to the known ones. Return the others that gave way to it, as they were."""
     known[obj.key] = obj
     others: dict[Hashable, Object] = {}
     for key in quota.put(obj.owner, obj.key, obj.size) if obj.size else ():
@@ -510,7 +530,7 @@ def _keep(obj: Object, known: dict[Hashable, Object], quota: ByteQuota) -> dict[
 
 
 def dra_sinks(cluster: Cache, nodes: DraNodes) -> list[tuple[str, DraSink[Any]]]:
-    """A sink for each collection, by its path."""
+    """Return a sink for each collection, with the collection's path."""
     claims = Bounds(MOST_WANTED, MOST_WANTED, MOST_ASKED)
     slices = Bounds(MOST_SLICES, MOST_OF_NODE, MOST_OF_NODE)
     return [

@@ -1,4 +1,4 @@
-"""What is read of DRA's objects: classes, taint rules, slices and claims."""
+"""The fields of DRA's objects that are read: classes, taint rules, slices and claims."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from scheduler_extender.quantities import BadValueError, quantity
 from topology.core.devices import PodUid
 from topology.core.dra import Claimed, Published, claim_holder
 
-COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have alike
-OF_NVIDIA = {"gpu.nvidia.com": MANAGED[0]}  # the class that comes with NVIDIA's driver
-MOST_ASKED = 64 << 10  # bytes of what the claims of one pod ask for
-BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that keep pods off
+COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have in common
+OF_NVIDIA = {"gpu.nvidia.com": MANAGED[0]}  # the class that NVIDIA's driver installs
+MOST_ASKED = 64 << 10  # bytes of the specs of one pod's claims
+BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that admit no pods
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
-    """Without labels and annotations, of which each object may have 256 KiB, and all are kept."""
+    """Metadata without labels and annotations, since each object may have 256 KiB of those, and all
+    objects are kept."""
 
     name: str = ""
     namespace: str = ""
@@ -30,7 +31,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
 
 
 class _Something(msgspec.Struct):
-    """That it is there is all that is read of it."""
+    """An object of which only the presence is read."""
 
 
 class _Attribute(msgspec.Struct):
@@ -41,7 +42,7 @@ class _Attribute(msgspec.Struct):
 
     @property
     def value(self) -> Value:
-        """The one value that it has; None for a kind that is not read."""
+        """The attribute's one value; None for a type that is not read."""
         if self.version is not None:
             return Version(self.version)
         given = (self.text, self.number, self.flag)
@@ -53,7 +54,7 @@ class _Capacity(msgspec.Struct):
 
     @property
     def amount(self) -> Value:
-        """The quantity; None for one that cannot be read."""
+        """The quantity; None if it cannot be read."""
         with suppress(BadValueError):
             return quantity(self.value)
         return None
@@ -75,16 +76,20 @@ class Device(msgspec.Struct, rename="camel"):
     binding_conditions: list[str] | None = None
 
     def known(self, driver: str) -> Known:
-        """What selectors see of it. A name without a domain is in the driver's."""
+        """Return the device as selectors see it. A name without a domain is in the driver's
+        domain."""
         attributes = ((name, each.value) for name, each in (self.attributes or {}).items())
         capacity = ((name, each.amount) for name, each in (self.capacity or {}).items())
         of_each = _by_domain(attributes, driver), _by_domain(capacity, driver)
         return Known(driver, *of_each, bool(self.allow_multiple_allocations))
 
     def among(self, words: set[str] | None) -> Hashable:
-        """Its attributes and its capacity whose names, without domains, are among these words (None
-        for all), and whether it is given more than once. To Python a 1 and a true are equal, so the
-        kinds are told, too."""
+        """Return a key of what ``words`` mention of the device: its attributes and capacity, by
+        names without domains.
+
+        None stands for all words. The key contains whether the device may be given more than once,
+        and the types of values, since in Python 1 equals true.
+        """
         return bool(self.allow_multiple_allocations), *(
             tuple(
                 (name, type(each.value).__name__, each.value)
@@ -96,7 +101,8 @@ class Device(msgspec.Struct, rename="camel"):
 
     @property
     def special(self) -> str | None:
-        """The field by which it is handed out in another way than whole and once."""
+        """The field because of which the device is not given out whole and once; empty if there is
+        none."""
         fields = {
             "consumesCounters": self.consumes_counters,
             "allowMultipleAllocations": self.allow_multiple_allocations,
@@ -106,17 +112,18 @@ class Device(msgspec.Struct, rename="camel"):
 
     @property
     def tainted(self) -> bool:
-        """Whether a taint of its own keeps pods off."""
+        """Whether one of the device's own taints admits no pods."""
         return any(taint.effect in BARS for taint in self.taints or ())
 
     def published(self, driver: str, pool: str) -> Published:
-        """The device as a record's GPU, which nobody gets."""
+        """Return the device in the form of a record's GPU, tainted, so that no pod gets it."""
         uuid = self._value("uuid", f"{driver}/uuid")
         bus = self._value(f"{COMMON}/pciBusID", "pciBusID", f"{driver}/pciBusID")
         return Published(f"{driver}/{pool}", self.name, uuid, bus, tainted=True)
 
     def _value(self, *names: str) -> str:
-        """The first of these attributes that it has; empty if it has none."""
+        """Return the first of these attributes that the device has; an empty text if it has
+        none."""
         given = self.attributes or {}
         found = (given[name].value for name in names if name in given)
         return next((str(value) for value in found if value), "")
@@ -144,54 +151,57 @@ class _ClassSpec(msgspec.Struct, rename="camel"):
 
 
 def key_of(namespace: str, name: str) -> str:
-    """What tells an object of a kind apart."""
+    """Return the key of an object among those of its kind."""
     return f"{namespace}/{name}" if namespace else name
 
 
 class Stored(msgspec.Struct):
-    """An object that is kept. What it says may need room (:class:`.ByteQuota`)."""
+    """An object that is kept. Its content may be limited (:class:`.ByteQuota`)."""
 
     metadata: _Metadata
 
     @property
     def key(self) -> str:
-        """What tells it apart from others of its kind."""
+        """The object's key among those of its kind."""
         return key_of(self.metadata.namespace, self.metadata.name)
 
     @property
     def owner(self) -> str:
-        """Who shares the room with others of the kind."""
+        """The owner whose objects of this kind share their bytes of the quota."""
         return ""
 
     @property
     def size(self) -> int:
-        """How many bytes it needs."""
+        """The number of bytes that it takes of the quota."""
         return 0
 
     def bare(self) -> Self:
-        """The object where there is no room for what it says."""
+        """Return the object without the content for which there is no room."""
         return self
 
 
 class DeviceClass(Stored):
-    """A kind of devices that pods ask for; by ``extendedResourceName`` without a claim."""
+    """A class of devices. Pods ask for its ``extendedResourceName`` without a claim."""
 
     spec: _ClassSpec
 
     @property
     def serves(self) -> str | None:
-        """The resource that its devices are counted as: the one that pods can ask for, or that of
-        NVIDIA's own class, whose devices claims can have all the same."""
+        """The resource as which its devices are counted.
+
+        It is the resource that pods can ask for. For NVIDIA's own class it is NVIDIA's resource,
+        since claims can have its devices all the same.
+        """
         return self.spec.extended_resource_name or OF_NVIDIA.get(self.metadata.name)
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Its selectors, all of which a device has to meet."""
+        """The class's selectors, all of which a device must meet."""
         return conditions_of(self.spec.selectors)
 
 
 def conditions_of(selectors: Iterable[_Selector] | None) -> tuple[str, ...]:
-    """The expressions of selectors."""
+    """Return the expressions of selectors."""
     return tuple(each.cel.expression for each in selectors or () if each.cel is not None)
 
 
@@ -213,7 +223,8 @@ class TaintRule(Stored):
 
     @property
     def selects(self) -> str | None:
-        """Of which devices it keeps pods off, as one of :func:`ways` to them; None if of none."""
+        """The pools whose devices it taints, as one of their :func:`ways`; None if it admits all
+        pods."""
         wanted = self.spec.device_selector
         if wanted is None or self.spec.taint.effect not in BARS:
             return None
@@ -221,12 +232,13 @@ class TaintRule(Stored):
 
     @property
     def device(self) -> str | None:
-        """The name of the devices; None for all."""
+        """The name of the tainted devices; None for all."""
         return self.spec.device_selector.device if self.spec.device_selector else None
 
 
 def ways(driver: str, pool: str) -> tuple[str, str, str, str]:
-    """How a rule may select a pool: by both, by one of them, or as any."""
+    """Return the ways in which a rule may select a pool: by both names, by one of them, or by
+    none."""
     return f"{driver}/{pool}", f"{driver}/", f"/{pool}", "/"
 
 
@@ -244,31 +256,31 @@ class _SliceSpec(msgspec.Struct, rename="camel"):
 
 
 class Slice(Stored):
-    """Devices of one node, or a part of them, as JSON: what is asked of them is read anew."""
+    """A node's devices, or a part of them, as undecoded JSON that is read anew when needed."""
 
     spec: _SliceSpec
 
     def __post_init__(self) -> None:
-        """Keep nothing of the list that it was in."""
+        """Keep no reference to the list from which the object was decoded."""
         self.spec.devices = self.spec.devices.copy()
 
     @property
     def pool(self) -> str:
-        """Driver and pool."""
+        """The driver and pool, as one text."""
         return f"{self.spec.driver}/{self.spec.pool.name}"
 
     @property
     def owner(self) -> str:
-        """Its node; empty if it is for several."""
+        """The slice's node; empty if it is for several."""
         return self.spec.node_name or ""
 
     @property
     def size(self) -> int:
-        """How many bytes its devices have, and about how many the rest has."""
+        """The bytes of its devices, and about those of the rest."""
         return len(bytes(self.spec.devices)) + 500
 
     def bare(self) -> Self:
-        """The same without devices, which is told from one that has none."""
+        """Return the slice without devices. It differs from a slice that has none."""
         spec = msgspec.structs.replace(self.spec, devices=msgspec.Raw())
         return msgspec.structs.replace(self, spec=spec)
 
@@ -278,7 +290,7 @@ class Slice(Stored):
         return not bytes(self.spec.devices)
 
     def devices(self) -> list[Device]:
-        """Its devices. Raises :class:`msgspec.DecodeError`."""
+        """Return its devices. Raises :class:`msgspec.DecodeError`."""
         return _devices(self.spec.devices) or []
 
 
@@ -312,7 +324,7 @@ class _ClaimStatus(msgspec.Struct, rename="camel"):
 
 
 class Request(msgspec.Struct, rename="camel"):
-    """Devices that a claim asks for: ``exactly`` these, or the ``firstAvailable`` of some."""
+    """A claim's request for devices: ``exactly`` these, or the ``firstAvailable`` of several."""
 
     name: str = ""
     device_class_name: str = ""
@@ -327,23 +339,23 @@ class Request(msgspec.Struct, rename="camel"):
 
     @property
     def alternatives(self) -> list[Request]:
-        """What will do, the best first."""
+        """The alternatives that meet the request, the best first."""
         return self.first_available or [self.exactly or self]
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Its own selectors, all of which a device has to meet."""
+        """The request's own selectors, all of which a device must meet."""
         return conditions_of(self.selectors)
 
 
 class Constraint(msgspec.Struct, rename="camel"):
-    """What the devices of some requests, or of all, have to have in common."""
+    """What the devices of some or all requests must have in common."""
 
     requests: list[str] | None = None
     match_attribute: str | None = None
 
     def concerns(self, request: str, alternative: str) -> bool:
-        """Whether it speaks of an alternative of a request."""
+        """Check whether the constraint concerns an alternative of a request."""
         names = {request, f"{request}/{alternative}"}
         return not self.requests or not names.isdisjoint(self.requests)
 
@@ -354,7 +366,7 @@ class _Asked(msgspec.Struct):
 
 
 class ClaimSpec(msgspec.Struct):
-    """What a claim asks for."""
+    """The requests and constraints of a claim."""
 
     devices: _Asked = msgspec.field(default_factory=_Asked)
 
@@ -363,37 +375,40 @@ decode_spec = msgspec.json.Decoder(ClaimSpec).decode
 
 
 class Claim(Stored):
-    """Devices for a pod: asked for, or, once allocated, held."""
+    """A pod's claim: requested devices, or, once it is allocated, the devices that it has."""
 
     spec: msgspec.Raw = msgspec.Raw()
     status: _ClaimStatus = msgspec.field(default_factory=_ClaimStatus)
 
     def __post_init__(self) -> None:
-        """Keep what it asks for while it has no devices, and nothing of the list that it was in."""
+        """Keep the spec only while the claim has no devices, and no reference to the decoded
+        list."""
         self.spec = self.spec.copy() if self.status.allocation is None else msgspec.Raw()
 
     @property
     def owner(self) -> str:
-        """Its namespace."""
+        """The claim's namespace."""
         return self.metadata.namespace
 
     @property
     def size(self) -> int:
-        """How many bytes its spec has while it has no devices."""
+        """The bytes of its spec while it has no devices."""
         return len(bytes(self.spec))
 
     def bare(self) -> Claim:
-        """The claim without what it asks for."""
+        """Return the claim without its spec."""
         return msgspec.structs.replace(self, spec=msgspec.Raw())
 
     def by_pool(self) -> dict[str, list[Claimed]]:
-        """The devices that it has for its pod, by driver and pool; once it is allocated there
-        is an empty pool, too."""
+        """Return the devices that the claim has for its pod, by driver and pool.
+
+        An allocated claim also has an empty pool.
+        """
         allocated = self.status.allocation
         results = allocated.devices.results if allocated and allocated.devices else None
         pods = [each for each in self.status.reserved_for or () if each.resource == "pods"]
         own = _Consumer(name=claim_holder(self.metadata.name), uid=self.metadata.uid)
-        holder = pods[0] if len(pods) == 1 else own  # several share them
+        holder = pods[0] if len(pods) == 1 else own  # several pods share the claim
         sharers = tuple(PodUid(each.uid) for each in pods) if len(pods) > 1 else ()
         found: dict[str, list[Claimed]] = {} if allocated is None else {"": []}
         for each in results or ():

@@ -1,8 +1,8 @@
-"""Events on pods (placed, waiting, refused, mispredicted), and on nodes that refuse pods.
+"""Write Events on pods (placed, waiting, refused, mispredicted), and on nodes that refuse pods.
 
-A user can cause some of them at will, and the API server may be slow: they are written in a thread
-of their own, a few a second, and what happens to one pod or node again and again becomes one Event
-with a count.
+A user can cause some of them at will, and the API server may be slow. So Events are written in a
+thread of their own, a few a second. What happens to one pod or node again and again becomes one
+Event with a count.
 """
 
 import threading
@@ -30,22 +30,25 @@ REFUSED = "GPUPodRefused"
 PLACED = "GPUPlacement"
 WAITS = "GPUPlacementWaits"
 WOULD_REFUSE = "GPUPlacementWouldBeRefused"
-# Where Events about objects without a namespace are written, as the kubelet does.
+# Events about objects without a namespace are written here, as the kubelet does.
 NODES_NAMESPACE = "default"
 COMPONENT = "gpu-topology"
 MOST_WAITING = 1000
 WRITE_TIMEOUT = 2.0
-# Seconds between two Events of one kind on one object; Events a second in all, and at once.
+# Seconds between two Events of one kind on one object; Events a second in all; Events at once.
 PAUSE, RATE, BURST = 60.0, 2.0, 20
 
 
 class EventWriter:
-    """Writes an Event for each pod and kind of misprediction, for each node and reason of refusals,
-    and for each pod that is placed, waits, or in shadow would not have been let everywhere. Whoever
-    has one calls :meth:`round` in a thread of its own.
+    """A writer of Events, with one Event for each object and kind.
 
-    What cannot be written is counted in :attr:`dropped` and let go; the counters and the log have
-    it too. ``now`` gives the time that Events bear, ``clock`` seconds for the rate.
+    Kinds are the kinds of mispredictions and the reasons of a node's refusals; on pods also placed,
+    waiting, refused, and in shadow mode would be refused. The owner calls :meth:`round` in a thread
+    of its own.
+
+    An Event that cannot be written is given up and counted in :attr:`dropped`; the metrics and the
+    log have its content, too. ``now`` returns the time that Events bear, ``clock`` seconds for the
+    rate.
     """
 
     def __init__(
@@ -60,24 +63,24 @@ class EventWriter:
         self._limit = RateLimit(PAUSE, RATE, BURST)
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, str], dict[str, Any]] = {}  # Events
-        self.dropped = 0  # what no Event tells of all that was noted
+        self.dropped = 0  # occurrences that no written Event shows
 
     def note(self, misprediction: Misprediction) -> None:
-        """Take a misprediction; never waits."""
+        """Take in a misprediction. Never blocks."""
         pod, words = misprediction.pod, f"{misprediction.message} ({misprediction.kind})"
         about = _pod(pod.namespace, pod.name, pod.uid)
         self._take(misprediction.kind, about, REASON, words, misprediction.node)
 
     def note_refusal(self, refusal: NodeRefusal) -> None:
-        """Take a refusal; never waits.
+        """Take in a refusal. Never blocks.
 
-        One Event is on the Node, which everybody may read who may read its namespace: no names of
-        pods, and not the kubelet's words, which may name some. One is on the pod, in its own
-        namespace.
+        One Event is on the Node. All users with access to the Event's namespace may read it, so it
+        has no names of pods, and not the kubelet's words, which may contain some. The other Event
+        is on the pod, in the pod's own namespace.
         """
         pod, reason = refusal.pod, refusal.refusal.reason
-        # kubectl describe looks for a node's Events by its name in place of the UID, as kubelets
-        # write.
+        # kubectl describe looks for a node's Events by its name in place of the UID, since kubelets
+        # write them so.
         node = {"apiVersion": "v1", "kind": "Node", "name": refusal.node, "uid": refusal.node}
         told = f"refused a pod that asks for GPUs ({reason}){refusal.follows}"
         self._take(reason, node, REFUSED, told, refusal.node)
@@ -86,18 +89,18 @@ class EventWriter:
         self._take(REFUSED, about, REFUSED, f"{refusal.words}{said}", refusal.node)
 
     def note_placed(self, binding: Binding) -> None:
-        """Take a bind that was written; never waits."""
+        """Take in a bind that was written. Never blocks."""
         about = _pod(binding.namespace, binding.name, binding.uid)
         request = binding.request if isinstance(binding.request, GpuRequest) else None
         words = bound_text(binding.placement, request)
         self._take(PLACED, about, PLACED, words, binding.node, normal=True)
 
     def note_waiting(self, pod: PodRecord, words: str) -> None:
-        """Take why a pod waits; never waits itself."""
+        """Take in why a pod waits. Never blocks."""
         self._take(WAITS, _pod(pod.namespace, pod.name, pod.uid), WAITS, words)
 
     def note_would_refuse(self, would: WouldRefuse) -> None:
-        """Take what would have been refused, were it not for the shadow; never waits."""
+        """Take in what would have been refused without shadow mode. Never blocks."""
         about = _pod(would.namespace, would.pod, would.uid)
         self._take(WOULD_REFUSE, about, WOULD_REFUSE, would.words, normal=True)
 
@@ -111,7 +114,7 @@ class EventWriter:
         *,
         normal: bool = False,
     ) -> None:
-        """Have an Event of a ``kind`` about an object, as Events name it, wait to be written."""
+        """Queue an Event of a ``kind`` about an object, which is given as Events name it."""
         now, key = self._now().strftime("%Y-%m-%dT%H:%M:%SZ"), (about["uid"], kind)
         with self._lock:
             if key not in self._waiting and len(self._waiting) >= MOST_WAITING:
@@ -137,7 +140,7 @@ class EventWriter:
             }
 
     def round(self) -> None:
-        """Write what waits, as far as the rate allows."""
+        """Write the queued Events, as far as the rate allows."""
         now = self._clock()
         with self._lock:
             due = [key for key in self._waiting if self._limit.allows(key, now)]
@@ -154,6 +157,6 @@ class EventWriter:
 
 
 def _pod(namespace: str, name: str, uid: str) -> dict[str, str]:
-    """A pod as Events name it."""
+    """Return a pod as Events name it."""
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace}
     return {**about, "name": name, "uid": uid}

@@ -1,4 +1,4 @@
-"""The devices of one node's ResourceSlices, and what selectors and claims take of them."""
+"""The devices of one node's ResourceSlices, and which of them selectors and claims take."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from topology.core.memo import Memo, interruptible
 from topology.core.placement import Reason, Rejection
 from topology.core.report import Allocation
 
-MOST_DEVICES = 2000  # of a node, the parts of its GPUs (MIG) included
+MOST_DEVICES = 2000  # of a node, including the parts of its GPUs (MIG)
 MOST_OF_NODE, MOST_SLICES = 2 << 20, 256 << 20  # bytes of devices, of one node and of all
 NO_QUOTA = (
     "there is no room for its ResourceSlices: at most"
     f" {MOST_OF_NODE >> 20} MiB are read of one node, and {MOST_SLICES >> 20} MiB of all"
 )
 Barred = Collection[str | None]
-# Characters of all that one question reads of each device, times devices: selectors, and so many
-# characters more for each selector and each attribute that devices have to have in common.
+# The most characters that one evaluation reads, over all devices: the selectors' characters, and
+# BESIDE more for each selector and for each attribute that devices must have in common.
 MOST_READ, BESIDE = 1_500_000, 200
 TOO_MUCH = "too many devices for so many and so long selectors"
 NO_DEVICES = Rejection("no free devices of the node meet its claims", True, Reason.CLAIMS)
@@ -55,24 +55,27 @@ _met = Memo[tuple[tuple[str, ...], str, Hashable], bool | str]()
 
 
 class NodeDevices:
-    """In the order in which kube-scheduler takes them: pools by driver and name, at the end those
-    with a device that is bound late; slices by name, devices as published.
+    """The devices of one node, in the order in which kube-scheduler takes them.
 
-    ``barred``: what rules keep pods off in each pool, by name; None stands for all. Raises
-    :class:`DraError` where nobody can tell. Attributes are not kept: they are read anew when they
-    are asked for."""
+    Pools are sorted by driver and name; pools with a device that is bound late come last. Slices
+    are sorted by name; devices are in the published order.
+
+    ``barred`` are, for each pool, the names of the devices to which rules admit no pods; None
+    stands for all devices. Raises :class:`DraError` if the devices cannot be read. Attributes are
+    not kept: they are read anew when needed.
+    """
 
     def __init__(self, slices: Iterable[Slice], barred: Mapping[str, Barred]) -> None:
-        # Pools of which a part is not there (yet): nobody gets their devices.
+        # Pools with a missing slice. No pod gets their devices.
         self._incomplete = set[tuple[str, str]]()
         read = _in_order(_read(slices), self._incomplete)
         self._parts = [part for part, _ in read]
         self.all: list[tuple[str, str, Published]] = []
         self._special = dict[int, str]()
         self.tainted: Mask = 0
-        self._shared: Mask = 0  # those that a pod may get more than once
-        self._gpus: tuple[object, Mask] = (), 0  # of the record that was asked about last
-        self._number = next(_numbers)  # of these devices, for what is remembered of them
+        self._shared: Mask = 0  # devices that may be given more than once
+        self._gpus: tuple[object, Mask] = (), 0  # the GPUs of the latest record
+        self._number = next(_numbers)  # the key of these devices in the memos
         self._remember(read)
         for at, (driver, pool, device) in enumerate(self._devices()):
             published = device.published(driver, pool)
@@ -87,8 +90,10 @@ class NodeDevices:
         self.pools = list(dict.fromkeys(published.pool for _, _, published in self.all))
 
     def _devices(self) -> Sequence[tuple[str, str, Device]]:
-        """They with their attributes. Those of one node are remembered: it is asked about several
-        times in a row."""
+        """Return the devices with their attributes.
+
+        Each thread caches those of one node, since it evaluates a node several times in a row.
+        """
         if _latest.number != self._number:
             self._remember(_read(self._parts))
         return _latest.devices
@@ -102,7 +107,7 @@ class NodeDevices:
         _latest.number = self._number
 
     def selected(self, conditions: tuple[str, ...]) -> Mask:
-        """Those that meet all conditions. Raises :class:`NotFollowedError`."""
+        """Return the devices that meet all conditions. Raises :class:`NotFollowedError`."""
 
         def select() -> Mask:
             if self._reads([conditions]) > MOST_READ:
@@ -115,13 +120,16 @@ class NodeDevices:
         return _once(_selected, (self._number, conditions), select)
 
     def _reads(self, selectors: Collection[tuple[str, ...]], attributes: int = 0) -> int:
-        """How much is read of the devices: see :data:`MOST_READ`."""
+        """Return how many characters are read of the devices: see :data:`MOST_READ`."""
         of_each = sum(BESIDE + sum(map(len, conditions)) for conditions in selectors)
         return len(self.all) * (of_each + BESIDE * attributes)
 
     def published(self, wanted: DeviceClass) -> Iterator[Published]:
-        """Those of a class. Raises :class:`DraError` where the class cannot be followed, or one is
-        not handed out whole and once, or by nobody."""
+        """Yield the devices of a class.
+
+        Raises :class:`DraError` if the class cannot be followed, if one of its devices is not given
+        out whole and once, or if that one's pool is incomplete.
+        """
         for at in positions(self._of_class(wanted)):
             driver, pool, device = self.all[at]
             if (driver, pool) in self._incomplete:
@@ -132,7 +140,8 @@ class NodeDevices:
             yield device if self.tainted >> at & 1 else replace(device, tainted=False)
 
     def others(self, wanted: DeviceClass) -> Iterator[Published]:
-        """Those that are not of a class, whole or not. Raises :class:`DraError` as above."""
+        """Yield the devices outside a class, whether given out whole or not. Raises
+        :class:`DraError`."""
         for at in positions(~self._of_class(wanted) & (1 << len(self.all)) - 1):
             yield self.all[at][2]
 
@@ -153,14 +162,15 @@ class NodeDevices:
         claimed: Iterable[Claimed],
         held: Sequence[Allocation],
     ) -> tuple[DeviceId, ...] | Rejection:
-        """The GPUs among the devices that kube-scheduler gives to these claims, in a record whose
-        GPUs are those of the class that is ``serving``; :data:`NO_DEVICES` if it gives nothing.
+        """Return the GPUs that kube-scheduler gives to these claims; :data:`NO_DEVICES` if it gives
+        none.
 
-        What is offered may be of another moment than now, as its record is, by which allocations
-        are ``held``. Whoever has GPUs of those that are ``claimed`` now, and none in the record, is
-        gone, and has let go of other devices, too.
+        The GPUs are named as in ``offer``, the offer of a record whose GPUs are those of the class
+        ``serving``. The record may be older than now; the allocations ``held`` are the record's. An
+        owner that now has ``claimed`` GPUs of these, and none in the record, is gone from the
+        offer. So it has released its other devices, too.
 
-        Raises :class:`DraError` or :class:`NotFollowedError` where that cannot be said.
+        Raises :class:`DraError` or :class:`NotFollowedError` if that cannot be foreseen.
         """
         self._need_few(claims, classes)
         topology, left = offer.topology, offer.availability.free
@@ -177,7 +187,7 @@ class NodeDevices:
         free = sum(
             1 << position
             for position, owner in enumerate(owners)
-            # One that is handed out in parts may come again, and then nobody can say what comes.
+            # A device given out in parts may be given again. Then it is unknown what a claim gets.
             if (
                 left & bits[ids[position]]
                 if position in ids
@@ -232,15 +242,18 @@ class NodeDevices:
         classes: Mapping[str, DeviceClass],
         topology: NodeTopology | None = None,
     ) -> bool:
-        """Whether one of them would do for a request, free or not; with the topology of a record,
-        one that is a GPU of it. Raises :class:`NotFollowedError`."""
+        """Check whether a device, free or not, meets one of the requests.
+
+        With a record's topology the device must be one of its GPUs. Raises
+        :class:`NotFollowedError`.
+        """
         self._need_few(claims, classes)
         some = -1 if topology is None else self._gpus_of(topology)
         every = (_conditions(each, classes) for each in _alternatives(claims))
         return any(some & self.selected(conditions) for conditions in every)
 
     def _need_few(self, claims: Sequence[ClaimSpec], classes: Mapping[str, DeviceClass]) -> None:
-        """Raise :class:`NotFollowedError` where too much would have to be read."""
+        """Raise :class:`NotFollowedError` if too much would have to be read."""
         interruptible()
         selectors = {_conditions(each, classes) for each in _alternatives(claims)}
         constraints = (each for claim in claims for each in claim.devices.constraints or ())
@@ -249,7 +262,7 @@ class NodeDevices:
             raise NotFollowedError(TOO_MUCH)
 
     def _gpus_of(self, topology: NodeTopology) -> Mask:
-        """Those that are GPUs of a record, of whatever class."""
+        """Return the devices that are GPUs of a record, of whatever class."""
         record = tuple((gpu.uuid, gpu.pci_bus_id) for gpu in topology.gpus)
         if self._gpus[0] != record:
             interruptible()
@@ -259,7 +272,7 @@ class NodeDevices:
         return self._gpus[1]
 
     def _values(self, attribute: str) -> Values:
-        """The devices' values of an attribute, with their kinds. Raises
+        """Return the devices' values of an attribute, with their types. Raises
         :class:`NotFollowedError`."""
 
         def read() -> Values:
@@ -277,8 +290,10 @@ class NodeDevices:
 
 
 def _once(memo: Memo[Key, Found | str], key: Key, work: Callable[[], Found]) -> Found:
-    """What is remembered under a key, else worked out. Raises :class:`NotFollowedError`, which is
-    remembered, too."""
+    """Return the cached value of a key, or the result of ``work``.
+
+    Raises :class:`NotFollowedError`, which is cached, too.
+    """
     found = memo.get(key)
     if found is None:
         interruptible()
@@ -293,14 +308,15 @@ def _once(memo: Memo[Key, Found | str], key: Key, work: Callable[[], Found]) -> 
 
 
 def _alternatives(claims: Iterable[ClaimSpec]) -> Iterator[Request]:
-    """All that will do for their requests."""
+    """Yield all alternatives of the claims' requests."""
     for claim in claims:
         for request in claim.devices.requests or ():
             yield from request.alternatives
 
 
 def _conditions(wanted: Request, classes: Mapping[str, DeviceClass]) -> tuple[str, ...]:
-    """All that a device of a request has to meet. Raises :class:`NotFollowedError`."""
+    """Return the conditions that a device of a request must meet. Raises
+    :class:`NotFollowedError`."""
     of_class = classes.get(wanted.device_class_name)
     if of_class is None:
         raise NotFollowedError(f"no DeviceClass {wanted.device_class_name}")
@@ -310,8 +326,11 @@ def _conditions(wanted: Request, classes: Mapping[str, DeviceClass]) -> tuple[st
 def _meets(
     device: Device, driver: str, conditions: tuple[str, ...], words: set[str] | None
 ) -> bool:
-    """Whether a device meets all conditions; devices that are alike in all that these speak of are
-    judged once. Raises :class:`NotFollowedError`."""
+    """Check whether a device meets all conditions.
+
+    Devices that are equal in all that the conditions mention are checked once. Raises
+    :class:`NotFollowedError`.
+    """
 
     def judge() -> bool:
         known = device.known(driver)
@@ -334,7 +353,7 @@ _Part = tuple[Slice, list[Device]]
 
 
 def _read(slices: Iterable[Slice]) -> Iterator[_Part]:
-    """ResourceSlices with their devices. Raises :class:`DraError`."""
+    """Yield ResourceSlices with their devices. Raises :class:`DraError`."""
     found = 0
     for each in slices:
         if each.is_bare:
@@ -361,7 +380,7 @@ def _in_order(read: Iterable[_Part], incomplete: set[tuple[str, str]]) -> list[_
             incomplete.add(pool)
 
     def place(pool: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
-        """Pools with a device that is bound late come last."""
+        """Return a key that sorts pools with a device that is bound late last."""
         listed = (device for _, devices in pools[pool] for device in devices)
         return any(device.binding_conditions for device in listed), pool
 

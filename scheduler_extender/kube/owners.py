@@ -1,8 +1,8 @@
-"""Workloads and their pods at the API server: who has made a pod, and which pods somebody made.
+"""Read workloads from the API server: which workload has made a pod, and which pods it has made.
 
-A workload is any object with a template of pods in it: Deployments and Jobs, and those of others,
-such as JobSets and PyTorchJobs. Its pods name it as their owner, or something between, as a
-ReplicaSet.
+A workload is any object with a pod template: Deployments and Jobs, and kinds of other projects,
+such as JobSets and PyTorchJobs. Its pods name it as their owner, or they name an object between,
+such as a ReplicaSet.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from topology.kubeapi.apiserver import ApiError, ApiServer, path
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of workload: how people call it, and where the API server has it.
+    """A kind of workload, with its names and its collection at the API server.
 
     ``between`` are the collections whose objects stand between it and its pods.
     """
@@ -86,7 +86,7 @@ KINDS = (
     Kind("CronWorkflow", _ARGO, "cronworkflows", ("cwf",), (f"{_ARGO}:workflows",)),
 )
 POD_WORDS = ("pod", "pods", "po")
-MOST_OWNERS = 4  # owners above a pod that are looked at
+MOST_OWNERS = 4  # the most owners above a pod that are read
 
 
 class _Owner(msgspec.Struct, rename="camel"):
@@ -107,7 +107,7 @@ class _Owned(msgspec.Struct):
 
 
 def kind_named(word: str) -> Kind | None:
-    """The kind that people mean by a word: its name, its plural or a short form, in any case."""
+    """Return the kind with this name, plural or short form, in any case; None if there is none."""
     word = word.lower().partition(".")[0]
     for kind in KINDS:
         if word in (kind.name.lower(), kind.plural, *kind.short):
@@ -116,7 +116,7 @@ def kind_named(word: str) -> Kind | None:
 
 
 def workload(api: ApiServer, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
-    """One object of a kind. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
+    """Read one object of a kind. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
     where = path(f"{kind.collection}/namespaces", namespace, kind.plural, name)
     made: dict[str, Any] = msgspec.json.decode(api.get(where, timeout=TIMEOUT), type=dict[str, Any])
     return {"kind": kind.name, **made}
@@ -125,11 +125,11 @@ def workload(api: ApiServer, kind: Kind, namespace: str, name: str) -> dict[str,
 def pods_of(
     api: ApiServer, kind: Kind, namespace: str, made: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The pods that a workload has made, itself or by others, by name."""
+    """Return the pods that a workload has made, itself or through objects between, by name."""
     owners = {str((made.get("metadata") or {}).get("uid", ""))}
     for between in kind.between:
         root, _, plural = between.partition(":")
-        with suppress(ApiError):  # it may be forbidden, or not be installed
+        with suppress(ApiError):  # it may be forbidden, or not installed
             objects = listed(api, path(f"{root}/namespaces", namespace, plural), PAGE)[0]
             owners |= {owned.metadata.uid for _, owned in _owned_by(objects, owners)}
     pods = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)[0]
@@ -147,8 +147,10 @@ def _owned_by(
 
 
 def owners_of(api: ApiServer, namespace: str, pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """The objects above a pod, its controller first; those that may be read and are of
-    :data:`KINDS`."""
+    """Return the objects above a pod, its controller first.
+
+    The list ends at the first owner that is not of :data:`KINDS` or may not be read.
+    """
     above: list[dict[str, Any]] = []
     below = pod
     while len(above) < MOST_OWNERS:

@@ -1,8 +1,7 @@
-"""The cluster as the API server tells it, with the caller's own rights: at one moment, or followed
-from then on.
+"""Read the cluster from the API server with the caller's own rights, once or continuously.
 
-The same sinks take the objects in as in the extender, so the answers are the extender's. What the
-caller may not read is left out, and said.
+The extender's own sinks take in the objects, so the answers are the extender's. What the caller may
+not read is left out and reported.
 """
 
 import time
@@ -59,11 +58,11 @@ class MissingRightError(ApiFailure):
 class Seen:
     """The cluster, as far as it could be read.
 
-    ``namespaces`` are those whose pods could be listed; None for all. ``notes`` say what the caller
-    may not read, and what that leaves out. ``watched`` are the collections that were read, each
-    with what takes it in. ``installed`` says whether the API server knows GPUTopology records at
-    all, ``lost`` for how many seconds a cluster that is followed has not been read; 0 where it is
-    read.
+    ``namespaces`` are those whose pods could be listed; None means all. ``notes`` say what the
+    caller may not read, and what is missing because of that. ``watched`` are the collections that
+    were read, each with its sink. ``installed`` says whether the API server knows GPUTopology
+    records at all. ``lost`` returns for how many seconds a followed cluster could not be read, 0
+    while it can.
     """
 
     cluster: Cache
@@ -79,11 +78,12 @@ def one_look(
 ) -> Seen:
     """Read nodes, pods and records once.
 
-    Where the pods of all namespaces may not be listed those of ``namespace`` are, and whatever else
-    a report shows counts as running; None leaves nothing out (:func:`whole_look`).
+    If the caller may not list the pods of all namespaces, only the pods of ``namespace`` are read.
+    All other pods that a report shows then count as running. With ``namespace`` None, everything
+    must be readable (:func:`whole_look`).
 
-    Raises :class:`~topology.kubeapi.apiserver.ApiFailure` where
-    not even these, or the records, may be read.
+    Raises :class:`~topology.kubeapi.apiserver.ApiFailure` if not even these pods, or not the
+    records, may be read.
     """
     notes: list[str] = []
     try:
@@ -101,12 +101,13 @@ def one_look(
             "that no report shows yet are not counted"
         )
     cluster = Cache(clock, replace(settings, all_pods_known=namespaces is None))
-    cluster.today = api.today  # the API server's clock, not ours
+    cluster.today = api.today  # use the API server's clock, not ours
     watched: list[tuple[str, Sink]] = []
     installed = True
 
     def take(where: str, sink: Sink, lost: str = "") -> bool:
-        """Read a collection, if that is allowed; ``lost`` says what is not known otherwise."""
+        """Read a collection, if allowed. Otherwise note ``lost``, the knowledge that is missing,
+        and return False."""
         try:
             sink.replace(*listed(api, where, page_of(where)))
         except ApiError as error:
@@ -132,18 +133,21 @@ def one_look(
     except NotFoundError:
         installed = False
         notes.append(NOT_INSTALLED)
-    # Classes come last: without them no node serves anything, and where claims or taints are not
-    # known nobody can say what is free.
+    # Classes come last. Without them no node serves any claim; and if claims or taints are unknown,
+    # it is unknown which devices are free.
     for where, sink in reversed(dra_sinks(cluster, dra)) if dra.has_nodes else ():
-        with suppress(NotFoundError):  # in a cluster before DRA
+        with suppress(NotFoundError):  # a cluster older than DRA
             if not take(where, sink, NO_DRA):
                 break
     return Seen(cluster, namespaces, notes, watched, installed)
 
 
 def whole_look(api: ApiServer, settings: Settings, clock: Callable[[], float]) -> Seen:
-    """What :func:`one_look` sees, with PodDisruptionBudgets and, where they are asked for, the pods
-    without GPUs of a node. Raises :class:`MissingRightError` where the caller may not read all."""
+    """Read what :func:`one_look` reads, and PodDisruptionBudgets.
+
+    The pods without GPUs of a node are read when they are needed. Raises :class:`MissingRightError`
+    if the caller may not read all.
+    """
     seen = one_look(api, None, settings, clock)
     try:
         BudgetSink(seen.cluster).replace(*listed(api, BUDGETS_PATH, PAGE))
@@ -156,15 +160,17 @@ def whole_look(api: ApiServer, settings: Settings, clock: Callable[[], float]) -
 
 
 def page_of(where: str) -> int:
-    """Objects of one page of a collection."""
+    """Return how many objects one page of a collection has."""
     return RECORDS_PAGE if where == RECORDS_PATH else PAGE
 
 
 def listed(
     api: ApiServer, where: str, page: int, query: Query = ()
 ) -> tuple[list[msgspec.Raw], str]:
-    """All objects of a collection that ``query`` selects, page by page, and the list's
-    resourceVersion."""
+    """Return the objects of a collection that ``query`` selects, and the list's resourceVersion.
+
+    The objects are read page by page.
+    """
     objects: list[msgspec.Raw] = []
     asked = [*query, ("limit", str(page))]
     following: list[tuple[str, str]] = []
@@ -180,11 +186,11 @@ def listed(
 def live_look(
     api: ApiServer, namespace: str, settings: Settings, clock: Callable[[], float]
 ) -> Iterator[Seen]:
-    """What :func:`.one_look` sees, kept equal to the API server inside the block.
+    """Yield what :func:`.one_look` returns, kept equal to the API server inside the block.
 
-    The cluster changes by other threads, and its ``version`` with it. Raises what ``one_look``
-    raises; later failures are retried for as long as the block lasts. The API server's connections
-    are closed in the end.
+    Other threads change the cluster, and its ``version`` with it. Raises what ``one_look`` raises.
+    Later failures are retried until the block ends. At its end the API server's connections are
+    closed.
     """
     seen = one_look(api, namespace, settings, clock)
     reflectors = [
@@ -196,15 +202,15 @@ def live_look(
     try:
         yield replace(seen, lost=lambda: _lost(reflectors, time.monotonic()))
     finally:
-        api.close()  # first: it cuts off requests that wait for their answer
+        api.close()  # first, to cut off requests that wait for an answer
         for reflector in reflectors:
             reflector.stop()
 
 
 def _lost(reflectors: Sequence[Reflector], now: float) -> float:
-    """For how many seconds one of these has failed, the one that has for longest; 0 for none.
+    """Return for how many seconds the longest-failing reflector has failed; 0 if none fails.
 
-    A watch that is open is none that fails, though nothing may come by it for a minute.
+    A reflector with an open watch does not fail, even if no event arrives for a minute.
     """
     states = [reflector.state for reflector in reflectors]
     since = [s.failing_since for s in states if not s.streaming and s.failing_since is not None]
@@ -212,20 +218,23 @@ def _lost(reflectors: Sequence[Reflector], now: float) -> float:
 
 
 def unbound_pods(api: ApiServer, namespace: str | None) -> list[msgspec.Raw]:
-    """The pods that are on no node yet, of one namespace or (None) of all, whether they ask for
-    GPUs or not. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
+    """Return the pods that are on no node yet, whether they ask for GPUs or not.
+
+    They are those of one namespace, or of all if it is None. Raises
+    :class:`~topology.kubeapi.apiserver.ApiFailure`.
+    """
     where = PODS_PATH if namespace is None else path("/api/v1/namespaces", namespace, "pods")
     return listed(api, where, PAGE, [("fieldSelector", "spec.nodeName=")])[0]
 
 
 def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amounts | None:
-    """What the pods that ask for none of the ``managed`` resources ask for on a node: see
-    :data:`.attributes.Others`. None where the API server cannot tell.
+    """Return the resources requested on a node by pods without ``managed`` resources.
 
-    Most pods of a cluster are none of ours, and nobody keeps a picture of them.
+    See :data:`.attributes.Others`. Return None if the API server does not answer. Most pods of a
+    cluster ask for no GPUs, and the extender keeps no record of them.
     """
-    # Version 0: whatever its cache has. A list that is newer would read all pods of the cluster
-    # from etcd where the API server is older than 1.31.
+    # Version 0 is answered from the API server's cache. Before Kubernetes 1.31 a newer list would
+    # read all pods of the cluster from etcd.
     query = (("fieldSelector", f"spec.nodeName={name}"), ("resourceVersion", "0"))
     amounts: Counter[str] = Counter()
     try:

@@ -1,6 +1,6 @@
-"""What the reflectors bring is decoded here, and put into the cluster.
+"""Decode the objects that the reflectors bring, and put them into the cluster.
 
-An object that cannot be read costs that object, never the others.
+An unreadable object costs only that object, never the others.
 """
 
 import time
@@ -31,30 +31,32 @@ from topology.times import seconds_of
 
 log = structlog.get_logger(__name__)
 
-# Labels of Node Feature Discovery, hundreds on a node: what a CPU can do is no domain of a group. A
-# selector that names one matches no node for us: then a plan leaves the node out.
+# Labels of Node Feature Discovery, hundreds on a node. The features of a CPU are no domain of a
+# group. A selector that names such a label matches no node for us; a plan then leaves the node out.
 NOT_KEPT = "feature.node.kubernetes.io/"
 
 
-MOST_OF_A_NODE = 1000  # labels, taints and resources of one Node that are read
+MOST_OF_A_NODE = 1000  # the most labels, taints and resources of one Node that are read
 OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
-# Seconds between two log lines that say the same of one object; lines a second, at once.
+# Seconds between two equal log lines about one object; lines a second; lines at once.
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
 RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 PODS_PATH = "/api/v1/pods"
 NODES_PATH = "/api/v1/nodes"
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
-# Objects of one page of a list; two pages are in memory at one time at most. A record may be 1.5 MB
+# Objects in one page of a list. At most two pages are in memory at one time. A record may be 1.5 MB
 # large.
 PAGE = 500
 RECORDS_PAGE = 100
 
 
 def _within_bounds(node: Node, managed: tuple[str, ...]) -> tuple[Node, dict[str, int]]:
-    """The node as far as it is read: with more labels than any sane one it counts as one without
-    labels, with more taints as cordoned, and with more resources it gives out those of
-    :data:`OWN_RESOURCES` and the ``managed`` ones. And how many there are of each that is too
-    many."""
+    """Return the node with its over-long lists replaced, and the length of each such list.
+
+    A node with too many labels counts as one without labels, and a node with too many taints as
+    cordoned. A node with too many resources offers only those of :data:`OWN_RESOURCES` and the
+    ``managed`` ones.
+    """
     metadata, spec, status = node.metadata, node.spec, node.status
     said = {
         "metadata.labels": len(metadata.labels or ()),
@@ -76,7 +78,7 @@ def _within_bounds(node: Node, managed: tuple[str, ...]) -> tuple[Node, dict[str
 
 @memoized
 def _label(key: str, value: str) -> tuple[str, str]:
-    """A label; nodes with the same one share it."""
+    """Return the label. Nodes with the same label share it."""
     return key, value
 
 
@@ -85,7 +87,7 @@ class _Named(msgspec.Struct):
 
 
 class _RecordParts(msgspec.Struct):
-    """A GPUTopology object whose parts are not decoded yet; what is not ours is passed over."""
+    """A GPUTopology object whose parts are not decoded yet. Other parts are skipped."""
 
     spec: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -97,13 +99,16 @@ _decode_budget = msgspec.json.Decoder(BudgetObject).decode
 
 
 def _when_answered(pod: Pod) -> tuple[str, bool]:
-    """A key by which pods are sorted as their kubelets answered; refused ones are the first of a
-    second. Times of Kubernetes are in UTC, so their texts ascend."""
+    """Return a key that sorts pods by the time at which their kubelets answered.
+
+    Among pods of the same second the rejected ones come first. Times of Kubernetes are in UTC, so
+    their texts ascend.
+    """
     return pod.status.start_time or "", pod.status.phase != "Failed"
 
 
 def _metadata(raw: msgspec.Raw) -> ObjectMeta | None:
-    """An object's metadata; None where not even that can be read."""
+    """Return an object's metadata; None if not even that can be read."""
     try:
         return metadata_decoder.decode(raw).metadata
     except UNREADABLE:
@@ -111,26 +116,29 @@ def _metadata(raw: msgspec.Raw) -> ObjectMeta | None:
 
 
 class ObjectSink:
-    """Takes the objects of one collection in. One that cannot be read costs neither the rest of a
-    list nor the watch, whether it is bad or we are. The log tells it once."""
+    """A sink for the objects of one collection.
+
+    An object that cannot be taken in costs neither the rest of a list nor the watch, whether the
+    object or our code is wrong. It is logged once.
+    """
 
     def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._limit = LogLimit(PAUSE, RATE, BURST)
 
     def apply(self, obj: msgspec.Raw) -> None:
-        """Take an object that is new or changed."""
+        """Take in an object that is new or changed."""
         try:
             self._take(obj)
         except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
             self._tell_bad(obj, error)
 
     def _take(self, obj: msgspec.Raw) -> str:
-        """Take an object; its name."""
+        """Take in an object and return its name."""
         raise NotImplementedError
 
     def _names(self, objects: Iterable[msgspec.Raw]) -> set[NodeName]:
-        """Take every object of a list; the names of those that have one."""
+        """Take in every object of a list, and return the names of those that have one."""
         names = set()
         for raw in objects:
             try:
@@ -151,8 +159,10 @@ class ObjectSink:
             self._tell("object cannot be taken in", key, **which, exc_info=error)
 
     def _tell(self, event: str, key: Hashable, **said: object) -> None:
-        """Log what is wrong with an object, once for each ``key``, however often it is written. An
-        ``exc_info`` says that we are wrong."""
+        """Log a problem of an object, once for each ``key``, however often the object is written.
+
+        An ``exc_info`` means that our code is wrong.
+        """
         untold = self._limit.untold((event, key), time.monotonic())
         if untold is not None:
             write = log.error if "exc_info" in said else log.warning
@@ -160,8 +170,10 @@ class ObjectSink:
 
 
 def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
-    """Spec and status of a GPUTopology object, as far as they are there. Raises
-    :class:`RecordError` where they are larger than any agent's, or cannot be read."""
+    """Return the spec and status of a GPUTopology object, if present.
+
+    Raises :class:`RecordError` if they are larger than any agent's, or cannot be read.
+    """
     try:
         parts = msgspec.structs.asdict(parts_decoder.decode(obj))
         given = {part: bytes(raw) for part, raw in parts.items() if raw is not msgspec.UNSET}
@@ -177,7 +189,7 @@ def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
 
 
 class RecordFeed(Protocol):
-    """Who takes agents' records: :class:`.Cache`, or :class:`.DraNodes` before it."""
+    """What takes in agents' records: :class:`.Cache`, or :class:`.DraNodes` before it."""
 
     def put_record(
         self, topology: NodeTopology, report: Report | None, *, uid: str, age: float
@@ -185,20 +197,21 @@ class RecordFeed(Protocol):
         """Take in a record of a node."""
 
     def put_problem(self, name: NodeName, problem: str) -> None:
-        """A record cannot be used."""
+        """Take in that a node's record cannot be used."""
 
     def drop_record(self, name: NodeName) -> None:
-        """A record is gone."""
+        """Take in that a record is gone."""
 
     def keep_records(self, names: set[NodeName]) -> None:
-        """All records but these are gone."""
+        """Take in that all records but these are gone."""
 
 
 class RecordSink(ObjectSink):
-    """GPUTopology objects into the cluster; one that cannot be read is a problem of its node.
+    """A sink that puts GPUTopology objects into the cluster. An unreadable one is a problem of its
+    node.
 
-    ``now`` is the time of day in seconds since 1970: a record tells when its agent looked.
-    ``feed`` takes the records; without one the cluster's does.
+    ``now`` is the time of day in seconds since 1970; a record says when its agent looked. ``feed``
+    takes the records, or the cluster itself by default.
     """
 
     def __init__(
@@ -213,7 +226,7 @@ class RecordSink(ObjectSink):
         self._hardware = KnownHardware()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take a complete list."""
+        """Take in a complete list."""
         self._feed.keep_records(self._names(objects))
 
     def _take(self, obj: msgspec.Raw) -> str:
@@ -228,18 +241,18 @@ class RecordSink(ObjectSink):
             self._tell("topology record unusable", (name, problem), node=name, problem=problem)
             self._feed.put_problem(name, problem)
         except Exception as error:  # noqa: BLE001 (told)
-            # A fault of ours costs this node, not the list that it stands in.
+            # A fault of our code costs this node, not the list with its record.
             key = (name, repr(error))
             self._tell("topology record cannot be taken in", key, node=name, exc_info=error)
             self._feed.put_problem(name, f"internal error: {type(error).__name__}")
         return metadata.name
 
     def _decoded(self, name: str, parts: dict[str, bytes]) -> Record:
-        """A record. The hardware of a kind that is known is not decoded again."""
+        """Return a decoded record. Hardware of a known kind is not decoded again."""
         spec, status = parts.get("spec", b""), parts.get("status")
         known = self._hardware.topology(name, spec) if status is not None else None
         if known is not None and status is not None:
-            # Where something is wrong the whole says in which field of the object.
+            # If the status is wrong, decoding the whole object says in which field.
             with suppress(RecordError, *UNREADABLE):
                 return Record(known, decode_report(msgspec.json.decode(status)))
         try:
@@ -251,19 +264,20 @@ class RecordSink(ObjectSink):
         return record
 
     def _age(self, report: Report | None) -> float:
-        """Seconds since the agent looked, by its own clock; 0 where that does not say."""
+        """Return the seconds since the agent looked, by its own clock; 0 if the report does not
+        say."""
         observed = seconds_of(report.observed_at) if report is not None else None
         return 0.0 if observed is None else self._now() - observed
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Take a deletion."""
+        """Take in a deletion."""
         self._feed.drop_record(NodeName(metadata_decoder.decode(obj).metadata.name))
 
 
 class PodSink(ObjectSink):
-    """Pods that ask for GPUs into the cluster.
+    """A sink that puts pods that ask for GPUs into the cluster.
 
-    ``now`` is the time of day in seconds since 1970: a pod tells when its kubelet answered.
+    ``now`` is the time of day in seconds since 1970; a pod says when its kubelet answered.
     """
 
     def __init__(
@@ -276,11 +290,11 @@ class PodSink(ObjectSink):
         self._now = now
         self._bindable = bindable
         names = {name.rstrip("*").encode() for name in (*cluster.settings.managed, BY_CLASS, TERM)}
-        # Who names nvidia.com/gpu.shared names nvidia.com/gpu, too.
+        # A text with nvidia.com/gpu.shared also contains nvidia.com/gpu.
         self._named = [n for n in names if not any(m in n for m in names - {n})]
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take a complete list: what kubelets have answered in the order in which they did."""
+        """Take in a complete list of pods, in the order in which their kubelets have answered."""
         pods: list[tuple[Pod, msgspec.Raw]] = []
         seen = set()
         for raw in filter(self._concerns_us, objects):
@@ -307,10 +321,11 @@ class PodSink(ObjectSink):
         return pod.metadata.name
 
     def _concerns_us(self, obj: msgspec.Raw) -> bool:
-        """Whether a managed resource, or the mark of a term, is named anywhere in a pod.
+        """Check whether a pod's text contains the name of a managed resource, or the mark of a
+        term.
 
-        Most pods of a cluster are not decoded for that. An API server writes these names as they
-        are: its JSON escapes quotes, control characters, and ``<``, ``>`` and ``&``.
+        So most pods of a cluster need not be decoded. An API server writes these names literally:
+        its JSON escapes only quotes, control characters, and ``<``, ``>`` and ``&``.
         """
         text = bytes(obj)
         return any(name in text for name in self._named)
@@ -323,12 +338,12 @@ class PodSink(ObjectSink):
                 age = 0.0 if record.started is None else self._now() - record.started
                 self._cluster.put_pod(record, age, listed=listed)
         finally:
-            # Whatever else fails: a takeover has to know every pod that could be bound.
+            # Whatever else fails, a takeover must know every pod that could be bound.
             if self._bindable is not None:
                 self._bindable.take(pod, managed=record is not None or asks_for_any(pod, managed))
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Take a deletion."""
+        """Take in a deletion."""
         pod = metadata_decoder.decode(obj).metadata
         if self._bindable is not None:
             self._bindable.drop(PodUid(pod.uid))
@@ -336,17 +351,20 @@ class PodSink(ObjectSink):
 
 
 def version_of(resource_version: str) -> int:
-    """A resourceVersion as a number; :data:`UNKNOWN_VERSION` where it is none."""
+    """Return a resourceVersion as a number; :data:`UNKNOWN_VERSION` if it is none."""
     comparable = resource_version.isdecimal() and len(resource_version) <= 20
     return int(resource_version) if comparable else UNKNOWN_VERSION
 
 
 class NodeSink(ObjectSink):
-    """From Node objects we learn whether the device plugin advertises GPUs at all, and up to when
-    an operator forgives the node's refusals (the annotation :data:`.RESUME`)."""
+    """A sink for Node objects.
+
+    They say whether the device plugin advertises GPUs at all, and until when an operator forgives
+    the node's refusals (the annotation :data:`.RESUME`).
+    """
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take a complete list."""
+        """Take in a complete list."""
         self._cluster.keep_nodes(self._names(objects))
 
     def _take(self, obj: msgspec.Raw) -> str:
@@ -375,20 +393,22 @@ class NodeSink(ObjectSink):
         return node.metadata.name
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Take a deletion; the node's record is owned by it and goes with it."""
+        """Take in a deletion. The node owns its record, so that is deleted with it."""
         self._cluster.drop_node(NodeName(metadata_decoder.decode(obj).metadata.name))
 
 
 class BudgetSink(ObjectSink):
-    """PodDisruptionBudgets into the cluster. Nobody waits for them: as long as their list has not
-    come, nothing is planned that evicts pods."""
+    """A sink that puts PodDisruptionBudgets into the cluster.
+
+    Nothing waits for them. Until their list has come, no evictions are planned.
+    """
 
     def __init__(self, cluster: Cache) -> None:
         super().__init__(cluster)
         self._known: dict[tuple[str, str], Budget] = {}
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take a complete list. Where one of it cannot be read none is known."""
+        """Take in a complete list. If one budget of it cannot be read, none is known."""
         try:
             self._known = dict(_read(raw) for raw in objects)
         except UNREADABLE as error:
@@ -404,7 +424,7 @@ class BudgetSink(ObjectSink):
         return budget.name
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Take a deletion."""
+        """Take in a deletion."""
         gone = metadata_decoder.decode(obj).metadata
         self._known.pop((gone.namespace, gone.name), None)
         self._put()
@@ -414,6 +434,6 @@ class BudgetSink(ObjectSink):
 
 
 def _read(obj: msgspec.Raw) -> tuple[tuple[str, str], Budget]:
-    """A budget by its namespace and name."""
+    """Return a budget with its namespace and name."""
     budget = budget_of(_decode_budget(obj))
     return (budget.namespace, budget.name), budget

@@ -1,4 +1,4 @@
-"""State from a Kubernetes API server: what follows it, and what is written to it, by threads.
+"""Follow a Kubernetes API server and write to it, each in threads.
 
 Three reflectors keep the cluster equal to the server's GPUTopology objects, pods and nodes.
 """
@@ -72,7 +72,8 @@ class KubeSource:
         self._api = api
         bindable = replica.bindable if replica is not None else None
         self._leads = replica.leads if replica is not None else lambda: True
-        # What is usual must not crowd out what is not: it has a limit of its own.
+        # Usual Events have a rate limit of their own, so that they do not crowd out the unusual
+        # ones.
         self._news = EventWriter(api)
         self.binder = KubeBinder(api, cluster, replica, self._news.note_placed)
         self._waiting = WaitingPods(cluster, self._news.note_waiting)
@@ -81,7 +82,7 @@ class KubeSource:
         self._events = EventWriter(api)
         cluster.on_misprediction.append(self._if_leading(self._events.note))
         cluster.on_refusal.append(self._if_leading(self._events.note_refusal))
-        # Has an Event written on a pod that is not let everywhere but for the shadow.
+        # Writes an Event on a pod that nodes would refuse without shadow mode.
         self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
         dra = DraNodes(cluster)
         self._of_dra = dict(dra_sinks(cluster, dra))
@@ -93,8 +94,9 @@ class KubeSource:
                 (NODES_PATH, NodeSink(cluster), PAGE),
             )
         ]
-        # Not among the reflectors: what we promise does not hang on them. (Under DRA the claim says
-        # at bind which devices came; a bind whose claim is not seen is not written.)
+        # The readiness does not depend on these reflectors, since no promise does. (Under DRA the
+        # claim says at bind which devices the pod gets. A bind whose claim is not seen is not
+        # written.)
         self._others = [
             Reflector(api, Watched(BUDGETS_PATH, page_limit=PAGE), BudgetSink(cluster), TIMING)
         ] + [
@@ -112,7 +114,7 @@ class KubeSource:
             for name, work in (
                 ("lookout", self._look_out),
                 ("settler", self._settler.round),
-                # The others take note of what has changed.
+                # The others record what has changed.
                 ("waker", self._if_leading(self.waker.round)),
                 ("waiting", self._if_leading(self._once_known(self._waiting.round))),
                 ("events", lambda _: self._events.round()),
@@ -121,12 +123,13 @@ class KubeSource:
         ]
 
     def unready(self) -> str | None:
-        """Why we cannot answer yet, or None once every list has been taken in whole."""
+        """Return why the extender cannot answer yet; None once every list has been taken in
+        whole."""
         missing = [r.name for r in self.reflectors if not r.state.synced]
         return f"not synced: {', '.join(missing)}" if missing else None
 
     def watches(self) -> list[Watch]:
-        """How fresh each watch is."""
+        """Return how fresh each watch is."""
         states = [(reflector.name, reflector.state) for reflector in self.reflectors]
         return [
             Watch(name, state.whole_at, None if state.streaming else state.failing_since)
@@ -135,8 +138,11 @@ class KubeSource:
 
     @contextmanager
     def following(self, count: _Take, show: _Take) -> Iterator[None]:
-        """The cluster is followed inside the block; ``count`` is handed the numbers that the
-        threads count, by metric, and ``show`` those that also fall."""
+        """Follow the cluster inside the block.
+
+        ``count`` gets a function for each metric that only rises, ``show`` one for each that may
+        also fall.
+        """
         waker = self.waker
         count(
             "wakes", "Waiting pods woken, since a changed node may take them", lambda: waker.woken
@@ -177,7 +183,7 @@ class KubeSource:
     def stop(self) -> None:
         """Stop all threads and close all connections."""
         self._stopping.set()
-        self._api.close()  # first: it cuts off requests that wait for their answer
+        self._api.close()  # first, to cut off requests that wait for an answer
         for reflector in (*self.reflectors, *self._others):
             reflector.stop()
         for thread in self._threads:
@@ -185,7 +191,8 @@ class KubeSource:
                 thread.join(5)
 
     def _look_out(self, now: float) -> None:
-        """Once every watch tells us something again, whoever waits may be woken anew."""
+        """Log when watches become stale. When all are fresh again, let waiting pods be woken
+        anew."""
         was, self._is_stale = self._is_stale, self._cluster.is_stale()
         if self._is_stale and not was:
             names = freshness.stale_watches(self.watches(), now)
@@ -195,7 +202,7 @@ class KubeSource:
             self._cluster.tell_of_all_nodes()
 
     def _if_leading(self, act: Callable[[Work], None]) -> Callable[[Work], None]:
-        """The same where we lead: of several replicas one writes."""
+        """Return ``act`` restricted to the leader: of several replicas only one writes."""
 
         def acting(on: Work) -> None:
             if self._leads():
@@ -204,7 +211,7 @@ class KubeSource:
         return acting
 
     def _once_known(self, work: Callable[[float], None]) -> Callable[[float], None]:
-        """The same once the whole cluster is known, and while we see it."""
+        """Return ``work`` restricted to times at which the whole cluster is known and not stale."""
 
         def working(now: float) -> None:
             if self.unready() is None and not self._cluster.is_stale():
@@ -217,5 +224,5 @@ class KubeSource:
             try:
                 work(time.monotonic())
             except Exception:
-                # One bad round must not end all later ones.
+                # One failed round must not end all later ones.
                 log.exception("round failed", thread=threading.current_thread().name)

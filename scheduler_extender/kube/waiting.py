@@ -1,8 +1,9 @@
-"""Tells why pods wait: one short text for each, written as an Event when it has news.
+"""Write an Event on each waiting pod with a short text that says why it waits.
 
 kube-scheduler's own Event names every node's reason and changes with each of them. This one counts
-nodes by reason. It is told when a pod is first seen to wait and when the reasons change, and, where
-only the counts change, rarely. A round does a bounded amount of work however many pods wait.
+nodes by reason. It is written when a pod is first seen to wait and when the reasons change. If only
+the counts change, it is rarely written again. A round does a bounded amount of work however many
+pods wait.
 """
 
 from collections.abc import Callable
@@ -15,19 +16,19 @@ from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import PodUid
 
-EVERY = 5.0  # seconds between two rounds that look at anything
-AGAIN = 60.0  # seconds after which a pod is looked at again, told or not
-RARELY = 900.0  # seconds after which a text is told again of which only the counts have changed
-AT_ONCE = 20  # pods that are looked at in one round; who was looked at longest ago comes first
-# For how long the nodes' answers to one pod may be worked out; most are remembered, since
-# kube-scheduler has just asked for them.
+EVERY = 5.0  # seconds between two rounds that evaluate any pod
+AGAIN = 60.0  # seconds after which a pod is evaluated again, whether an Event was written or not
+RARELY = 900.0  # seconds after which a text of which only the counts have changed is written again
+AT_ONCE = 20  # pods evaluated in one round; those whose evaluation is longest ago come first
+# Seconds for which the nodes' answers to one pod may be worked out. Most answers are cached, since
+# kube-scheduler has just requested them.
 SECONDS = 0.1
 MORE = "kubectl gpu-topology why says more"
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """When a pod was looked at, what it was told last, and when."""
+    """When a pod was evaluated, the last text of its Event, and when that was written."""
 
     looked: float
     text: str = ""
@@ -36,7 +37,10 @@ class _Told:
 
 
 class WaitingPods:
-    """See the module. :meth:`round` is called by one thread; ``tell`` never waits."""
+    """Explains why pods wait, as the module describes.
+
+    One thread calls :meth:`round`; ``tell`` never blocks.
+    """
 
     def __init__(self, cluster: Cache, tell: Callable[[PodRecord, str], None]) -> None:
         self._cluster = cluster
@@ -45,7 +49,7 @@ class WaitingPods:
         self._next = float("-inf")
 
     def round(self, now: float) -> None:
-        """Look at the pods whose turn it is. ``now`` in seconds."""
+        """Evaluate the pods that are due. ``now`` is in seconds."""
         if now < self._next:
             return
         self._next = now + EVERY

@@ -1,18 +1,18 @@
-"""Wakes pods that were called unschedulable when a node they fit on has changed.
+"""Wake pods that kube-scheduler has found unschedulable, when a node that fits them has changed.
 
-kube-scheduler does not look again at a rejected pod when a GPUTopology changes. A small annotation
-on the pod makes it look; written only after our own cache holds the change, only if a changed node
-would take the pod now, and for one pod ever more rarely while it stays: kube-scheduler may refuse
-it for reasons that we do not see, or another pod may be faster.
+kube-scheduler does not try a rejected pod again when a GPUTopology changes. A small annotation on
+the pod makes it try. The waker writes it only after the extender's cache holds the change, and only
+if a changed node would take the pod now. It wakes the same pod ever more rarely: kube-scheduler may
+reject it for reasons that we do not see, or another pod may be faster.
 
-Only changes of nodes wake. Pauses, reservations and reports that grow stale end without news: then
-:meth:`.Cache.expire` tells of the node as if it had changed. While a gang is sent to one domain,
-its members are looked at in every round. A member of a group is looked at on all nodes whichever
-has changed, for that may open others to it.
+Only changes of nodes wake pods. Pauses and reservations end, and reports grow stale, without an
+event: then :meth:`.Cache.expire` announces the node as if it had changed. While a gang is sent to
+one domain, its members are evaluated in every round. A member of a group is always evaluated on all
+nodes, since the change of one node may open others to it.
 
-A round does a bounded amount of work however many pods wait and nodes change. Pods that ask the
-same, and have been looked at equally late, share one look; what a round does not get to, the next
-ones do, whoever has waited longest first.
+A round does a bounded amount of work however many pods wait and nodes change. Pods with the same
+request that have seen the same changes share one evaluation. The next rounds do what a round does
+not get to; the pods that have waited longest come first.
 """
 
 import time
@@ -37,34 +37,33 @@ from topology.kubeapi.apiserver import ApiFailure, ApiServer, ApiUnreachable, pa
 log = structlog.get_logger(__name__)
 
 WRITE_TIMEOUT = 2.0  # seconds
-# Seconds between two log lines about one request that fails; lines a second, at once.
+# Seconds between two log lines about one failing request; lines a second; lines at once.
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
 
 
 class Waker:
-    """See the module. :meth:`round` is called by one thread; ``breathe`` lets other threads run
-    before something is worked out, and ``clock`` gives the seconds that a round takes.
+    """Wakes waiting pods, as the module describes. One thread calls :meth:`round`.
 
-    ``woken``, ``failed`` and ``looks`` count wakes, requests whose evaluation failed, and times
-    that the cluster was asked.
+    ``clock`` measures the seconds that a round takes. ``woken``, ``failed`` and ``looks`` count
+    wakes, requests whose evaluation failed, and evaluations.
     """
 
-    # Seconds between the first two wakes of a pod; each further pause is twice as long.
+    # Seconds between the first two wakes of a pod. Each further pause is twice as long.
     SHORTEST = 2.0
-    # Seconds between two wakes at most, where few pods have been woken and still wait.
-    # kube-scheduler itself lets a pod that it keeps refusing wait for 10 s between two tries.
+    # The most seconds between two wakes, if few woken pods still wait. kube-scheduler itself lets a
+    # pod that it keeps rejecting wait for 10 s between two tries.
     LONGEST_ALONE = 10.0
-    LONGEST = 60.0  # seconds between two wakes at most, however many pods wait
-    # Wakes a second that pods may cost in the long run, where a node changes all the time. Only if
-    # more than ``CROWD_RATE * LONGEST`` pods wait they cost more: each is woken every
-    # :data:`LONGEST` seconds.
+    LONGEST = 60.0  # the most seconds between two wakes, however many pods wait
+    # Wakes a second of all pods in the long run, if a node changes all the time. They cost more
+    # only if more than ``CROWD_RATE * LONGEST`` pods wait: then each is woken every :data:`LONGEST`
+    # seconds.
     CROWD_RATE = 10.0
     MEMORY = 90.0  # seconds for which a change counts
-    AT_ONCE = 50  # wakes in one round; whoever is left waits for the next
-    SLICE = 100  # nodes about which is asked at once
-    # Pods in a row about which the API server does not answer; then the round is over.
+    AT_ONCE = 50  # wakes in one round; the other pods wait for the next round
+    SLICE = 100  # nodes in one evaluation
+    # After so many pods in a row about which the API server does not answer, the round is over.
     MOST_UNANSWERED = 2
-    SECONDS = 0.15  # after so long, too, a round works nothing more out
+    SECONDS = 0.15  # seconds after which a round begins no further evaluation
 
     def __init__(
         self,
@@ -76,28 +75,29 @@ class Waker:
         self._api = api
         self._clock = clock
         self._new: set[NodeName] = set()  # the cache's lock guards it
-        # Changed nodes in the order of their last change: its number, and when we heard of it.
+        # Changed nodes in the order of their last change: the change's number, and when we heard of
+        # it.
         self._changed: dict[NodeName, tuple[int, float]] = {}
         self._names: list[NodeName] = []
         self._numbers: list[int] = []
         self._last = self._rounds = 0
-        # For each unschedulable pod: the number of the last change that it was asked about; when it
-        # was woken last, and the pause after that where nobody else waits for long.
+        # For each unschedulable pod: the number of the last change for which it was evaluated; when
+        # it was last woken, and the pause after that if few pods wait.
         self._tried: dict[PodUid, int] = {}
         self._woken: dict[PodUid, tuple[float, float]] = {}
-        # The last round in which pods were looked at, by what they ask.
+        # The last round in which pods were evaluated, by equal requests.
         self._served: dict[Hashable, int] = {}
         self._limit = LogLimit(PAUSE, RATE, BURST)
-        # The pods about which the API server has not answered, since it last did about any.
+        # The pods about which the API server has not answered since it last answered about any pod.
         self._unanswered: set[PodUid] = set()
         self.woken = self.failed = self.looks = 0
-        # A value that another extender wrote, before us or started with us, would change nothing,
-        # and wake nobody.
+        # A value that another extender has written, before us or started with us, would change
+        # nothing, and so wake no pod.
         self._ours = uuid4().hex[:12]
         cluster.on_change.append(lambda name: self._new.add(name))
 
     def round(self, now: float) -> None:
-        """Wake whoever a recently changed node would take. ``now`` in seconds."""
+        """Wake the pods that a recently changed node would take. ``now`` is in seconds."""
         snapshot = self._take_changes(now)
         unschedulable = {pod.uid: pod for pod in snapshot.unschedulable}
         self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
@@ -108,8 +108,8 @@ class Waker:
         kinds = self._kinds(unschedulable.values(), now)
         here = {kind for kind, _ in kinds}
         self._served = {kind: at for kind, at in self._served.items() if kind in here}
-        # Those that were looked at longest ago come first; among equals, those that have seen
-        # least.
+        # Pods whose evaluation is longest ago come first. Among equals, those that have seen the
+        # fewest changes come first.
         for key in sorted(kinds, key=lambda key: (self._served.get(key[0], -1), key[1])):
             if left <= 0 or deadline.passed():
                 return
@@ -119,17 +119,17 @@ class Waker:
             self._tried |= dict.fromkeys((pod.uid for pod in pods), tried)
             if not fits:
                 continue
-            # Those that were woken least often come first.
+            # Pods with the shortest pause, which have been woken least often, come first.
             pods.sort(key=lambda pod: self._woken.get(pod.uid, (0.0, 0.0))[1])
             if not self._wake_in_turn(pods[:left], now):
-                return  # the next would wait for nothing, too
+                return  # the next pods would wait in vain, too
             left -= len(pods[:left])
 
     def _wake_in_turn(self, pods: Iterable[PodRecord], now: float) -> bool:
-        """Wake these pods; False where the API server does not answer about several in a row.
+        """Wake these pods. Return False if the API server does not answer about several in a row.
 
-        About one alone it may be slow, over a webhook for instance: the others do not wait for it,
-        and it is tried ever more rarely.
+        It may be slow about one pod alone, for instance because of a webhook. Then the other pods
+        do not wait for this one, and this one is tried ever more rarely.
         """
         for pod in pods:
             _, pause = self._woken.get(pod.uid, (0.0, self.SHORTEST / 2))
@@ -146,7 +146,7 @@ class Waker:
             else:
                 self._tried[pod.uid] = self._last
                 self._rest(pod.uid, now, 2 * pause)
-                if len(self._unanswered) < self.MOST_UNANSWERED:  # else it answered about nobody
+                if len(self._unanswered) < self.MOST_UNANSWERED:  # else it answered about no pod
                     for uid in self._unanswered:
                         self._rest(uid, now, 2 * self._woken.get(uid, (now, self.SHORTEST))[1])
                 self._unanswered.clear()
@@ -156,7 +156,7 @@ class Waker:
         self._woken[uid] = (now, min(pause, self.LONGEST))
 
     def _take_changes(self, now: float) -> Snapshot:
-        """Take note of the nodes that have changed; the cluster after these changes."""
+        """Record the nodes that have changed, and return the snapshot after these changes."""
         self._rounds += 1
         with self._cluster.lock:
             snapshot = self._cluster.snapshot()
@@ -176,8 +176,11 @@ class Waker:
     def _kinds(
         self, pods: Iterable[PodRecord], now: float
     ) -> dict[tuple[Hashable, int], list[PodRecord]]:
-        """The pods that may be woken now and have not seen all changes, those together that all
-        nodes answer alike and that have seen as much."""
+        """Group the pods that may be woken now and have not seen all changes.
+
+        Pods of one group have equal requests, which all nodes answer alike, and have seen the same
+        changes.
+        """
         kinds: dict[tuple[Hashable, int], list[PodRecord]] = {}
         for pod in pods:
             tried = self._tried.get(pod.uid, -1)
@@ -186,7 +189,8 @@ class Waker:
         return kinds
 
     def _due(self, uid: PodUid) -> float:
-        """When a pod may be woken again. The fewer pods wait, the shorter is the longest pause."""
+        """Return when a pod may be woken again. The fewer pods wait, the shorter is the longest
+        pause."""
         if uid not in self._woken:
             return float("-inf")
         at, pause = self._woken[uid]
@@ -196,10 +200,10 @@ class Waker:
     def _look(
         self, snapshot: Snapshot, pod: PodRecord, tried: int, deadline: Deadline
     ) -> tuple[bool, int]:
-        """Whether a node that changed after change ``tried`` would take the pod.
+        """Check whether a node that changed after change ``tried`` would take the pod.
 
-        With it comes the last change that has been looked at in vain: where the time is up, the
-        next round goes on behind it.
+        The second value is the last change that was evaluated in vain. If the time is up, the next
+        round continues after it.
         """
         question, at = Question(pod, Purpose.WAKE), bisect_right(self._numbers, tried)
         try:
@@ -215,7 +219,7 @@ class Waker:
                 at += len(names or self._names)
                 tried = self._numbers[min(at, len(self._numbers)) - 1]
         except Exception:
-            # A pod that cannot be worked out must not cost the others their wake.
+            # A pod whose evaluation fails must not cost the other pods their wake.
             self.failed += 1
             if self._limit.untold(pod.request, time.monotonic()) is not None:
                 log.exception("an unschedulable pod could not be worked out", pod=pod.full_name)
@@ -223,7 +227,7 @@ class Waker:
         return False, tried
 
     def _wake(self, pod: PodRecord) -> None:
-        """Write the annotation. Raises :class:`ApiFailure`."""
+        """Write the wake annotation. Raises :class:`ApiFailure`."""
         self.woken += 1
         value = f"{self._ours}-{self.woken}"
         body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
