@@ -1,1 +1,1 @@
-"""Cluster files and pod files: state from a file, and state as a file."""
+"""Cluster files and pod files: read state from a file, and write state as a file."""

@@ -1,4 +1,4 @@
-"""Binds in file mode: a note in memory, of pods that filter saw or that the file describes."""
+"""Record binds in file mode in memory, for pods from filter requests or from the file."""
 
 import threading
 from collections import OrderedDict
@@ -14,7 +14,10 @@ CACHED_PODS = 4096
 
 
 class FileBinder:
-    """Binds in memory. It knows the pods that filter saw: a bounded cache that decides nothing."""
+    """A binder in memory.
+
+    It caches a bounded number of pods from filter requests. The cache decides nothing.
+    """
 
     def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
@@ -22,7 +25,7 @@ class FileBinder:
         self._lock = threading.Lock()
 
     def saw(self, pod: Pod) -> None:
-        """Remember a pod that filter was asked about."""
+        """Cache the pod of a filter request."""
         record = pod_record(pod, self._cluster.settings.managed)
         if record is None:
             return
@@ -33,7 +36,8 @@ class FileBinder:
                 self._seen.popitem(last=False)
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        """The pod that filter saw under this UID, or that the file describes."""
+        """Return the pod with this UID from the file or from filter requests; None if it is
+        unknown."""
         known = self._cluster.pod(uid)
         if known is not None:
             return known
@@ -41,11 +45,11 @@ class FileBinder:
             return self._seen.get(uid)
 
     def write(self, binding: Binding) -> None:
-        """Note the pod as bound. Raises :class:`BindError` if it is unknown."""
+        """Record the pod as bound. Raises :class:`BindError` if it is unknown."""
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
             raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
         bound = replace(pod, node=binding.node, called_unschedulable=False)
-        self._cluster.put_pod(bound)  # with what the assumed pod is promised
+        self._cluster.put_pod(bound)  # with the promise of the assumed pod
         with self._lock:
             self._seen.pop(binding.uid, None)

@@ -1,5 +1,7 @@
-"""A file that holds a Pod, or what makes one → the same with a ResourceClaimTemplate that asks for
-its GPUs, for nodes with Dynamic Resource Allocation (DRA)."""
+"""Rewrite a pod file so that the pod gets its GPUs by a ResourceClaim.
+
+A ResourceClaimTemplate is added. It is for nodes with Dynamic Resource Allocation (DRA).
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,16 @@ from topology.core.requests import Role
 from topology.yamltext import documents
 
 WHOLE = MANAGED[0]  # the resource of whole GPUs
-GPUS = "gpus"  # what a claim, and its one request, are called in a pod
+GPUS = "gpus"  # the name of the claim in the pod, and of the claim's one request
 Held = TypeVar("Held", dict[str, Any], list[Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """The pod of a file, and the file's ``documents``, in which it takes its GPUs by a claim of the
-    template ``name``."""
+    """A file's pod, and the file's ``documents``, in which the pod claims its GPUs.
+
+    The claim's template is called ``name``.
+    """
 
     wanted: Wanted
     documents: Sequence[object]
@@ -38,7 +42,7 @@ class Claiming:
     def with_template(
         self, sets: Sequence[Sequence[Address]], device_class: str
     ) -> list[dict[str, Any] | object]:
-        """The template for GPUs of any of these sets, and the documents."""
+        """Return the template for GPUs of any of these sets, followed by the documents."""
         metadata = {"name": self.name}
         if self.namespace:
             metadata["namespace"] = self.namespace
@@ -52,11 +56,13 @@ class Claiming:
 
 
 def claiming(text: str) -> Claiming:
-    """The pod of a text with a claim in place of its GPUs. All templates of the object that ask for
-    the same get it. Raises :class:`PodFileError` where no claim can ask for them.
+    """Return the pod of a text with a claim in place of its GPUs.
 
-    The container still names the resource, with an amount of 0: so kube-scheduler asks the extender
-    about the pod.
+    All pod templates of the object with the same GPU request get the claim. Raises
+    :class:`PodFileError` if no claim can request these GPUs.
+
+    The container still names the resource, with an amount of 0, so that kube-scheduler calls the
+    extender about the pod.
     """
     wanted = read(text)
     request = wanted.request
@@ -73,7 +79,7 @@ def claiming(text: str) -> Claiming:
             raise PodFileError(f"kind {mapping(item)['kind']}: its pods can have no claim")
         if alike:
             name = f"{name_in(mapping(item))}-{GPUS}"
-            for manifest in {id(each["spec"]): each for each in alike}.values():  # YAML's aliases
+            for manifest in {id(each["spec"]): each for each in alike}.values():  # YAML aliases
                 _take_claim(manifest, name)
             namespace = mapping(mapping(item).get("metadata")).get("namespace")
             return Claiming(wanted, found, name, namespace)
@@ -81,7 +87,7 @@ def claiming(text: str) -> Claiming:
 
 
 def _alike(item: object, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """The pods that an object makes and that ask for the same GPUs."""
+    """Yield the pods of an object that have the same GPU request."""
     for manifest, *_ in pods_made_by(item):
         if asks_for_gpus(manifest):
             asks = parse(read_pod(manifest))
@@ -90,8 +96,10 @@ def _alike(item: object, wanted: Wanted) -> Iterator[dict[str, Any]]:
 
 
 def _take_claim(manifest: dict[str, Any], template: str) -> None:
-    """Have the container that asks for the GPUs take them by a claim of the template. Raises
-    :class:`PodFileError`."""
+    """Let the container that asks for GPUs take them from a claim of the template.
+
+    Raises :class:`PodFileError`.
+    """
     spec = manifest["spec"]
     claims = _part(spec, "resourceClaims", [])
     if any(mapping(each).get("name") == GPUS for each in claims):
@@ -110,7 +118,8 @@ def _take_claim(manifest: dict[str, Any], template: str) -> None:
 
 
 def _part(holder: dict[str, Any], key: str, empty: Held) -> Held:
-    """What stands in ``holder`` under a key; where it is nothing, ``empty`` is put there."""
+    """Return the value of a key in ``holder``. If it has another type, put ``empty`` there
+    first."""
     if not isinstance(holder.get(key), type(empty)):
         holder[key] = empty
     found: Held = holder[key]
@@ -120,7 +129,7 @@ def _part(holder: dict[str, Any], key: str, empty: Held) -> Held:
 def claim_spec(
     sets: Sequence[Sequence[Address]], count: int, device_class: str = DRIVER
 ) -> dict[str, Any]:
-    """The spec of a claim for so many GPUs of any one of these sets."""
+    """Return the spec of a claim for ``count`` GPUs of any one of these sets."""
     alternatives = [
         {
             "name": f"set-{number}",
@@ -135,7 +144,7 @@ def claim_spec(
 
 
 def selector(addresses: Sequence[Address]) -> str:
-    """The CEL expression for the GPUs at these addresses.
+    """Return the CEL expression for the GPUs at these addresses.
 
     >>> selector([("A100", "0000:07:00.0")]).partition(" && ")[0]
     'device.attributes["gpu.nvidia.com"].productName == "A100"'

@@ -1,10 +1,10 @@
-"""State from a cluster file: GPUTopology objects, Pods, Nodes, MachineGroups and
-PodDisruptionBudgets in one YAML.
+"""Read state from a cluster file: one YAML file with GPUTopology objects, Pods, Nodes,
+MachineGroups and PodDisruptionBudgets.
 
-For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
-never go stale; a bind is a note in memory; whoever drives it plays the kubelet and feeds reports.
-Of Node objects it keeps what they can allocate, which the simulation reads, and who may be sent
-there.
+It serves to try things out, for `check`, and for programs that drive the extender without a
+cluster. Nodes never go stale. A bind is a note in memory. The program plays the kubelet and feeds
+reports. Of Node objects the file keeps the allocatable amounts, which the simulation reads, and the
+fields that say which pods may run there.
 """
 
 import io
@@ -38,8 +38,8 @@ from topology.core.report import Report
 from topology.yamltext import YamlTextError, documents
 
 MAX_FILE = 256 * 1024 * 1024
-# Annotation of a Node that a snapshot has written: it has all labels and taints of the Node. The
-# value is the version of the form. Every version is read alike.
+# The annotation of a Node from a snapshot. It means that the file has all labels and taints of the
+# Node. Its value is the version of the format. All versions are read alike.
 SNAPSHOT = "gpu-topology.io/snapshot"
 SNAPSHOT_VERSION = "1"
 
@@ -48,25 +48,26 @@ Object = TypeVar("Object", Node, BudgetObject, Pod)
 
 
 class ClusterFileError(ValueError):
-    """A cluster file cannot be used; the message says which document, which field and why."""
+    """The cluster file cannot be used. The message says which document, which field and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What a cluster file describes."""
+    """The content of a cluster file."""
 
     records: tuple[Record, ...]
     pods: tuple[PodRecord, ...]
-    allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)  # of whom it says it
+    allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)  # if stated
     nodes: dict[NodeName, NodeObject] = field(default_factory=dict)
     written: Mapping[PodUid, Written] = field(default_factory=dict)  # the placement annotations
-    budgets: tuple[Budget, ...] = ()  # all that there are
-    # Waiting pods that ask for the GPUs of their claims: no file has claims, so nobody judges them.
+    budgets: tuple[Budget, ...] = ()  # all that exist
+    # Waiting pods that ask for the GPUs of their claims. No file has claims, so they are not
+    # evaluated.
     claiming: tuple[PodRecord, ...] = ()
 
 
 def load(path: Path) -> ClusterFile:
-    """Read a cluster file; - is standard input. Raises :class:`ClusterFileError`."""
+    """Read a cluster file; ``-`` is standard input. Raises :class:`ClusterFileError`."""
     piped = str(path) == "-"
     name = "standard input" if piped else str(path)
     try:
@@ -83,7 +84,7 @@ def load(path: Path) -> ClusterFile:
 
 
 def parse(text: str, name: str = "cluster file") -> ClusterFile:
-    """Read a cluster file's text; ``name`` stands before every error."""
+    """Read the text of a cluster file. ``name`` stands before every error."""
     content = _Objects()
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
@@ -97,7 +98,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
 
 
 class _Objects:
-    """What the objects of a cluster file say."""
+    """The objects of a cluster file, collected one by one."""
 
     def __init__(self) -> None:
         self._parts: list[Iterable[Record]] = []
@@ -111,7 +112,7 @@ class _Objects:
         self._grouped_nodes: dict[NodeName, NodeObject] = {}
 
     def take(self, item: Any, where: str) -> None:
-        """Take one object. Raises :class:`ClusterFileError`."""
+        """Take in one object. Raises :class:`ClusterFileError`."""
         kinds: dict[object, Callable[[Any], None]] = {
             "GPUTopology": lambda item: self._parts.append([_record(item)]),
             "MachineGroup": self._take_group,
@@ -158,16 +159,18 @@ class _Objects:
             self._written[PodUid(pod.metadata.uid)] = placement
 
     def _node_object(self, node: Node) -> NodeObject:
-        """What a Node says, and of what it gives out else what its MachineGroup says."""
+        """Return the content of a Node. If it has no allocatable amounts, its MachineGroup's are
+        used."""
         said, grouped = _node_object(node), self._grouped_nodes.get(_name(node))
         if grouped is None or said.allocatable is not None:
             return said
         return replace(said, allocatable=grouped.allocatable, partial=True)
 
     def whole(self, name: str) -> ClusterFile:
-        """The file. Raises :class:`ClusterFileError` where something stands in it twice."""
+        """Return the complete file. Raises :class:`ClusterFileError` if an object is described
+        twice."""
         pods, nodes, budgets = self._pods, self._nodes, self._budgets
-        # Nothing of a group is made before the whole file is known to be within bounds.
+        # No node of a group is made before the whole file is known to be within its limits.
         records = list(chain.from_iterable(self._parts))
         _each_once(name, "node", (record.topology.name for record in records))
         _each_once(name, "Node", map(_name, nodes))
@@ -194,7 +197,7 @@ class _Objects:
 
 
 def _items(document: Mapping[str, Any], where: str) -> list[Any]:
-    """The objects of a document: those of a List, or itself."""
+    """Return the objects of a document: those of a List, or the document itself."""
     if document.get("kind") != "List":
         return [document]
     items = document.get("items") or []
@@ -204,7 +207,8 @@ def _items(document: Mapping[str, Any], where: str) -> list[Any]:
 
 
 def _each_once(file: str, what: str, names: Iterable[str]) -> None:
-    """Refuse a file that says two things of one object: the later would hide the former."""
+    """Refuse a file that describes an object twice, since the later one would hide the earlier
+    one."""
     seen: set[str] = set()
     for each in names:
         if each in seen:
@@ -217,12 +221,15 @@ def _name(node: Node) -> NodeName:
 
 
 def _node_object(node: Node) -> NodeObject:
-    """A Node as far as it says who may be sent there. As the API server gives it, or a snapshot
-    writes it, it is whole; what people write by hand need not name all that is allocatable."""
+    """Return what a Node says about the pods that may run on it.
+
+    A Node from the API server or from a snapshot is complete. A hand-written one need not have all
+    allocatable amounts.
+    """
     metadata, spec, amounts = node.metadata, node.spec, node.status.allocatable
     from_server = bool(SNAPSHOT in (metadata.annotations or {}) or metadata.uid)
     return NodeObject(
-        exists=from_server or bool(spec.taints),  # who writes taints has thought of all of them
+        exists=from_server or bool(spec.taints),  # written taints are complete
         dra_only=from_server and bool(amounts) and not managed_among(amounts or (), MANAGED),
         labels=metadata.labels or {},
         cordoned=spec.unschedulable,
@@ -233,11 +240,12 @@ def _node_object(node: Node) -> NodeObject:
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
-    # Not str.splitlines(): JSON may have other characters that end a line for it, such as U+2028.
+    # Not str.splitlines(): it also splits at characters that JSON texts may contain, such as
+    # U+2028.
     read = io.StringIO(text, newline=None)
     lines = [line.removesuffix("\n") for line in read if not line.startswith("#")]
     if lines[::2] == ["---"] * (len(lines) // 2) and all(x.startswith("{") for x in lines[1::2]):
-        # As /v1/snapshot writes it; JSON is YAML, and read many times faster as what it is.
+        # The format of /v1/snapshot. JSON is YAML, and is read many times faster as JSON.
         try:
             yield from [json.loads(line) for line in lines[1::2]]
         except (ValueError, RecursionError):
@@ -259,7 +267,7 @@ def _record(item: Mapping[str, Any]) -> Record:
 
 
 def _converted(item: object, kind: type[Object], what: str) -> Object:
-    """An object from parsed YAML or JSON. Raises :class:`ValueError`."""
+    """Convert an object from parsed YAML or JSON. Raises :class:`ValueError`."""
     try:
         made = msgspec.convert(item, kind)
     except msgspec.ValidationError as error:
@@ -281,7 +289,7 @@ _FORMS = {
 
 
 def _in_words(said: str) -> str:
-    """What msgspec says of a value of the wrong kind, as it is said elsewhere.
+    """Return msgspec's message about a value of the wrong type in the words of our own messages.
 
     >>> _in_words("Expected `array | null`, got `int` - at `$.spec.containers`")
     'spec.containers: a list is needed, not a whole number'
@@ -301,14 +309,17 @@ def _pod(item: object) -> Pod:
     pod = read_pod(item)
     if pod.metadata.uid:
         return pod
-    # Hand-written pods rarely carry one; their name is unique in a file.
+    # Hand-written pods rarely have a UID. Their names are unique in a file.
     uid = f"{pod.metadata.namespace}/{pod.metadata.name}"
     metadata = msgspec.structs.replace(pod.metadata, uid=uid)
     return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def read_pod(item: object) -> Pod:
-    """A Pod from parsed YAML or JSON; a :class:`ValueError` names the field that is wrong."""
+    """Return a Pod from parsed YAML or JSON.
+
+    Raises :class:`ValueError`, which names the wrong field.
+    """
     unquoted = _unquoted(item)
     if unquoted is not None:
         raise ValueError(unquoted)
@@ -319,9 +330,9 @@ def read_pod(item: object) -> Pod:
 
 
 def _unquoted(item: object) -> str | None:
-    """What is wrong with an annotation whose value YAML does not read as a text, and the remedy.
+    """Return what is wrong with an annotation that YAML does not read as a text, and the remedy.
 
-    The API server refuses such a pod with less to say.
+    The API server refuses such a pod with a less clear message.
     """
     metadata = item.get("metadata") if isinstance(item, Mapping) else None
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
@@ -337,7 +348,7 @@ def _unquoted(item: object) -> str | None:
 
 
 def feed(cluster: Cache, content: ClusterFile) -> None:
-    """Put everything a file describes into the cluster."""
+    """Put everything that a file describes into the cluster."""
     for record in content.records:
         cluster.put_record(record.topology, record.report)
     for name, node_object in content.nodes.items():
@@ -348,7 +359,11 @@ def feed(cluster: Cache, content: ClusterFile) -> None:
 
 
 def assumed(content: ClusterFile) -> str:
-    """That running pods of the file count as in flight, and why; empty where none does."""
+    """Return the note that running pods of the file count as unacknowledged; empty if there are
+    none.
+
+    No report of the file shows their GPUs.
+    """
     shown = {
         allocation.pod_uid
         for record in content.records

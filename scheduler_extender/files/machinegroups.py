@@ -1,4 +1,5 @@
-"""``kind: MachineGroup`` of a cluster file: so many equal nodes of a machine of the catalogue."""
+"""Read the kind ``MachineGroup`` of a cluster file: a number of equal nodes of a catalogue
+machine."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,15 +17,16 @@ from topology.core.report import Report
 from topology.machines import UnknownMachine, machine
 from topology.machines.mig import cut
 
-# GPUs of all MachineGroups of a file together; a line each can ask for any number.
+# The most GPUs of all MachineGroups of a file together; one line can ask for any number.
 MAX_GROUPED = 200_000
-# The largest amounts, which are no limit.
+# The amounts that stand for no limit; larger ones are refused.
 MOST = (("cpu", 10**9), ("memory", 10**18), ("pods", 10**6))
 
 
 @dataclass(frozen=True, slots=True)
 class Allocatable:
-    """What pods can have of a node: CPU in milli, memory in bytes, and how many pods."""
+    """The amounts of a node that pods can have: CPU in milli, memory in bytes, and a number of
+    pods."""
 
     cpu: int
     memory: int
@@ -32,7 +34,7 @@ class Allocatable:
 
 
 def allocatable_of(amounts: Mapping[str, str | int]) -> Allocatable:
-    """Read quantities; what is absent is no limit. Raises :class:`ValueError`."""
+    """Read quantities. An absent amount is no limit. Raises :class:`ValueError`."""
     read: dict[str, Decimal | int] = {}
     for name, most in MOST:
         try:
@@ -60,7 +62,7 @@ class _Sharing(BaseModel):
     fail_requests_greater_than_one: bool | None = None
 
     def of(self, node: NodeTopology) -> NodeTopology:
-        """The node with its GPUs shared so."""
+        """Return the node with its GPUs shared in this way."""
         refuses = self.fail_requests_greater_than_one
         served = GpuResource(self.resource, self.strategy, self.replicas, refuses)
         config = replace(node.allocator, policy=self.policy)
@@ -68,7 +70,7 @@ class _Sharing(BaseModel):
 
 
 class MachineGroup(BaseModel):
-    """So many equal nodes, as the file says."""
+    """A number of equal nodes, as the file describes them."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
     kind: Literal["MachineGroup"]
@@ -83,23 +85,23 @@ class MachineGroup(BaseModel):
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it has in all."""
+        """The number of GPUs of all nodes."""
         return self.count * machine(self.machine).size
 
     @property
     def names(self) -> list[NodeName]:
-        """Its nodes' names."""
+        """The names of the nodes."""
         width = max(2, len(str(self.count - 1)))
         return [NodeName(f"{self.name_prefix}{i:0{width}}") for i in range(self.count)]
 
     @property
     def amounts(self) -> dict[str, str | int]:
-        """The quantities that it gives of CPU and memory."""
+        """The written quantities of CPU and memory."""
         given = {"cpu": self.cpu, "memory": self.memory}
         return {name: amount for name, amount in given.items() if amount is not None}
 
     def records(self) -> Iterator[Record]:
-        """Its nodes, made one by one. Raises :class:`TopologyError`."""
+        """Yield the nodes, made one by one. Raises :class:`TopologyError`."""
         kind, mig = machine(self.machine), self.mig
         for name in self.names:
             node = kind.topology(name, group=self.name_prefix)
@@ -111,7 +113,7 @@ class MachineGroup(BaseModel):
 
 
 def read_group(item: Mapping[str, Any], room: int) -> MachineGroup:
-    """A group within bounds; ``room`` is how many GPUs are still allowed.
+    """Read a group within the limits; ``room`` is the number of GPUs that are still allowed.
 
     Raises :class:`ValueError`.
     """

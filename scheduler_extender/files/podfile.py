@@ -1,7 +1,8 @@
-"""A file that holds a Pod, or what makes pods → its name, what it asks, and what would not count.
+"""Read a file with a Pod, or with an object that makes pods, and note what has no effect in it.
 
-Annotations count on the pod alone: those of a Deployment itself, a label, or a key under a prefix
-that is not ours ask for nothing, and nobody in the cluster says so. Here it is said.
+Annotations have an effect only on the pod. Those of a Deployment itself, labels, and keys with
+another prefix request nothing, and no component of the cluster reports that. So notes report it
+here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,14 +44,14 @@ from topology.codec import shortened
 from topology.core.requests import GpuRequest
 from topology.yamltext import YamlTextError, documents
 
-LIKE_OURS = 0.75  # how much a prefix must resemble ours to be taken for a slip of the pen, 0 to 1
-LWS_GROUP = "leaderworkerset/"  # what names of groups begin with that a LeaderWorkerSet makes
+LIKE_OURS = 0.75  # similarity (0 to 1) from which on a prefix counts as a misspelling of ours
+LWS_GROUP = "leaderworkerset/"  # the beginning of the names of groups that a LeaderWorkerSet makes
 MAX_NOTES = 10
 MOST_PODS = 4096  # pods of one file, as many as a group may have members
 
 
 class PodFileError(ValueError):
-    """There is no pod to be had; the message is one line."""
+    """The file has no pod that can be used. The message is one line."""
 
 
 class NoPodError(PodFileError):
@@ -58,14 +59,14 @@ class NoPodError(PodFileError):
 
 
 class NotJudgedError(NoPodError):
-    """The only pods that the text has take the devices of claims, which no file has."""
+    """The only pods of the text take the devices of claims, which no file has."""
 
 
 def read(text: str) -> Wanted:
-    """The one pod of a YAML text. Raises :class:`PodFileError`.
+    """Return the one pod of a YAML text. Raises :class:`PodFileError`.
 
-    A Pod, or what has a template of one: Deployment, StatefulSet, Job, CronJob and the like. Other
-    objects beside it, such as a Service, are passed over.
+    The text has a Pod or an object with a pod template: Deployment, StatefulSet, Job, CronJob and
+    the like. Other objects, such as a Service, are skipped.
     """
     makers, faults, unjudged = _makers(text)
     if faults:
@@ -81,8 +82,10 @@ def read(text: str) -> Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a text has: the pods that ask for GPUs, a line for each object that is wrong, and one
-    about pods for which no node is looked for; empty if there are none."""
+    """The content of a text: the pods that ask for GPUs, and a line for each object that is wrong.
+
+    One more line names pods that already have a node; it is empty if there are none.
+    """
 
     wanted: list[Wanted]
     faults: list[str]
@@ -90,8 +93,10 @@ class Found:
 
 
 def read_all(text: str) -> list[Wanted]:
-    """Every pod of a YAML text that asks for GPUs, in the order of the text; at least one. Raises
-    :class:`PodFileError`, also where one object is wrong."""
+    """Return every pod of a YAML text that asks for GPUs, in the order of the text; at least one.
+
+    Raises :class:`PodFileError`, also if a single object is wrong.
+    """
     found = read_each(text)
     if found.faults:
         raise PodFileError(found.faults[0])
@@ -99,11 +104,13 @@ def read_all(text: str) -> list[Wanted]:
 
 
 def read_each(text: str) -> Found:
-    """Every pod of a YAML text that asks for GPUs, in the order of the text, and what is wrong with
-    others. Raises :class:`PodFileError` where the text cannot be read, and :class:`NoPodError`
-    where it has neither. A note of the first pod names those that are not judged.
+    """Return every pod of a YAML text that asks for GPUs, and the faults of other objects.
 
-    Of an object with several pod templates each is there that asks for something else.
+    The pods are in the order of the text. Raises :class:`PodFileError` if the text cannot be read,
+    and :class:`NoPodError` if it has neither pods nor faults. A note of the first pod names the
+    pods that are not evaluated.
+
+    Of an object with several pod templates, each one with a different request is returned.
     """
     makers, faults, unjudged = _makers(text)
     placed: dict[str, None] = {}
@@ -144,7 +151,7 @@ def read_each(text: str) -> Found:
 
 
 def _nothing(makers: list[object], unjudged: list[str], on_nodes: str) -> NoPodError:
-    """Why there is no pod to judge."""
+    """Return why there is no pod to evaluate."""
     if unjudged:
         return NotJudgedError("; ".join(unjudged[:MAX_NOTES]))
     names = ", ".join(_named(item) for item in makers[:5])
@@ -154,8 +161,11 @@ def _nothing(makers: list[object], unjudged: list[str], on_nodes: str) -> NoPodE
 
 
 def _makers(text: str) -> tuple[list[object], list[str], list[str]]:
-    """The objects that are pods or make some, what is wrong with those that should, and a line for
-    each whose pods another object makes; at least one of all. Raises :class:`PodFileError`."""
+    """Return the objects that are or make pods, their faults, and pods that other objects make.
+
+    Faults are those of objects that should make pods. Of the three lists at least one is not empty.
+    Raises :class:`PodFileError`.
+    """
     try:
         objects = [d for d in documents(text) if d is not None]
     except YamlTextError as error:
@@ -177,8 +187,10 @@ def _makers(text: str) -> tuple[list[object], list[str], list[str]]:
 
 
 def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
-    """What a pod asks, and the notes on what makes it; ``several`` says that the reader has to be
-    told which pod an error is about. Raises :class:`PodFileError`."""
+    """Return the request of a pod with the notes on the object that makes it.
+
+    With ``several`` objects, errors name theirs. Raises :class:`PodFileError`.
+    """
     whose = f"{_named(item)}: " if several else ""
     try:
         pod = read_pod(made.pod)
@@ -207,7 +219,7 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
 
 
 def _counted(item: object, made: Made, asked: Wanted) -> Wanted:
-    """The same, with a note where not all pods of an object are counted."""
+    """Return the request with a note if not all pods of an object are counted."""
     groups = mapping(mapping(item).get("spec")).get("replicas")
     if made.copies is None:
         said = "how many pods it makes is not known, so one is judged"
@@ -222,8 +234,10 @@ def _counted(item: object, made: Made, asked: Wanted) -> Wanted:
 
 
 def _ineffective(pod: Pod) -> Iterator[str]:
-    """Annotations of ours that stand in the right place and say nothing, and GPUs that are asked
-    for so that the API server refuses the pod."""
+    """Yield notes on annotations of ours that have no effect, and on amounts that are refused.
+
+    The API server refuses requests of GPUs without equal limits.
+    """
     given = pod.metadata.annotations or {}
     if f"{PREFIX}shape" in given and not given.keys() & {f"{PREFIX}link", f"{PREFIX}min-nvlinks"}:
         yield f"annotation {PREFIX}shape counts for nothing without {PREFIX}link or min-nvlinks"
@@ -243,7 +257,8 @@ def _ineffective(pod: Pod) -> Iterator[str]:
 
 
 def _unreadable(pod: Pod) -> str:
-    """The first amount of CPU or memory that is no quantity; an API server refuses such a pod."""
+    """Return the first amount of CPU or memory that is no quantity; an API server refuses such a
+    pod."""
     for container, _ in containers_with_roles(pod):
         resources = container.resources or Resources()
         for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
@@ -256,13 +271,13 @@ def _unreadable(pod: Pod) -> str:
 
 
 def items_in(document: object) -> list[object]:
-    """The objects of a document: those of a List, or itself."""
+    """Return the objects of a document: those of a List, or the document itself."""
     items = document.get("items") if isinstance(document, Mapping) else None
     return items if isinstance(items, list) else [document]
 
 
 def _pod_of(item: object) -> Made | None:
-    """The pod that an object is or makes; None where it makes none.
+    """Return the pod that an object is or makes; None if it makes none.
 
     Of several templates it is the first that asks for GPUs.
     """
@@ -288,7 +303,7 @@ def _no_pod(items: list[object]) -> str:
 
 
 def _left_out(item: object) -> Iterator[str]:
-    """Whether the object makes pods that ask for something else than the one that is read."""
+    """Yield a note if the object makes pods with other requests than the pod that is read."""
     read = (parse(read_pod(pod)) for pod, *_ in pods_made_by(item) if asks_for_gpus(pod))
     requests = [each.request if isinstance(each, PodRequest) else each for each in read]
     others = [request for request in requests[1:] if request != requests[0]]
@@ -298,7 +313,7 @@ def _left_out(item: object) -> Iterator[str]:
 
 
 def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod of a file seems to ask for GPUs."""
+    """Check whether a pod of a file seems to ask for GPUs."""
     spec = str(pod.get("spec"))
     return "nvidia.com/" in spec or BY_CLASS in spec
 
@@ -308,8 +323,11 @@ def _kind_of(item: object) -> str:
 
 
 def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
-    """What was written in the wrong place: on the ``kind`` of object that makes the pod
-    (``outside`` is its metadata), as a label, or under a key that is nearly ours."""
+    """Yield notes on keys in the wrong place.
+
+    They may be on the ``kind`` of object that makes the pod (``outside`` is its metadata), they may
+    be labels, or they may be nearly equal to one of our keys.
+    """
     for metadata in outside:
         for key in _keys(metadata, "annotations"):
             if key.startswith(PREFIX) or _meant(key):
@@ -332,7 +350,7 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
 
 
 def _place(kind: str) -> str:
-    """The metadata of the pods that a kind of object makes."""
+    """Return the path to the metadata of the pods that a kind of object makes."""
     return "spec.podMetadata" if kind in ARGO else "spec…template.metadata"
 
 
@@ -342,7 +360,7 @@ def _keys(holder: object, field: str) -> list[str]:
 
 
 def _meant(key: str) -> str | None:
-    """The key of ours that somebody seems to have meant.
+    """Return our key that the author seems to have meant.
 
     >>> _meant("gpu-topology.com/link"), _meant("min-nvlinks"), _meant("example.com/link")
     ('gpu-topology.io/link', 'gpu-topology.io/min-nvlinks', None)

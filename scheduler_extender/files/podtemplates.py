@@ -1,11 +1,13 @@
-"""The pods that an object makes: Pods, objects with pod templates, and those of KServe and Argo.
+"""Find the pods that an object makes: Pods, objects with pod templates, and those of KServe and
+Argo.
 
-A template is whatever has containers under ``template.spec``, wherever in the object's spec it
-stands: Deployments, Jobs, JobSets, PyTorchJobs and others that nobody has listed. KServe's
-InferenceService and Argo's workflows have no such templates; they are read by their own rules.
+A template is any mapping with containers under ``template.spec``, wherever it stands in the
+object's spec. So Deployments, Jobs, JobSets and PyTorchJobs are read without a list of kinds.
+KServe's InferenceService and Argo's workflows have no such templates and are read by their own
+rules.
 
-How many pods a template makes is the product of the numbers on the way to it, such as the replicas
-of a replicated Job and the parallelism of each.
+The number of pods that a template makes is the product of the numbers on the path to it, such as
+the replicas of a replicated Job and the parallelism of each.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,7 @@ from scheduler_extender.groupreference import JOB_LABEL, SOURCES
 from topology.codec import shortened
 
 _LOOPS = ("withItems", "withParam", "withSequence")
-MAX_DEPTH = 12  # how deep in an object pod templates are looked for
+MAX_DEPTH = 12  # depth in an object to which pod templates are searched
 ARGO = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
 KSERVE = "InferenceService"
 MAKES = {
@@ -25,7 +27,7 @@ MAKES = {
     "PodCliqueSet": "Pod",
     "PodClique": "Pod",
 }
-"""Kinds without a pod template, and the kind that their operators make of them."""
+"""Kinds without a pod template, and the kind that their operators make from them."""
 
 KNOWN = (
     *(KSERVE, *ARGO, "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"),
@@ -36,16 +38,16 @@ ONE_EACH = {
     *("Job", "CronJob", "JobSet", "LeaderWorkerSet", "RayCluster", "RayJob", "RayService"),
     *("MPIJob", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "Notebook"),
 }
-"""Kinds that make one pod of a template where no number is written."""
+"""Kinds that make one pod of a template if no number is written."""
 
-MOST_REPLICAS = 2**31 - 1  # of one object; the API server takes no more
+MOST_REPLICAS = 2**31 - 1  # of one object; the API server accepts no more
 _FORMS: dict[str, type] = {
     **dict.fromkeys(("spec", "template", "jobTemplate", "workflowSpec"), dict),
     **dict.fromkeys(("predictor", "transformer", "explainer", "workerSpec", "model"), dict),
     **dict.fromkeys(("container", "script", "containerSet"), dict),
     **dict.fromkeys(("containers", "initContainers", "sidecars", "templates"), list),
 }
-"""What the fields on the way to a container are, in the kinds that are known."""
+"""The types of the fields on the path to a container, in the known kinds."""
 
 
 class Made(NamedTuple):
@@ -53,11 +55,11 @@ class Made(NamedTuple):
 
     pod: dict[str, Any]
     outside: list[object]  # the metadata around it that is not the pod's
-    copies: int | None = 1  # that there are at one time; None if it is not known
+    copies: int | None = 1  # pods at one time; None if unknown
 
 
 def pods_made_by(item: object) -> list[Made]:
-    """The pods that an object is or makes."""
+    """Return the pods that an object is or makes."""
     top = mapping(item)
     kind = top.get("kind")
     if kind == "Pod":
@@ -81,7 +83,8 @@ def pods_made_by(item: object) -> list[Made]:
 
 
 def misshapen(item: object) -> str:
-    """The first field of an object of a known kind that cannot lead to a container; else empty.
+    """Return the first field of an object of a known kind that cannot lead to a container; else
+    empty.
 
     >>> misshapen({"kind": "Deployment", "spec": {"template": {"spec": {"containers": [3]}}}})
     'spec.template.spec.containers[0]: a mapping is needed, not 3'
@@ -104,12 +107,12 @@ def _misshapen(at: dict[str, Any], way: str) -> Iterator[str]:
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """The value itself, or an empty one where another thing was written."""
+    """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, dict) else {}
 
 
 def name_in(top: Mapping[str, Any]) -> str:
-    """The name of an object, or what the names of its like begin with."""
+    """Return the name of an object, or the beginning of its generated name."""
     metadata = mapping(top.get("metadata"))
     return str(
         metadata.get("name") or str(metadata.get("generateName", "")).rstrip("-") or "unnamed"
@@ -119,8 +122,11 @@ def name_in(top: Mapping[str, Any]) -> str:
 def _templates(
     at: object, outside: list[object], copies: int | None = None, depth: int = 0
 ) -> Iterator[Made]:
-    """The pod templates below a part of an object, with the metadata around each, and how many pods
-    it makes: None if no number says it, 0 if one cannot be read."""
+    """Yield the pod templates below a part of an object.
+
+    Each has the metadata around it and the number of pods: None if no number is written, 0 if one
+    cannot be read.
+    """
     if depth > MAX_DEPTH:
         return
     if isinstance(at, list):
@@ -131,7 +137,7 @@ def _templates(
     for key, part in fields.items():
         inner = mapping(part)
         here = copies
-        if key == "workerTemplate" and "size" in fields:  # a LeaderWorkerSet's
+        if key == "workerTemplate" and "size" in fields:  # of a LeaderWorkerSet
             less = 1 if "leaderTemplate" in fields else 0
             here = _times(copies, _number(fields["size"], less))
         if _is_template(key, inner):
@@ -142,7 +148,7 @@ def _templates(
 
 
 def _copies(at: Mapping[str, Any]) -> int | None:
-    """How many there are of what a part of an object describes; None if it does not say it."""
+    """Return how many copies of a part an object describes; None if it does not say."""
     counts = [at[key] for key in ("replicas", "minReplicas") if at.get(key) is not None][:1]
     counts += [at[key] for key in ("numOfHosts", "count") if at.get(key) is not None]
     if at.get("parallelism") is not None:
@@ -156,7 +162,7 @@ def _copies(at: Mapping[str, Any]) -> int | None:
 
 
 def _number(value: object, less: int = 0) -> int:
-    """A number of copies, at least one; 0 if it cannot be read."""
+    """Return a number of copies, at least one; 0 if it cannot be read."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_REPLICAS:
         return 0
     return max(1, value - less)
@@ -175,7 +181,7 @@ def _is_template(key: object, part: dict[str, Any]) -> bool:
 
 
 def _added(top: Mapping[str, Any], kind: object, name: str) -> dict[str, dict[str, str]]:
-    """The labels and annotations by which a controller makes its pods a group."""
+    """Return the labels and annotations by which a controller makes its pods a group."""
     if kind in ("Job", "CronJob") and "volcano" not in str(top.get("apiVersion")):
         return {"labels": {JOB_LABEL: name}}
     source = next((each for each in SOURCES if each.name == str(kind).lower()), None)
@@ -199,9 +205,9 @@ def _made(
 
 
 def _served(top: dict[str, Any]) -> Iterator[Made]:
-    """The pods of an InferenceService, whose metadata KServe copies to each of them.
+    """Yield the pods of an InferenceService, whose metadata KServe copies to each of them.
 
-    A component is a pod's spec in which a field such as ``model`` stands for a container.
+    A component is a pod's spec in which a field such as ``model`` may stand for a container.
     """
     for name in ("predictor", "transformer", "explainer"):
         part = mapping(mapping(top.get("spec")).get(name))
@@ -220,7 +226,7 @@ def _served(top: dict[str, Any]) -> Iterator[Made]:
 
 
 def _steps(top: dict[str, Any]) -> Iterator[Made]:
-    """The pods of an Argo workflow: one for each template that runs containers."""
+    """Yield the pods of an Argo workflow, one for each template that runs containers."""
     spec = mapping(top.get("spec"))
     spec = mapping(spec.get("workflowSpec")) if top.get("kind") == "CronWorkflow" else spec
     written = spec.get("templates")
@@ -243,8 +249,10 @@ def _steps(top: dict[str, Any]) -> Iterator[Made]:
 
 
 def _runs(templates: list[dict[str, Any]], name: object) -> int | None:
-    """1 if one step of a workflow, or none, runs a template once; else None, since steps may run
-    beside one another."""
+    """Return 1 if at most one step of a workflow runs a template, once.
+
+    Otherwise return None, since steps may run beside one another.
+    """
     steps = [
         step
         for each in templates
@@ -261,7 +269,7 @@ def _flat(at: object) -> Iterator[object]:
 
 
 def _merged(*holders: object) -> dict[str, Any]:
-    """The labels and annotations of several, of which the later ones win."""
+    """Merge the labels and annotations of several objects. The later ones win."""
     return {
         field: {
             key: value

@@ -1,8 +1,8 @@
-"""The cluster as we know it now, as a cluster file that replays this very state.
+"""Write the known cluster as a cluster file that replays exactly this state.
 
-One YAML document per node, pod and PodDisruptionBudget, each written as JSON on one line, so that
-a large file is read fast. What cannot be replayed is said in comments: nodes whose record is
-missing or unusable, stale ones (a file never goes stale), and pods that ended before any report
+The file has one YAML document for each node, pod and PodDisruptionBudget. Each is JSON on one line,
+so that a large file is read fast. Comments say what cannot be replayed: nodes whose record is
+missing or unusable, stale nodes (a file never goes stale), and pods that ended before any report
 showed them.
 """
 
@@ -28,7 +28,8 @@ NO_BUDGETS = " PodDisruptionBudgets are left out: they are not known."
 
 
 def cluster_file(cluster: Cache) -> Iterator[bytes]:
-    """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
+    """Yield the file piece by piece. The state is that of the call, whenever the pieces are
+    taken."""
     snapshot = cluster.snapshot()
     nodes, budgets = snapshot.nodes, snapshot.budgets
     unbound = [snapshot.waiting[pod.uid] for pod in snapshot.unbound]  # as the API server has them
@@ -42,7 +43,7 @@ def cluster_file(cluster: Cache) -> Iterator[bytes]:
 
 
 def _labels(kinds: set[str | None]) -> set[str]:
-    """The node labels that these kinds of domains are told by."""
+    """Return the node labels that identify domains of these kinds."""
     named = {kind for kind in kinds if kind is not None} - {NODE, NVLINK_DOMAIN}
     return named | {CLIQUE_LABEL} if NVLINK_DOMAIN in kinds else named
 
@@ -70,9 +71,9 @@ def _pieces(
 
 
 def _node(node: NodeInfo, labels: Mapping[str, str]) -> dict[str, Any]:
-    """A Node with these labels, cordoned and tainted if it is, and with what is given out of it.
+    """Return a Node with these labels, its cordon and taints, and its allocatable amounts.
 
-    Where the Node object was known it says so, so that its labels are taken for all that there are.
+    If the Node object was known, an annotation says so. Then its labels are read as complete.
     """
     metadata: dict[str, Any] = {"name": node.name, "labels": labels}
     if node.node_object.exists:
@@ -89,19 +90,19 @@ def _node(node: NodeInfo, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _as_shown(pod: PodRecord, node: NodeInfo) -> PodRecord:
-    """A pod that an earlier report has shown runs, whatever its own status says so far.
+    """Return the pod as running if an earlier report has shown it, whatever its own status says.
 
-    Refused pods stay refused where they keep the node from taking pods now.
+    Rejected pods stay rejected while they keep the node from taking pods.
     """
     shown = pod.uid in node.pods.acknowledged and pod.phase == "Pending"
     asked = pod.request
     if pod.refusal and not (isinstance(asked, GpuRequest) and node.refusing(asked)):
-        pod = replace(pod, refusal=None)  # it counts no more; a file does not tell how old it is
+        pod = replace(pod, refusal=None)  # it counts no more; a file does not say its age
     return replace(pod, phase="Running") if shown else pod
 
 
 def _unusable(node: NodeInfo) -> str:
-    """Why the service promises nothing on the node, where a file could not say so."""
+    """Return why nothing is promised on the node, if a file could not show it."""
     if node.topology is None or node.report is None:
         return node.record.problem or "no topology report"
     return "its GPUs are served by DRA only" if node.unserved else ""

@@ -1,1 +1,1 @@
-"""The API server as the source of state, and what is written to it."""
+"""Read the state from the API server, and write binds and Events to it."""

@@ -101,7 +101,7 @@ class Device(msgspec.Struct, rename="camel"):
 
     @property
     def special(self) -> str | None:
-        """The field because of which the device is not given out whole and once; empty if there is
+        """The field because of which the device is not given out whole and once; None if there is
         none."""
         fields = {
             "consumesCounters": self.consumes_counters,

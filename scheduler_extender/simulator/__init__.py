@@ -1,26 +1,26 @@
-"""A cluster that is played: everything in it but the extender, which is the real one.
+"""A simulated cluster in which only the extender is real.
 
 The nodes are emulated (:mod:`topology.emulation`). Everything takes time, arrives late, and may
-fail. A file for each:
+fail. Each part has a file:
 
 ``clock``
-    When things happen; ``faults`` says how long they take and what goes wrong.
+    Schedules events. ``faults`` has their delays and the faults.
 ``apiserver``
-    Keeps pods and records, takes Bindings, and tells the others.
+    Keeps pods and records, accepts Bindings, and tells the other parts of changes.
 ``watches``
-    Carry the news, each watcher's in order, late, and sometimes not at all.
+    Deliver events to each watcher in order, but late, and sometimes not at all.
 ``scheduler``
-    kube-scheduler: asks the extender, binds beside its loop, and tries again; gangs at once.
-    ``asking`` is its side of the extender's protocol.
+    kube-scheduler: it calls the extender, binds asynchronously, and tries again. It tries all
+    members of a gang in one cycle. ``asking`` is its side of the extender's protocol.
 ``node``
     A kubelet, which admits pods in batches, container by container, and an agent, which looks at
-    the node when it gets to it and reports late.
+    the node now and then and reports late.
 ``claims``
-    The ResourceSlices and ResourceClaims of nodes with DRA, and what kube-scheduler picks.
+    The ResourceSlices and ResourceClaims of nodes with DRA, and kube-scheduler's choices there.
 ``extender``
     The real extender: its verbs over its cluster.
 
-They share a ``scene``: the time, the nodes, the tally of what happened, and an observer, who is
-told what becomes of pods. ``cluster`` puts them together. ``overapi`` plays the same nodes over a
-real API server.
+They share a ``scene``: the time, the nodes, the tally of events, and an observer of what becomes of
+pods. ``cluster`` puts the parts together. ``overapi`` simulates the same nodes over a real API
+server.
 """

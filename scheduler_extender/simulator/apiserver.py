@@ -1,4 +1,4 @@
-"""The API server: which pods there are, who is told of them, and what it accepts."""
+"""The simulated API server: its pods, its watches, and the writes that it accepts."""
 
 import json
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiServer as Client
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
 
-DELETED_AFTER = 5.0  # seconds, on average, until somebody deletes a pod that has ended
+DELETED_AFTER = 5.0  # seconds, on average, until a pod that has ended is deleted
 WRITTEN = 0.8  # the share of unanswered Bindings that is written after all
-ETCD = 7.0  # seconds for which etcd may go on with what the API server has given up
+ETCD = 7.0  # seconds for which etcd may continue what the API server has given up
 
 
 class ApiServer(Actor, Server):
@@ -42,11 +42,11 @@ class ApiServer(Actor, Server):
         self.version = 0
 
     def create(self, entry: PodEntry) -> None:
-        """Somebody creates a pod. Nobody is told yet; see :meth:`changed`."""
+        """Create a pod. Watchers hear of it only through :meth:`changed`."""
         self.pods[entry.record.uid] = self.named[entry.record.name] = entry
 
     def changed(self, entry: PodEntry) -> None:
-        """Tell the node's agent and the extender what the pod is now."""
+        """Tell the node's agent and the extender of the pod's present state."""
         record = entry.record
         self._next_version(record.node)
 
@@ -58,12 +58,13 @@ class ApiServer(Actor, Server):
         self._extender.tell("pods", tell)
 
     def say(self, entry: PodEntry, **status: object) -> None:
-        """Somebody writes something of a pod's status."""
+        """Write fields of a pod's status."""
         entry.read({**entry.manifest, "status": {**entry.manifest["status"], **status}})
         self.changed(entry)
 
     def commit(self, entry: PodEntry, binding: Binding) -> bool:
-        """Write a Binding: nodeName and annotations at once. False where it cannot be any more."""
+        """Write a Binding, nodeName and annotations at once. Return False if that is impossible
+        now."""
         if entry.gone or entry.record.node is not None:
             return False
         self.bind(entry, binding.node, {PLACEMENT: binding.placement})
@@ -73,14 +74,14 @@ class ApiServer(Actor, Server):
         return True
 
     def write_bind(self, entry: PodEntry, node: str) -> None:
-        """Bind without any fault; a pod with constraints was promised them as guaranteed."""
+        """Bind without any fault. The placement of a pod is noted as guaranteed."""
         placement = json.dumps({"verdict": "guaranteed"})
         meta = entry.pod.metadata
         binding = Binding(meta.namespace, meta.name, entry.record.uid, NodeName(node), placement)
         assert self.commit(entry, binding)
 
     def bind(self, entry: PodEntry, node: NodeName, annotations: dict[str, str]) -> None:
-        """The pod has a node from now on, and everybody is told. It is nominated no more."""
+        """Give the pod a node, and tell all watchers. It is no longer nominated."""
         manifest = dict(entry.manifest)
         manifest["status"] = {**manifest["status"], "nominatedNodeName": ""}
         meta = manifest["metadata"]
@@ -98,7 +99,7 @@ class ApiServer(Actor, Server):
             self._clock.about(mean, lambda: self._force_delete(entry))
 
     def finish(self, entry: PodEntry, phase: str) -> None:
-        """The pod has ended, and soon somebody deletes it."""
+        """End the pod, which is deleted soon after."""
         if entry.ended:
             return
         self._ends(entry)
@@ -107,7 +108,7 @@ class ApiServer(Actor, Server):
         self._clock.about(DELETED_AFTER, lambda: self.delete(entry))
 
     def delete(self, entry: PodEntry) -> None:
-        """The API server forgets a pod; the extender hears of it later."""
+        """Delete a pod; the extender hears of it later."""
         entry.gone = True
         uid = entry.record.uid
         self._claims.release_later(uid)
@@ -116,7 +117,7 @@ class ApiServer(Actor, Server):
         self._extender.tell("pods", lambda: self._scene.hearing.cache.drop_pod(uid, version))
 
     def _force_delete(self, entry: PodEntry) -> None:
-        """Somebody deletes a bound pod with a grace period of 0."""
+        """Delete a bound pod by force, with a grace period of 0."""
         if entry.ended:
             return
         node = self._ends(entry)
@@ -131,32 +132,34 @@ class ApiServer(Actor, Server):
         return entry.node
 
     def _next_version(self, node: NodeName | None, *, left: bool = False) -> int:
-        """The next resourceVersion, of which the node's agent hears in time."""
+        """Return the next resourceVersion, of which the node's agent will hear."""
         self.version += 1
         if node is not None:
             heard = partial(self.nodes[node].hear, str(self.version), left=left)
             self._watches.deliver(f"agent of {node}", heard)
         return self.version
 
-    # What nodes write and read.
+    # The nodes' writes and reads.
 
     def claimed(self, uid: PodUid) -> tuple[int, ...]:
-        """The GPUs that a pod's claim has; none where there is no claim."""
+        """Return the GPUs that a pod's claim has; none if there is no claim."""
         return self._claims.held(uid)
 
     def devices(self, node: NodeName, *, there: bool) -> None:
-        """kube-scheduler hears whether the node has devices."""
+        """Tell kube-scheduler whether the node has devices."""
         tell = self._capacity.open if there else self._capacity.close
         self._watches.deliver("kube-scheduler", partial(tell, node))
 
     def terminating(self, entry: PodEntry) -> None:
-        """The pod's owner deletes it."""
+        """Delete the pod with a grace period, as its owner."""
         entry.record = replace(entry.record, terminating=True)
         self.changed(entry)
 
     def publish(self, node: NodeName, published: PublishedReport) -> None:
-        """The node's record has another report. The one before it may come once more, as after a
-        broken watch."""
+        """Put another report into the node's record.
+
+        The one before it may come once more, as after a broken watch.
+        """
         before = self.records.get(node)
         self.records[node] = published
         self._show(node, published)
@@ -169,17 +172,19 @@ class ApiServer(Actor, Server):
         self._extender.tell("records", lambda: self._extender.show(topology, published))
 
     def drop_record(self, node: NodeName) -> None:
-        """The node's record is made anew. The extender may miss that the old one was deleted: then
-        a list shows it the new one."""
+        """Recreate the node's record.
+
+        The extender may miss the deletion of the old one: then a list shows it the new one.
+        """
         if self._clock.happens(0.5):
             self._extender.tell("records", lambda: self._scene.hearing.records.drop_record(node))
 
 
 class PodApi(Actor, Client):
-    """The API server as the shipping binder and settler call it: over paths and JSON.
+    """The API server as the shipping binder and settler call it, by paths and JSON.
 
-    A Binding that is not answered raises at once, for a call takes no virtual time; it is written
-    later, if ever.
+    An unanswered Binding raises at once, since a call takes no simulated time. It is written later,
+    if ever.
     """
 
     def __init__(self, scene: Scene, api: ApiServer) -> None:
@@ -187,13 +192,15 @@ class PodApi(Actor, Client):
         self._api = api
 
     def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
-        """The pod as it is now, or of all pods their version. Raises a 404 where there is none."""
+        """Return the pod as it is now, or the version of the list of pods. Raises a 404 if there is
+        none."""
         if path == PODS_PATH:
             return msgspec.json.encode({"metadata": {"resourceVersion": str(self._api.version)}})
         return msgspec.json.encode(self._entry(path).manifest)
 
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
-        """Take a Binding. Raises a 404 or 409 as the API server does, or gives no answer."""
+        """Take a Binding. Raises a 404 or 409 as the API server does, or
+        :class:`.ApiUnreachable`."""
         clock, faults = self._clock, self._faults
         entry, found = self._entry(path), msgspec.json.decode(body)
         meta = found["metadata"]
@@ -207,7 +214,7 @@ class PodApi(Actor, Client):
                 limit = dict(query).get("timeout", "")
                 longest = float(limit.removesuffix("ms")) / 1000 + ETCD if limit else faults.limit
                 when = clock.rng.uniform(0, longest)
-                # Nobody waits for it any more, and nobody learns whether it was taken.
+                # No request waits for it any more, and its result is not reported.
                 clock.after(when, partial(self._api.commit, entry, binding))
             raise ApiUnreachable("timed out")
         if entry.record.uid != binding.uid or not self._api.commit(entry, binding):

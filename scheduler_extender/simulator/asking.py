@@ -1,7 +1,8 @@
 """kube-scheduler's side of the extender's protocol.
 
-It asks filter, then prioritize about those that pass, chooses one, and binds. Who plays it says how
-the verbs are reached, which nodes are offered, and how a node is chosen by the scores.
+kube-scheduler calls filter, then prioritize for the nodes that pass, chooses one node, and binds.
+The caller decides how the verbs are reached, which nodes are offered, and how a node is chosen by
+the scores.
 """
 
 from collections import Counter
@@ -16,24 +17,24 @@ from scheduler_extender.wire import BindingArgs, FilterResult, ObjectMeta, Pod
 
 
 class Verbs(Protocol):
-    """The extender's verbs, wherever they run."""
+    """The extender's verbs, in this process or another."""
 
     def filter(self, pod: Pod, names: list[str]) -> FilterResult:
-        """Which of these nodes can take the pod."""
+        """Return which of these nodes can take the pod."""
 
     def prioritize(self, pod: Pod, names: list[str]) -> Mapping[str, float]:
-        """The score of each node."""
+        """Return the score of each node."""
 
     def bind(self, pod: ObjectMeta, node: str) -> str | None:
-        """Why the bind is refused; None if it is written."""
+        """Bind the pod, and return why that is refused; None if the Binding is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """The node to bind to, or None."""
+    """The chosen node, or None."""
 
     node: str | None
-    reasons: Counter[str]  # why nodes were refused, by how many
+    reasons: Counter[str]  # why nodes were refused, and how many
     for_good: bool = False  # whether no other pod's end would help
 
 
@@ -43,7 +44,7 @@ def pick(
     offered: list[str],
     choose: Callable[[Mapping[str, float]], str],
 ) -> Picked:
-    """Ask about the nodes on which the pod fits by count; ``choose`` gets the scores."""
+    """Choose one of the ``offered`` nodes. ``choose`` gets the scores."""
     answer = extender.filter(pod, offered)
     reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
     if not answer.node_names:
@@ -58,15 +59,15 @@ class InProcess:
         self._cluster, self._binder = cluster, binder
 
     def filter(self, pod: Pod, names: list[str]) -> FilterResult:
-        """Which of these nodes can take the pod."""
+        """Return which of these nodes can take the pod."""
         return verbs.filter_nodes(self._cluster, pod, names)
 
     def prioritize(self, pod: Pod, names: list[str]) -> Mapping[str, float]:
-        """The score of each node."""
+        """Return the score of each node."""
         return {row.host: row.score for row in verbs.prioritize(self._cluster, pod, names)}
 
     def bind(self, pod: ObjectMeta, node: str) -> str | None:
-        """Why the bind is refused; None if it is written."""
+        """Bind the pod, and return why that is refused; None if the Binding is written."""
         args = BindingArgs(pod.name, pod.namespace, pod.uid, node)
         try:
             verbs.bind(self._cluster, self._binder, args, lambda: "")

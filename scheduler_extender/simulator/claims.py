@@ -1,8 +1,8 @@
-"""GPUs under Dynamic Resource Allocation (DRA): what drivers publish, and what claims hold.
+"""GPUs under Dynamic Resource Allocation (DRA): ResourceSlices of drivers, and ResourceClaims.
 
-A node with DRA has no device plugin. Its driver publishes the GPUs in a random order,
-kube-scheduler takes the first free ones for a pod, and a ResourceClaim says which. From
-kube-scheduler's choice until the claim is written nobody else knows of it.
+A node with DRA has no device plugin. Its driver publishes the GPUs in a random order.
+kube-scheduler takes the first free ones for a pod, and a ResourceClaim says which. Until the claim
+is written, only kube-scheduler knows its choice.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ DEVICE_CLASS: Object = {
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """GPUs that kube-scheduler has chosen for a pod; ``name`` is that of the pod's claim."""
+    """GPUs that kube-scheduler has chosen for a pod. ``name`` is the name of the pod's claim."""
 
     node: NodeName
     gpus: tuple[int, ...]
@@ -45,7 +45,7 @@ class _Chosen:
 
 
 class Claims(Actor):
-    """Nodes with DRA: their drivers, their claims, and what kube-scheduler has chosen there."""
+    """Nodes with DRA, with their drivers, their claims, and kube-scheduler's choices."""
 
     def __init__(self, scene: Scene, watches: Watches, extender: ExtenderWatches) -> None:
         super().__init__(scene)
@@ -55,12 +55,12 @@ class Claims(Actor):
         self._orders: dict[NodeName, list[int]] = {}  # GPUs as published
         self._tainted: dict[NodeName, frozenset[int]] = {}
         self._chosen: dict[PodUid, _Chosen] = {}
-        # By node, the GPUs that are not free, as far as kube-scheduler has heard.
+        # By node, the GPUs that are not free, as far as kube-scheduler knows.
         self._taken: dict[NodeName, set[int]] = {name: set() for name in scene.nodes}
         self._objects: dict[str, dict[str, Object]] = {kind: {} for kind in DRA_WATCHES}
 
     def start(self) -> None:
-        """Every driver publishes the GPUs of its node in a random order."""
+        """Let every driver publish the GPUs of its node in a random order."""
         if self._scene.by_dra:
             self._write(CLASSES, DEVICE_CLASS)
         for name in sorted(self._scene.by_dra):
@@ -70,14 +70,14 @@ class Claims(Actor):
             self._write_slice(name)
 
     def listed(self) -> Iterator[tuple[str, list[msgspec.Raw]]]:
-        """All objects as they are, collection by collection."""
+        """Yield all objects as they are, collection by collection."""
         for kind, objects in self._objects.items():
             yield kind, [raw(obj) for obj in objects.values()]
 
-    # What drivers do.
+    # The drivers.
 
     def taint(self, node: NodeName, gpus: Iterable[int], *, sick: bool) -> None:
-        """A driver calls GPUs sick, or healthy again."""
+        """Let a driver report GPUs as sick, or as healthy again."""
         if node in self._orders:
             before = self._tainted[node]
             self._tainted[node] = before | {*gpus} if sick else before - {*gpus}
@@ -91,10 +91,10 @@ class Claims(Actor):
         )
         self._write(SLICES, slice_of(topology, order, self._tainted[node], generation))
 
-    # What kube-scheduler does.
+    # kube-scheduler.
 
     def fitting(self, gpus: int) -> list[str]:
-        """The nodes with DRA on which so many GPUs are free."""
+        """Return the nodes with DRA on which so many GPUs are free."""
         return [node for node in self._orders if len(self._free(node)) >= gpus]
 
     def choose(self, entry: PodEntry, node: NodeName) -> None:
@@ -105,14 +105,14 @@ class Claims(Actor):
         self._taken[node] |= {*gpus}
 
     def write(self, entry: PodEntry) -> None:
-        """Write a pod's claim: what it asks for, then what it has."""
+        """Write a pod's claim, first without devices, then with them."""
         chosen = self._chosen[entry.record.uid]
         claim = claim_of(chosen.name, entry.record, self._scene.nodes[chosen.node], chosen.gpus)
         self._write(CLAIMS, {**claim, "status": {}})
         self._write(CLAIMS, claim)
 
     def release(self, uid: PodUid) -> None:
-        """Give up what was chosen for a pod, and delete its claim where it is written."""
+        """Release what was chosen for a pod, and delete its claim if it is written."""
         chosen = self._chosen.pop(uid, None)
         if chosen is None:
             return
@@ -128,12 +128,12 @@ class Claims(Actor):
             free()
 
     def release_later(self, uid: PodUid) -> None:
-        """A pod has ended, or is gone: its claim will be deleted."""
+        """Let the claim of a pod that has ended, or is gone, be deleted soon."""
         if uid in self._chosen:
             self._clock.about(RELEASED_AFTER, lambda: self.release(uid))
 
     def held(self, uid: PodUid) -> tuple[int, ...]:
-        """The GPUs that the pod's claim has; none where there is no claim."""
+        """Return the GPUs that the pod's claim has; none if there is no claim."""
         chosen = self._chosen.get(uid)
         if chosen is None or chosen.name not in self._objects[CLAIMS]:
             return ()
@@ -143,7 +143,7 @@ class Claims(Actor):
         barred = self._taken[node] | self._tainted[node]
         return [p for p in self._orders[node] if p not in barred]
 
-    # What the API server keeps.
+    # The API server.
 
     def _write(self, kind: str, obj: Object) -> None:
         self._objects[kind][obj["metadata"]["name"]] = obj
@@ -154,7 +154,7 @@ class Claims(Actor):
 def slice_of(
     node: NodeTopology, order: Iterable[int], sick: Container[int] = (), generation: int = 1
 ) -> Object:
-    """The GPUs of a node, in this order, as NVIDIA's driver publishes them."""
+    """Return a node's GPUs in this order, as NVIDIA's driver publishes them."""
     pool = {"name": node.name, "generation": generation, "resourceSliceCount": 1}
     devices: list[Object] = [
         {
@@ -169,7 +169,7 @@ def slice_of(
 
 
 def claim_of(name: str, pod: PodRecord, node: NodeTopology, gpus: Sequence[int]) -> Object:
-    """A pod's ResourceClaim, with these GPUs of a node."""
+    """Return a pod's ResourceClaim with these GPUs of a node."""
     exactly = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": len(gpus)}
     of = {"request": REQUEST, "driver": DRIVER, "pool": node.name}
     results = [{**of, "device": f"gpu-{node.gpus[p].index}"} for p in gpus]
@@ -184,5 +184,5 @@ def claim_of(name: str, pod: PodRecord, node: NodeTopology, gpus: Sequence[int])
 
 
 def raw(obj: Object) -> msgspec.Raw:
-    """An object as JSON."""
+    """Return an object as JSON."""
     return msgspec.Raw(msgspec.json.encode(obj))

@@ -1,4 +1,4 @@
-"""When things happen: events in virtual time or as it passes, and chance."""
+"""Run events in simulated or real time, and draw random numbers."""
 
 import heapq
 import queue
@@ -16,7 +16,7 @@ Event = Callable[[], object]
 class Clock:
     """Events in the order of their times; of equal times, the one that was entered first.
 
-    Every actor draws from the same ``rng``, so the seed and the order of the draws decide a play.
+    Every actor draws from the same ``rng``, so the seed and the order of the draws decide a run.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -26,36 +26,39 @@ class Clock:
         self._number = 0
 
     def run(self, until: float = inf) -> None:
-        """Let everything happen that is due by then; by default until nothing is left."""
+        """Run all events that are due by ``until``; by default until none is left."""
         while self._events and self._events[0][0] <= until:
             self.now, _, event = heapq.heappop(self._events)
             event()
 
     def at(self, when: float, event: Event) -> None:
-        """Let something happen at a time, in seconds from the start; at infinity, never."""
+        """Schedule an event at a time, in seconds from the start. An event at infinity never
+        happens."""
         if when < inf:
             self._number += 1
             heapq.heappush(self._events, (when, self._number, event))
 
     def after(self, seconds: float, event: Event) -> None:
-        """Let something happen so many seconds from now."""
+        """Schedule an event so many seconds from now."""
         self.at(self.now + seconds, event)
 
     def about(self, mean: float, event: Event) -> None:
-        """Let something happen after a time that is drawn; see :meth:`drawn`."""
+        """Schedule an event after a random time; see :meth:`drawn`."""
         self.at(self.now + self.drawn(mean), event)
 
     def drawn(self, mean: float) -> float:
-        """Seconds from an exponential distribution with this mean; a mean of 0 draws nothing."""
+        """Draw seconds from an exponential distribution with this mean. A mean of 0 draws
+        nothing."""
         return self.rng.expovariate(1 / mean) if mean else 0.0
 
     def happens(self, share: float) -> bool:
-        """Draw once; true with a probability of ``share``."""
+        """Draw once, and return True with a probability of ``share``."""
         return self.rng.random() < share
 
 
 class WallClock(Clock):
-    """The same in real time, until it is stopped. One thread runs it; others hand events in."""
+    """A clock in real time that runs until it is stopped. One thread runs it; others post
+    events."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -64,18 +67,18 @@ class WallClock(Clock):
         self._running = True
 
     def post(self, event: Event) -> None:
-        """Let something happen now. Any thread may call it."""
+        """Schedule an event now. Any thread may call it."""
         self._handed_in.put(event)
 
     def stop(self) -> None:
-        """Let nothing more happen. Any thread may call it."""
+        """Stop the clock: no more events happen. Any thread may call it."""
         self.post(self._stop)
 
     def _stop(self) -> None:
         self._running = False
 
     def play(self) -> None:
-        """Let everything happen in its time."""
+        """Run all events at their times."""
         while self._running:
             passed = time.monotonic() - self._began
             self.run(passed)

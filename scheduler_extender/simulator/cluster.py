@@ -1,4 +1,4 @@
-"""A cluster in virtual time, closed over the extender: what it decides comes back as reports."""
+"""A cluster in simulated time, in a closed loop: the extender's decisions come back as reports."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -15,7 +15,7 @@ from topology.core.devices import NodeName
 
 
 class PlayedCluster:
-    """Runs jobs over the nodes of a scene under a policy, until all have gone."""
+    """Runs jobs on the nodes of a scene until all have ended."""
 
     def __init__(self, scene: Scene, jobs: list[Job], policy: Extender) -> None:
         self.scene, self._policy = scene, policy
@@ -36,16 +36,17 @@ class PlayedCluster:
             scene.clock.at(job.arrives, partial(self.arrive, job))
 
     def run(self, restarts: Iterable[float] = ()) -> Tally:
-        """Play until nothing is left to happen; the extender is killed at the ``restarts``."""
+        """Run until no event is left. The extender is killed at the ``restarts``. Return the
+        tally."""
         for when in restarts:
             self.scene.clock.at(when, self._restart)
         self.scene.clock.run()
         return self.scene.tally
 
     def arrive(self, job: Job) -> PodEntry:
-        """Somebody creates the job's pod."""
+        """Create the job's pod."""
         entry = PodEntry.of(job, self.scene.clock.now)
-        if job.foreign:  # somebody binds it to any node with room, past kube-scheduler
+        if job.foreign:  # another scheduler binds it to any node with room
             fits = self.scene.capacity.fitting(entry.request.effective_count)
             if fits:
                 self.api.create(entry)
@@ -60,7 +61,7 @@ class PlayedCluster:
         return entry
 
     def _restart(self) -> None:
-        """The extender is killed; a new one lists everything, as it is at the API server now."""
+        """Kill the extender. A new one lists everything as it now is at the API server."""
         self.scene.tally.happened["restarts"] += 1
         self.extender.drop_undelivered()
         self._policy.restart()

@@ -1,7 +1,7 @@
-"""The real extender in a played cluster.
+"""The real extender in a simulated cluster.
 
-Everything that a played cluster asks of the extender goes through here: its verbs over its cluster,
-its binder and its settler. The binder talks to the played API server through
+All calls of the simulated cluster to the extender go through here: to its verbs over its cluster,
+its binder and its settler. The binder talks to the simulated API server through
 :class:`~scheduler_extender.simulator.apiserver.PodApi`.
 """
 
@@ -32,13 +32,13 @@ class Extender:
         self.faults: list[str] = []
 
     def start(self, scene: Scene, api: ApiServer) -> None:
-        """A play begins."""
+        """Begin a run."""
         self._scene = scene
         self._api = api
         self.restart()
 
     def restart(self) -> None:
-        """Forget everything."""
+        """Forget everything, as a killed extender does."""
         clock, faults = self._scene.clock, self._scene.faults
         stale_after = STALE_AFTER if faults.dies_every else None
         self.cluster = Cache(
@@ -62,16 +62,16 @@ class Extender:
         self._in_rounds = False
 
     def pick(self, entry: PodEntry, offered: list[str]) -> Picked:
-        """filter, then prioritize; see :meth:`choose`."""
+        """Call filter, then prioritize; see :meth:`choose`."""
         return pick(self.verbs, entry.pod, offered, self.choose)
 
     def choose(self, scores: Mapping[str, float]) -> str:
-        """One of the best, at random, as in kube-scheduler."""
+        """Return one of the nodes with the best score, at random, as kube-scheduler does."""
         best = max(scores.values())
         return self._rng.choice([name for name, score in scores.items() if score == best])
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
-        """bind, which decides anew."""
+        """Call bind, which decides anew, and return why it is refused; None if it is not."""
         before = self.cluster.tallies.vetoes
         refusal = self.verbs.bind(entry.pod.metadata, node)
         self._scene.tally.vetoes += self.cluster.tallies.vetoes - before
@@ -85,7 +85,7 @@ class Extender:
         return [Watch(name, at, now.failing.get(name)) for name, at in now.heard.items()]
 
     def _round(self, settler: Settler) -> None:
-        """The settler's rounds, as long as there is something to settle."""
+        """Run the settler's rounds as long as a bind is assumed."""
         if settler is not self._settler:
             return  # the extender of this settler was killed
         settler.round(self._scene.clock.now)

@@ -1,9 +1,9 @@
-"""A node: its kubelet, around an emulated device manager, and its agent.
+"""A simulated node: its kubelet, around an emulated device manager, and its agent.
 
-The kubelet takes all the pods that it has heard of as one batch, oldest first, and admits them
-container by container; others wait in its inbox. One that ends forgets what it was about to do.
-When it has started again it hears of its pods anew, admits those that had not started, and then
-goes on.
+The kubelet takes all pods that it has heard of as one batch, oldest first, and admits them
+container by container. Later pods wait in its inbox. A kubelet that ends forgets what it was about
+to do. When it has started again, it hears of its pods anew, admits those that had not started, and
+then continues.
 
 The agent looks at its node when something happens, and publishes late.
 """
@@ -21,34 +21,35 @@ from topology.emulation import PluginCrash, PluginRefusal, Refused
 
 STARTING = 1.0  # seconds, on average, between a pod's admission and its containers' start
 STATUS_PERIOD = 10.0  # seconds between two statuses of a node that its kubelet writes
-LOST_CLAIM = "its claim is gone"  # a pod that never starts
+LOST_CLAIM = "its claim is gone"  # of a pod that never starts
 SILENT = Condition(READY, status=False, reason="KubeletUnavailable")
 
 
 class Server:
-    """The API server, as far as a node writes to it and reads from it; here it takes no notice."""
+    """The API server, as far as a node writes to it and reads from it. This one ignores all
+    writes."""
 
     def claimed(self, uid: PodUid) -> tuple[int, ...]:
-        """The GPUs that a pod's claim has; none where there is no claim."""
+        """Return the GPUs that a pod's claim has; none if there is no claim."""
         return ()
 
     def devices(self, node: NodeName, *, there: bool) -> None:
-        """The node's status says whether it has devices."""
+        """Write to the node's status whether it has devices."""
 
     def running(self, entry: PodEntry) -> None:
-        """The pod's containers run."""
+        """Write that the pod's containers run."""
 
     def terminating(self, entry: PodEntry) -> None:
-        """The pod's owner deletes it."""
+        """Delete the pod with a grace period, as its owner."""
 
     def finish(self, entry: PodEntry, phase: str) -> None:
-        """The pod has ended, and holds nothing any more."""
+        """Write that the pod has ended and holds nothing any more."""
 
     def publish(self, node: NodeName, published: PublishedReport) -> None:
-        """The node's record has another report."""
+        """Put another report into the node's record."""
 
     def drop_record(self, node: NodeName) -> None:
-        """Somebody has deleted the node's record."""
+        """Delete the node's record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class _Admission:
     """A pod that is being admitted."""
 
     entry: PodEntry
-    steps: Iterator[str]  # the containers that are left
-    life: int  # which of the kubelet's lives it is part of
+    steps: Iterator[str]  # the remaining containers
+    life: int  # the number of the kubelet's life that it belongs to
 
 
 class Node(Actor):
@@ -82,19 +83,20 @@ class Node(Actor):
         self._records = 0
         self._published: PublishedReport | None = None
         self.dead = False
-        """Whether the agent publishes nothing for now."""
+        """Whether the agent is dead and publishes nothing."""
 
-    # The kubelet hears of pods.
+    # Pods reach the kubelet.
 
     def bound(self, entry: PodEntry) -> None:
-        """A pod is bound to the node."""
+        """Take in that a pod is bound to the node."""
         self._inbox.append(entry)
         if not self._busy:
             self._busy = True
             self._admit_soon()
 
     def force_deleted(self, entry: PodEntry) -> None:
-        """A pod is gone without a grace period: sooner or later its devices are freed."""
+        """Take in that a pod is gone without a grace period. Its devices are freed at some later
+        time."""
         if entry in self._inbox and not entry.admitted and self._clock.happens(0.5):
             self._inbox.remove(entry)
         else:
@@ -102,15 +104,15 @@ class Node(Actor):
             self._clock.about(self._faults.linger, lambda: self._free(entry))
 
     def terminate(self, entry: PodEntry) -> None:
-        """A pod is deleted, with a grace period."""
+        """Take in that a pod is deleted, with a grace period."""
         self._clock.about(self._delays.grace, lambda: self._stop(entry))
 
-    # What happens to the kubelet and to the GPUs.
+    # Faults of the kubelet and the GPUs.
 
     def end(self) -> None:
-        """The kubelet ends; it starts again by itself."""
+        """End the kubelet. It starts again by itself."""
         if not self._devices.shows_pods:
-            return  # it has just begun
+            return  # it has just started
         self._tally.happened["kubelet_restarts"] += 1
         self._life += 1
         self._devices.stop()
@@ -123,19 +125,19 @@ class Node(Actor):
         self._seen_by_agent()
 
     def sicken(self, gpus: list[int]) -> None:
-        """The device plugin calls GPUs sick."""
+        """Let the device plugin report GPUs as sick."""
         self._devices.sicken(gpus)
         self._observer.disturbed(self.name)
         self._seen_by_agent()
 
     def heal(self, gpus: list[int]) -> None:
-        """The device plugin calls GPUs healthy again."""
+        """Let the device plugin report GPUs as healthy again."""
         self._devices.heal(gpus)
         self._observer.unsettled(self.name)
         self._seen_by_agent()
 
     def _start(self) -> None:
-        """The kubelet runs; it tells the API server at once that it has no devices."""
+        """Start the kubelet. It tells the API server at once that it has no devices."""
         self._devices.start()
         self._observer.unsettled(self.name)
         self._server.devices(self.name, there=False)
@@ -144,9 +146,10 @@ class Node(Actor):
         self._seen_by_agent()
 
     def _register(self) -> None:
-        """The device plugin is back; the kubelet says so with its next status."""
+        """Register the device plugin again. The kubelet reports the devices with its next
+        status."""
         if self._devices.answers and self.name not in self._scene.by_dra:
-            # Where the kubelet does not run another start comes with another plugin.
+            # If the kubelet does not run, its next start brings another registration.
             self._devices.register()
             self._observer.unsettled(self.name)
             self._seen_by_agent()
@@ -157,13 +160,13 @@ class Node(Actor):
             self._server.devices(self.name, there=True)
 
     def _hear_of_pods(self) -> None:
-        """The kubelet has listed its pods: those that are gone hold nothing any more."""
+        """List the kubelet's pods. Pods that are gone hold nothing any more."""
         self._devices.hear_of_pods()
         self._observer.unsettled(self.name)
         gone = [e for e in self._inbox if e.gone]
         self._inbox = [e for e in self._inbox if not e.gone]
         for entry in (*gone, *self._lingering):
-            entry.admitted = True  # it will not be any more
+            entry.admitted = True  # it will never be
             self._release(entry)
         postponed, self._postponed = self._postponed, []
         for event in postponed:
@@ -178,17 +181,18 @@ class Node(Actor):
         self._clock.about(self._delays.container, lambda: self._admit_batch(life))
 
     def _admit_batch(self, life: int) -> None:
-        """Admit everything that has come in the meantime, oldest first, one after the other."""
+        """Admit all pods that have come in the meantime, oldest first, one after the other."""
         if life == self._life:
             inbox, self._inbox = self._inbox, []
             self._batch = sorted(inbox, key=lambda e: (e.created, e.record.uid))
             self._admit_next()
 
     def _admit_next(self) -> None:
-        """Begin with the pod at the head of the batch; it leaves the batch when it is through."""
+        """Begin with the pod at the head of the batch. It stays in the batch until its admission
+        ends."""
         for entry in [e for e in self._batch if e.record.terminating and not e.admitted]:
             self._batch.remove(entry)
-            entry.admitted = True  # it will not be any more
+            entry.admitted = True  # it will never be
         if self._batch:
             entry = self._batch[0]
             record = entry.record
@@ -204,13 +208,14 @@ class Node(Actor):
             self._busy = False
 
     def _prepared(self, entry: PodEntry) -> Iterator[str]:
-        """The admission of a pod with a claim. Raises :class:`Refused` where that is gone."""
+        """Return the admission of a pod with a claim. Raises :class:`Refused` if the claim is
+        gone."""
         if not self._server.claimed(entry.record.uid):
             raise Refused(LOST_CLAIM)
         yield from ()
 
     def _step(self, current: _Admission) -> None:
-        """Give the next container its devices; after the last one the pod runs."""
+        """Give the next container its devices. After the last one the pod runs."""
         if current.life != self._life:
             return
         entry = current.entry
@@ -241,14 +246,14 @@ class Node(Actor):
         self._admit_next()
 
     def _started(self, entry: PodEntry) -> None:
-        """The pod's containers run: a kubelet that starts again leaves them alone."""
+        """Note that the pod's containers run: a kubelet that starts again leaves them alone."""
         if entry in self._starting:
             self._starting.remove(entry)
 
     # The kubelet ends pods.
 
     def _end(self, entry: PodEntry) -> None:
-        """The pod's time is over: it stops by itself, or because somebody deletes it."""
+        """End the pod's run: it stops by itself, or is deleted."""
         if entry.gone or entry.ended:
             return
         if entry.job.deleted:
@@ -258,7 +263,7 @@ class Node(Actor):
             self._clock.after(0.0, lambda: self._stop(entry))
 
     def _stop(self, entry: PodEntry) -> None:
-        """End the pod, once the kubelet runs and knows its pods, and has decided over it."""
+        """Stop the pod, once the kubelet has decided about it, runs and knows its pods."""
         if not entry.admitted:
             self.terminate(entry)
         elif self._devices.shows_pods:
@@ -273,7 +278,7 @@ class Node(Actor):
         self._clock.about(self._delays.watch, lambda: finish(entry, "Succeeded"))
 
     def _free(self, entry: PodEntry) -> None:
-        """Free what a pod has that is gone."""
+        """Free the devices of a pod that is gone."""
         if not (entry.admitted and self._devices.shows_pods):
             # Its admission is under way, or still to come.
             self._clock.about(self._faults.linger, lambda: self._free(entry))
@@ -290,33 +295,35 @@ class Node(Actor):
     # The agent.
 
     def hear(self, version: str, *, left: bool) -> None:
-        """The agent knows its pods as of a version, and looks where one has ``left``."""
+        """Take in the version up to which the agent knows its pods; let it look if one has
+        ``left``."""
         self._heard_version = version
         if left:
             self.look()
 
     def look(self) -> None:
-        """Something has changed: the agent will look, unless it is about to."""
+        """Let the agent look soon because of a change, unless it is about to."""
         if not self._looking:
             self._looking = True
             late = self._clock.happens(self._delays.late_share)
             self._clock.about(self._delays.late if late else self._delays.look, self.publish)
 
     def _seen_by_agent(self) -> None:
-        """Nobody tells the agent what happens to a kubelet: it asks now and then."""
+        """Let the agent look later: no event tells it of the kubelet, which it polls now and
+        then."""
         self._clock.about(POLL, self.look)
 
     def blame(self, gpus: Mask) -> None:
-        """The agent calls these GPUs sick from now on, and no others."""
+        """Let the agent report exactly these GPUs as sick from now on."""
         self._blamed = gpus
 
     def die(self) -> None:
-        """The agent publishes nothing until it is revived."""
+        """Let the agent publish nothing until it is revived."""
         self._tally.happened["deaths"] += 1
         self.dead = True
 
     def revive(self) -> None:
-        """The agent starts again, and looks."""
+        """Start the agent again, and let it look."""
         self.dead = False
         self.look()
 
@@ -327,7 +334,7 @@ class Node(Actor):
             return
         before = self._published
         if before is not None and self._clock.happens(self._faults.recreated):
-            # Somebody deletes the node's record, and the agent makes a new one.
+            # The node's record was deleted, and the agent makes a new one.
             self._tally.happened["recreated"] += 1
             self._records += 1
             self._devices.forget_sequence()
@@ -335,16 +342,17 @@ class Node(Actor):
         forget = self._clock.happens(self._delays.forgets)
         report = self._observed(before, forget_ended=forget)
         if not forget and self._delays.look:
-            # The report may still show pods that have ended: the agent looks again soon.
+            # The report may still show pods that have ended, so the agent looks again soon.
             self._clock.about(1.0, self.look)
         self._published = PublishedReport(report, str(self._records), self._clock.now)
         self._server.publish(self.name, self._published)
 
     def _observed(self, before: PublishedReport | None, *, forget_ended: bool) -> Report:
-        """What the agent makes of what its kubelet shows.
+        """Return the agent's report of its kubelet.
 
-        A kubelet that does not answer leaves the record as it was, and not Ready. One that shows no
-        pods has just started: those of the record that are alive hold their devices all the same.
+        If the kubelet does not answer, the record stays as it was, but is not Ready. A kubelet that
+        shows no pods has just started: those pods of the record that are alive still hold their
+        devices.
         """
         found = self._devices.report(forget_ended=forget_ended)
         if before is not None and not self._devices.answers:

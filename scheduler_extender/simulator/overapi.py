@@ -1,7 +1,7 @@
-"""The same nodes over a real API server: pods that are bound to them run, and records say so.
+"""Simulate the same nodes over a real API server: bound pods run, and records show them.
 
-One thread plays all nodes. Others write to the API server: about one pod, or one record, one thing
-at a time, and again if it fails, for the server may be away.
+One thread simulates all nodes. Other threads write to the API server. For each pod and each record
+there is one write at a time. A failed write is repeated, since the server may be away.
 """
 
 import random
@@ -30,11 +30,12 @@ from topology.kubeapi.apiserver import ApiFailure, ApiServer, NotFoundError, pat
 from topology.kubeapi.reflector import Reflector, Watched
 
 RUNS = "simulator/runs-seconds"
-"""The annotation that says after how many seconds a pod succeeds; without it, it runs on."""
+"""The annotation with the number of seconds after which a pod succeeds. Without it the pod runs
+on."""
 WRITERS = 8
 WITHIN = 2.0  # seconds that a write may take
-AGAIN = 0.5  # seconds before a write that failed is tried again
-ENDS_WITHIN = 60.0  # seconds for which the thread that plays is waited for
+AGAIN = 0.5  # seconds before a failed write is tried again
+ENDS_WITHIN = 60.0  # seconds for which the simulating thread is awaited
 # Agents that mostly report at once.
 SOON = Delays(
     watch=0.0, container=0.015, grace=0.25, look=0.15, late=1.0, late_share=0.05, forgets=1.0
@@ -43,7 +44,7 @@ LINGER = Faults(linger=0.1)
 
 
 class Writes:
-    """What is to be written: of each key the latest, until the write says that it is done."""
+    """Pending writes, of each key the latest. A write returns whether it is done."""
 
     def __init__(self, clock: WallClock) -> None:
         self._clock = clock
@@ -52,7 +53,7 @@ class Writes:
         self.pool = ThreadPoolExecutor(WRITERS)
 
     def put(self, key: str, write: Callable[[], bool]) -> None:
-        """Write this, in place of what has not been written of the key."""
+        """Write this, in place of an earlier pending write of the key."""
         self._wanted[key] = write
         self._begin(key)
 
@@ -73,10 +74,10 @@ class Writes:
 
 
 class PlayedNodes(Server):
-    """Plays the kubelets and agents of nodes while the context is open; their Nodes are there.
+    """Simulates the kubelets and agents of nodes inside the block. The Node objects must exist.
 
-    ``errors`` are those of its threads. At the end the client ``api`` is closed, which ends what
-    waits for the server.
+    ``errors`` are those of its threads. At the end the client ``api`` is closed, which ends waiting
+    requests.
     """
 
     def __init__(
@@ -132,19 +133,19 @@ class PlayedNodes(Server):
             node.look()
         self.clock.after(self._heartbeat, self._beat)
 
-    # What the API server says. The reflector's thread calls these.
+    # Events from the API server. The reflector's thread calls these methods.
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """These are all pods."""
+        """Take in a list of all pods."""
         pods = [msgspec.json.decode(obj) for obj in objects]
         self.clock.post(partial(self._take_list, pods, resource_version))
 
     def apply(self, obj: msgspec.Raw) -> None:
-        """A pod has changed."""
+        """Take in a changed pod."""
         self.clock.post(partial(self._see, msgspec.json.decode(obj)))
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """A pod is gone."""
+        """Take in a deleted pod."""
         meta = msgspec.json.decode(obj)["metadata"]
         self.clock.post(partial(self._forget, PodUid(meta["uid"]), meta["resourceVersion"]))
 
@@ -185,14 +186,14 @@ class PlayedNodes(Server):
                 self.nodes[entry.node].force_deleted(entry)
             self.nodes[entry.node].hear(version, left=True)
 
-    # What nodes write.
+    # Writes of the nodes.
 
     def running(self, entry: PodEntry) -> None:
-        """The pod's status says that it runs."""
+        """Write to the pod's status that it runs."""
         self._say(entry, {"phase": "Running"})
 
     def finish(self, entry: PodEntry, phase: str) -> None:
-        """The pod's status says how it ended; one that is being deleted goes."""
+        """Write to the pod's status how it ended, or delete the pod if it is terminating."""
         entry.ended = True
         self._say(entry, {} if entry.record.terminating else {"phase": phase})
 
@@ -200,7 +201,7 @@ class PlayedNodes(Server):
         self._writes.put(entry.record.uid, partial(self._written, entry, status))
 
     def _written(self, entry: PodEntry, status: Manifest) -> bool:
-        """Whether the API server has taken a pod's status, or has no use for it any more."""
+        """Write a pod's status; return whether that is done, or has no use any more."""
         record = entry.record
         where = path("/api/v1/namespaces", record.namespace, "pods", record.name)
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": record.uid}}
@@ -217,12 +218,13 @@ class PlayedNodes(Server):
         return True
 
     def publish(self, node: NodeName, published: PublishedReport) -> None:
-        """The node's record has another report."""
+        """Write a report to the node's record."""
         status = encode_report(published.report)
         self._writes.put(node, partial(self._reported, path(RECORDS_PATH, node), status))
 
     def _reported(self, where: str, status: Any) -> bool:
-        """Whether a record has this status. A write that hangs overwrites no later one."""
+        """Write a report; return whether that is done. A write that hangs overwrites no later
+        one."""
         try:
             found = msgspec.json.decode(self._api.get(where, timeout=WITHIN))
             meta = {"resourceVersion": found["metadata"]["resourceVersion"]}

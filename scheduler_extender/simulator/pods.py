@@ -1,4 +1,4 @@
-"""Pods of a played cluster: what is asked for, and what becomes of each."""
+"""Pods of a simulated cluster: the request of each, and what becomes of it."""
 
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
@@ -31,7 +31,7 @@ class GroupOf:
 
 @dataclass(frozen=True, slots=True)
 class PublishedReport:
-    """A report as it stands in a record."""
+    """A report as its record has it."""
 
     report: Report
     record: str  # the record's UID
@@ -45,15 +45,15 @@ class Job:
     arrives: float
     runs: float
     manifest: Manifest
-    patience: float = 60.0  # after so long its owner gives up a pod that cannot be placed
-    deleted: bool = False  # whether somebody deletes it before it ends by itself
-    foreign: bool = False  # whether others bind it, behind the extender's back
+    patience: float = 60.0  # seconds after which its owner gives up a pod that cannot be placed
+    deleted: bool = False  # whether it is deleted before it ends by itself
+    foreign: bool = False  # whether others bind it, past the extender
     group: GroupOf | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PodEntry:
-    """A pod at the API server, and what the played cluster knows about it."""
+    """A pod at the API server, and what the simulated cluster knows about it."""
 
     job: Job
     pod: Pod
@@ -62,39 +62,41 @@ class PodEntry:
     request: GpuRequest
     created: float
     kind: str  # its name without the number
-    promise: str | None = None  # the verdict that it was bound with
+    promise: str | None = None  # the verdict with which it was bound
     decided: float = 0.0  # when that was decided
-    stale_for: float = 0.0  # for how many seconds a watch of the extender had been failing then
+    stale_for: float = 0.0  # seconds for which a watch of the extender had been failing then
     view: PublishedReport | None = None  # the node's last report that the extender knew then
     bound: float = float("inf")
     seen: float = float("inf")  # when the extender heard that it is bound
     ended: bool = False
     gone: bool = False  # whether the API server has forgotten it
-    admitted: bool = False  # whether its kubelet has decided over it
+    admitted: bool = False  # whether its kubelet has decided about it
 
     @classmethod
     def of(cls, job: Job, now: float) -> Self:
-        """The entry of a job's pod, created now."""
+        """Return the entry of a job's pod, created now."""
         pod, record, request = read_pod(job.manifest)
         kind = record.name.rpartition("-")[0]
         return cls(job, pod, job.manifest, record, request, now, kind)
 
     def read(self, manifest: Manifest) -> None:
-        """The pod is this one now."""
+        """Replace the pod by this manifest's."""
         self.pod, self.record, _ = read_pod(manifest)
         self.manifest = manifest
 
     @property
     def node(self) -> NodeName:
-        """The node that it is bound to."""
+        """The node that the pod is bound to."""
         node = self.record.node
         assert node is not None
         return node
 
 
 def read_pod(manifest: Manifest) -> tuple[Pod, PodRecord, GpuRequest]:
-    """A Pod as the extender reads it: the wire's form, its record, and what its kubelet gives it,
-    which does not read annotations that nobody can."""
+    """Read a Pod as the extender does: its decoded form, its record, and its kubelet's request.
+
+    The kubelet's request ignores annotations that cannot be read.
+    """
     pod = msgspec.convert(manifest, Pod)
     asks, meta = parse(pod, MANAGED), pod.metadata
     asked = asks.request if isinstance(asks, PodRequest) else asks and asks.holds

@@ -1,4 +1,4 @@
-"""What actors of a played cluster work with: time, chance, nodes, tallies, and who looks on."""
+"""What the actors of a simulated cluster share: time, chance, nodes, tallies, and an observer."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -19,7 +19,7 @@ from topology.emulation import EmulatedKubelet
 
 @dataclass(slots=True)
 class Tally:
-    """How often what happened. Promises are counted by verdict."""
+    """Counts of events. Promises are counted by verdict."""
 
     placed: int = 0
     foreign: int = 0  # pods that others bound, past kube-scheduler
@@ -29,37 +29,40 @@ class Tally:
     asked_by_kind: Counter[str] = field(default_factory=Counter)
     promised: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
-    # Broken by a pod that others bound and that nobody had seen yet; and the same where the watch
-    # had been failing for so long that the extender should have stopped promising.
+    # Promises broken by a pod that others bound and that the extender had not seen yet; and the
+    # same if the watch had been failing for so long that the extender should have stopped
+    # promising.
     excused: Counter[str] = field(default_factory=Counter)
     unexcused: Counter[str] = field(default_factory=Counter)
-    # Broken after a kubelet's restart, or a change of a GPU's health, which no report had shown the
-    # extender when it decided.
+    # Promises broken after a kubelet's restart, or a change of a GPU's health, that no report had
+    # shown the extender when it decided.
     unacknowledged: Counter[str] = field(default_factory=Counter)
-    # By reason: pods that a kubelet refused, promised something or not, but for those events.
+    # By reason: pods that a kubelet refused without such an event, whether promised anything or
+    # not.
     kubelet_refusals: Counter[str] = field(default_factory=Counter)
     stale: int = 0  # pods with constraints placed on nodes whose agent was dead
     stale_watch: int = 0  # the same while a watch had been failing for long
     happened: Counter[str] = field(default_factory=Counter)  # faults
     claimed: int = 0  # binds of pods whose claims had devices of a node with DRA
-    vetoes: int = 0  # of these, refused over the devices
+    vetoes: int = 0  # of these, refused because of the devices
     gang_binds: int = 0  # of members of gangs
     gang_refusals: int = 0  # of these, refused
     group_members: int = 0
     split_groups: int = 0  # members that were bound outside the domain of their group
-    whole_groups: int = 0  # groups of which all members lived at one time
+    whole_groups: int = 0  # groups of which all members ran at one time
     # Admissions after which the pods on a shared GPU use more memory than it has; and those beside
     # pods that others bound, or after an event that no report had shown.
     overcommitted: int = 0
     overcommitted_unseen: int = 0
-    # By kind: mispredictions, of pods that met no restart and no sick GPU.
+    # By kind: mispredictions about pods that saw no restart and no sick GPU.
     mispredictions: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)  # nodes about which deciding failed
+    faults: list[str] = field(default_factory=list)  # nodes whose evaluation failed
     broken_jobs: list[str] = field(default_factory=list)
 
 
 class Capacity:
-    """Devices taken and there, node by node; a GPU that is shared counts once for each share."""
+    """The devices of each node, and how many are taken. Each share of a shared GPU counts as
+    one."""
 
     def __init__(self, kubelets: Mapping[NodeName, EmulatedKubelet]) -> None:
         self._there = {str(name): len(kubelet.free()) for name, kubelet in kubelets.items()}
@@ -67,27 +70,27 @@ class Capacity:
         self._closed: set[str] = set()
 
     def there(self, node: str) -> int:
-        """How many devices a node has, taken or not."""
+        """Return how many devices a node has, taken or not."""
         return self._there[node]
 
     def take(self, node: str, count: int) -> None:
-        """A pod counts on a node from now on."""
+        """Count a pod's devices as taken."""
         self._taken[node] += count
 
     def give_back(self, node: str, count: int) -> None:
-        """A pod counts there no more."""
+        """Count a pod's devices as free again."""
         self._taken[node] -= count
 
     def close(self, node: str) -> None:
-        """The node says that it has no devices at all."""
+        """Record that the node reports no devices at all."""
         self._closed.add(node)
 
     def open(self, node: str) -> None:
-        """The node says that its devices are back."""
+        """Record that the node's devices are back."""
         self._closed.discard(node)
 
     def fitting(self, count: int) -> list[str]:
-        """The nodes that have so many devices left, in the order of the fleet."""
+        """Return the nodes that have so many devices left, in the order of the fleet."""
         return [
             node
             for node, there in self._there.items()
@@ -95,52 +98,54 @@ class Capacity:
         ]
 
     def used_share(self, node: str) -> float:
-        """The share of a node's devices that is taken, 0 to 1."""
+        """Return the share of a node's devices that is taken, 0 to 1."""
         return self._taken[node] / self._there[node]
 
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """Where news reach the extender that runs now."""
+    """Where events reach the extender that runs now."""
 
     cache: Cache
     records: DraNodes
     sinks: Mapping[str, Any]  # for the objects of DRA, by kind
-    heard: dict[str, float] = field(default_factory=dict)  # when each watch brought something
-    failing: dict[str, float] = field(default_factory=dict)  # since when which watches are broken
+    heard: dict[str, float] = field(default_factory=dict)  # when each watch delivered something
+    failing: dict[str, float] = field(default_factory=dict)  # since when watches are broken
 
 
 class Observer:
-    """Who looks on. Everything is told at the moment at which it happens; here nobody listens."""
+    """An observer of the simulation. Each method is called when its event happens. This one ignores
+    all."""
 
     def placed(self, entry: PodEntry, binding: Binding, looked: float) -> None:
-        """Our bind was written; the node's agent looked last at that time."""
+        """Note that our bind was written; the node's agent looked last at ``looked``."""
 
     def bound(self, entry: PodEntry) -> None:
-        """A pod has a node, whoever has bound it."""
+        """Note that a pod is bound, by whichever scheduler."""
 
     def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
-        """The kubelet has given a pod these GPUs."""
+        """Note that the kubelet has given a pod these GPUs."""
 
     def refused(self, entry: PodEntry, reason: str) -> None:
-        """The kubelet has refused a pod."""
+        """Note that the kubelet has refused a pod."""
 
     def released(self, entry: PodEntry) -> None:
-        """The kubelet has taken back what a pod had."""
+        """Note that the kubelet has taken back a pod's devices."""
 
     def disturbed(self, node: NodeName) -> None:
-        """A kubelet has ended, or a GPU has fallen sick."""
+        """Note that a kubelet has ended, or that a GPU has become sick."""
 
     def unsettled(self, node: NodeName) -> None:
-        """A GPU has healed, or a kubelet is on its way back: its plugin may be missing still."""
+        """Note that a GPU has healed, or that a kubelet is starting; its plugin may still be
+        missing."""
 
     def mispredicted(self, misprediction: Misprediction) -> None:
-        """Record a misprediction that the extender's verification has found."""
+        """Note a misprediction that the extender's verification has found."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """The time, the nodes, what the extender hears, what goes wrong, and what is counted."""
+    """What all actors share: time, nodes, the extender's watches, faults, and the tally."""
 
     clock: Clock
     nodes: Mapping[NodeName, NodeTopology]
@@ -151,14 +156,14 @@ class Scene:
     observer: Observer = field(default_factory=Observer)
     tally: Tally = field(default_factory=Tally)
     capacity: Capacity = field(init=False)
-    hearing: Hearing = field(init=False)  # another one each time that the extender starts
+    hearing: Hearing = field(init=False)  # replaced each time that the extender starts
 
     def __post_init__(self) -> None:
         self.capacity = Capacity(self.kubelets)
 
 
 class Actor:
-    """Has the parts of the scene at hand."""
+    """An actor, with the parts of the scene as attributes."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene

@@ -1,7 +1,8 @@
-"""kube-scheduler: offers nodes, assumes pods, binds beside its loop, and tries again.
+"""The simulated kube-scheduler: it offers nodes, assumes pods, binds asynchronously, and tries
+again.
 
-The members of a gang are tried in one cycle: it asks about each, assumes it, and binds all of them
-only when each has a node. Every other pod has a cycle of its own.
+The members of a gang are tried in one cycle. For each of them the extender is called and the pod is
+assumed; all are bound only when each has a node. Every other pod has a cycle of its own.
 """
 
 from dataclasses import dataclass, field
@@ -16,14 +17,14 @@ from scheduler_extender.simulator.scene import Actor, Scene
 from scheduler_extender.simulator.watches import ExtenderWatches
 from topology.core.devices import NodeName
 
-LONGEST_BACKOFF = 8.0  # seconds; a backoff that is so long is not doubled any more
+LONGEST_BACKOFF = 8.0  # seconds; a longer back-off is not doubled any more
 BIND_WAITS = 5.0  # seconds for which the extender's bind waits for news of a claim
-LOOKS_EVERY = 0.1  # seconds between two looks of such a bind
+LOOKS_EVERY = 0.1  # seconds between two tries of such a bind
 
 
 @dataclass(frozen=True, slots=True)
 class _Assumed:
-    """A pod that the scheduler has chosen a node for."""
+    """A pod for which the scheduler has chosen a node."""
 
     entry: PodEntry
     node: str
@@ -42,7 +43,7 @@ class _Cycle:
 
     @property
     def waiting(self) -> list[PodEntry]:
-        """The members that have no node, also by a Binding that nobody answered."""
+        """The members that have no node, not even by a Binding without an answer."""
         return [e for e in self.members if e.record.node is None and not e.gone]
 
 
@@ -65,7 +66,7 @@ class KubeScheduler(Actor):
         self._gangs: dict[str, list[PodEntry]] = {}
 
     def hear(self, entry: PodEntry) -> None:
-        """The watch will bring a new pod; a gang is tried when all of it has come."""
+        """Take in a new pod. A gang is tried when all its members have come."""
         group, members = entry.job.group, [entry]
         gang = group is not None and group.gang
         if group is not None and gang:
@@ -77,7 +78,7 @@ class KubeScheduler(Actor):
         self._clock.about(self._delays.watch, lambda: self._try(_Cycle(members, gang)))
 
     def _try(self, cycle: _Cycle) -> None:
-        """Ask about every member that waits; bind all of them, or none."""
+        """Try every waiting member; bind all of them, or none."""
         waiting = cycle.waiting
         for entry in waiting:
             count = entry.request.effective_count
@@ -96,7 +97,7 @@ class KubeScheduler(Actor):
             if by_claim:
                 self._claims.choose(entry, NodeName(node))
             cycle.assumed.append(_Assumed(entry, node, by_claim))
-        # The scheduler assumes the pods and goes on; the binds run beside it.
+        # The scheduler assumes the pods and continues; the binds run asynchronously.
         self._clock.rng.shuffle(cycle.assumed)
         for assumed in cycle.assumed:
             begin = self._nominate if assumed.by_claim else self._bind
@@ -106,13 +107,13 @@ class KubeScheduler(Actor):
         self._capacity.give_back(assumed.node, assumed.entry.request.effective_count)
 
     def _nominate(self, assumed: _Assumed, cycle: _Cycle) -> None:
-        """The pod's status names the node, before PreBind."""
+        """Write the chosen node to the pod's status, before PreBind."""
         if not (assumed.entry.gone or assumed.entry.ended):
             self._api.say(assumed.entry, nominatedNodeName=assumed.node)
         self._clock.about(self._delays.bind, partial(self._write_claim, assumed, cycle))
 
     def _write_claim(self, assumed: _Assumed, cycle: _Cycle) -> None:
-        """PreBind: the claim names the GPUs that were chosen."""
+        """Write the claim with the chosen GPUs, as PreBind does."""
         entry = assumed.entry
         if not (entry.gone or entry.ended):
             self._claims.write(entry)
@@ -122,7 +123,7 @@ class KubeScheduler(Actor):
         self._clock.about(self._delays.bind, partial(self._bind, assumed, cycle, until))
 
     def _bind(self, assumed: _Assumed, cycle: _Cycle, until: float = 0.0) -> None:
-        """Ask for the bind; ``until`` then the extender waits for news of a claim."""
+        """Request the bind. Until ``until`` the extender waits for news of a claim."""
         entry, node = assumed.entry, assumed.node
         refusal = None
         if entry.record.node is None and not entry.gone:
@@ -138,7 +139,7 @@ class KubeScheduler(Actor):
             if refusal is not None:
                 cycle.refused.append(entry)
                 self._tally.gang_refusals += cycle.gang
-        elif assumed.by_claim and not entry.gone:  # a Binding before that was written late
+        elif assumed.by_claim and not entry.gone:  # an earlier Binding was written late
             refusal = self._policy.bind(entry, node)
         if refusal is not None and assumed.by_claim:
             self._claims.release(entry.record.uid)
@@ -150,7 +151,7 @@ class KubeScheduler(Actor):
             self._again(cycle, cycle.refused)
 
     def _again(self, cycle: _Cycle, waiting: list[PodEntry]) -> None:
-        """Try again after the backoff, or give up where that is later than the pods' patience."""
+        """Try again after the back-off, or give up if that is later than the pods' patience."""
         again_at = self._clock.now + cycle.backoff
         if again_at > max(entry.created + entry.job.patience for entry in cycle.members):
             for entry in waiting:

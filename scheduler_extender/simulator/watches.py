@@ -1,4 +1,5 @@
-"""Watches on the API server: news comes late but in order, and the extender's may fail."""
+"""Watches on the API server: events arrive late but in order, and the extender's watches may
+fail."""
 
 from scheduler_extender.simulator.clock import Clock, Event
 from scheduler_extender.simulator.pods import PublishedReport
@@ -6,14 +7,14 @@ from scheduler_extender.simulator.scene import Actor, Scene
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 
-WATCHES = ("pods", "records")  # what the extender watches
-# The same where there are nodes with DRA. What it promises does not hang on them: it needs no word
-# of theirs to go on.
+WATCHES = ("pods", "records")  # the extender's watches
+# More watches if there are nodes with DRA. The extender's promises do not depend on them: it needs
+# no event of theirs to continue.
 DRA_WATCHES = ("deviceclasses", "resourceslices", "resourceclaims")
 
 
 class Watches:
-    """Delivers news to whoever watches: each watcher by itself, late by ``delay`` on average."""
+    """Delivers events to each watcher, on average ``delay`` seconds late."""
 
     def __init__(self, clock: Clock, delay: float) -> None:
         self._clock = clock
@@ -21,7 +22,7 @@ class Watches:
         self._latest: dict[str, float] = {}
 
     def deliver(self, watcher: str, event: Event) -> None:
-        """Let a watcher hear of something, after everything that it was told before."""
+        """Deliver an event to a watcher, after all earlier ones."""
         clock = self._clock
         due = clock.now + clock.drawn(self._delay)
         when = max(self._latest.get(watcher, 0.0), due)
@@ -29,18 +30,18 @@ class Watches:
         clock.at(when, event)
 
     def hold(self, watcher: str, until: float) -> None:
-        """Bring a watcher nothing before this time."""
+        """Deliver nothing to a watcher before this time."""
         self._latest[watcher] = max(self._latest.get(watcher, 0.0), until)
 
     def reopen(self, watcher: str) -> None:
-        """Begin anew: a watcher that has just listed waits for no older news."""
+        """Start a watch anew: a watcher that has just listed waits for no older events."""
         self._latest.pop(watcher, None)
 
 
 class ExtenderWatches(Actor):
     """The extender's watches.
 
-    What was on its way to an extender that was killed is lost; the next one lists instead.
+    Undelivered events of an extender that was killed are lost. The next extender lists instead.
     """
 
     def __init__(self, scene: Scene, watches: Watches) -> None:
@@ -48,10 +49,10 @@ class ExtenderWatches(Actor):
         self._watches = watches
         self._lives = 0
         self.names = WATCHES + (DRA_WATCHES if scene.by_dra else ())
-        self.reports: dict[NodeName, PublishedReport] = {}  # the last that the extender knows of
+        self.reports: dict[NodeName, PublishedReport] = {}  # the last ones that the extender knows
 
     def tell(self, watch: str, event: Event) -> None:
-        """Deliver to the extender that runs now, unless it is killed in the meantime."""
+        """Deliver an event to the extender that runs now, unless it is killed before."""
         life = self._lives
 
         def deliver() -> None:
@@ -63,14 +64,14 @@ class ExtenderWatches(Actor):
         self._watches.deliver(watch, deliver)
 
     def silence(self, watch: str, until: float, *, fails: bool) -> None:
-        """Bring nothing until then. Where the watch ``fails``, the extender is told so."""
+        """Deliver nothing until then. If the watch ``fails``, the extender knows it."""
         self._watches.hold(watch, until)
         if fails and watch in WATCHES:
             self._scene.hearing.failing[watch] = self._clock.now
             self._clock.at(until, lambda: self._scene.hearing.failing.pop(watch, None))
 
     def show(self, topology: NodeTopology, published: PublishedReport) -> None:
-        """The extender learns of a report, unless it knows a later one."""
+        """Show the extender a report; it keeps a later one if it knows one."""
         known = self.reports.get(topology.name)
         if known is None or published.looked >= known.looked:
             self.reports[topology.name] = published
@@ -82,17 +83,17 @@ class ExtenderWatches(Actor):
         )
 
     def failing_for(self) -> float:
-        """For how many seconds some watch has been failing; 0 where none does."""
+        """Return for how many seconds some watch has been failing; 0 if none is."""
         now = self._clock.now
         return now - min(self._scene.hearing.failing.values(), default=now)
 
     def drop_undelivered(self) -> None:
-        """The extender is killed: what is on its way reaches nobody."""
+        """Drop all undelivered events, since the extender is killed."""
         self._lives += 1
         self.reports.clear()
 
     def reopen(self) -> None:
-        """A new extender opens its watches."""
+        """Open the watches of a new extender."""
         for watch in self.names:
             self._watches.reopen(watch)
         for watch in WATCHES:

@@ -1,7 +1,7 @@
-"""The map in the browser: the cluster's GPUs as pages of the port for people.
+"""The map in the browser: pages of the admin port that show the cluster's GPUs.
 
-:mod:`.overview` puts alike nodes together, :mod:`.waiting` says why pods wait, and :mod:`.drawing`
-draws. :mod:`.pages` makes HTML of it, :mod:`.live` tells browsers that something has changed. How
-GPUs stand, :mod:`scheduler_extender.explain` says.
-:mod:`.routes` joins the parts.
+:mod:`.overview` groups equal nodes, :mod:`.waiting` says why pods wait, and :mod:`.drawing` draws
+nodes. :mod:`.pages` renders the pages, with templates that :mod:`.html` loads. :mod:`.live` tells
+browsers that the cluster has changed. The states of GPUs come from
+:mod:`scheduler_extender.explain`. :mod:`.routes` joins the parts.
 """
