@@ -1,9 +1,9 @@
-"""Inline SVG: a node's GPUs in a circle, what joins them, and how each of them stands.
+"""Draw nodes as inline SVG: the GPUs in a circle, the links between them, and each GPU's state.
 
-Nothing has a colour here: classes name what is drawn, and the style sheet has a colour for each in
-light and in dark. What is not told by colour alone: free GPUs are hollow, stranded ones dashed,
-those that a pod will have are hollow with a thick edge, sick ones crossed out, mismatched ones
-have a thick edge, and GPUs of pods that accept any GPU are square. A band lies under the GPUs
+The drawing has no colours. Its classes name what is drawn, and the style sheet has a colour for
+each class in light and in dark. Colour alone tells nothing: free GPUs are hollow, stranded ones
+dashed, sick ones crossed out. GPUs that a pod will have are hollow with a thick edge, mismatched
+ones have a thick edge, and GPUs of pods that accept any GPU are square. A band lies under the GPUs
 of one pod.
 """
 
@@ -22,7 +22,7 @@ from topology.core.requests import at_most
 
 Spot = tuple[float, float]
 MIXED = "in-use-mixed"
-"""The class of a GPU in use, where its kind differs from node to node."""
+"""The class of a GPU in use whose state differs from node to node."""
 
 _SVG = Markup(
     '<svg class="{css}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
@@ -71,8 +71,10 @@ SHEET = 100.0  # width of a drawing that only counts GPUs
 
 
 def tile(node: NodeState, found: Collection[int] = ()) -> Markup:
-    """A small drawing of a node; what it says in words is its label. The GPUs at the positions
-    that are ``found`` have a ring around them."""
+    """Return a small drawing of a node, labelled with the same content in words.
+
+    The GPUs at the positions ``found`` have a ring around them.
+    """
     n = len(node.gpus)
     scale = SMALL_FEW if n <= 4 else SMALL if n <= 12 else SMALL_MANY
     topology = node.topology
@@ -97,8 +99,11 @@ def tile(node: NodeState, found: Collection[int] = ()) -> Markup:
 
 
 def counted(counts: Mapping[str, int], label: str) -> Markup:
-    """A small drawing of nothing but how many GPUs stand how: by the class of each state, in the
-    order given. ``label`` says it in words."""
+    """Return a small drawing that shows only how many GPUs have each state.
+
+    ``counts`` has the class of each state, in the order of the drawing. ``label`` describes it in
+    words.
+    """
     uses = [css for css, gpus in counts.items() for _ in range(gpus)]
     columns = 4 if len(uses) <= 12 else 8
     step = SHEET / columns
@@ -112,7 +117,7 @@ def counted(counts: Mapping[str, int], label: str) -> Markup:
 
 
 def whole(node: NodeState) -> Markup:
-    """A large drawing of a node with its NICs; every part has a title."""
+    """Return a large drawing of a node with its NICs. Every part has a title."""
     topology, scale = node.topology, LARGE
     if topology is None:
         return Markup("")
@@ -136,7 +141,7 @@ def whole(node: NodeState) -> Markup:
 
 
 def in_words(node: NodeState) -> str:
-    """A node's drawing as a sentence, for those who do not see it."""
+    """Return the content of a node's drawing as a sentence, for readers who cannot see it."""
     if node.topology is None:
         return f"{node.name}: {', '.join(node.trouble)}"
     uses = [f"{n} {use.word}" for use in Use if (n := node.uses[use])]
@@ -145,7 +150,7 @@ def in_words(node: NodeState) -> str:
 
 
 def gpu_in_words(state: GpuState) -> str:
-    """How a GPU stands, and who holds it."""
+    """Return the state of a GPU in words, with its holders."""
     words = MEANINGS[state.use]
     if state.devices > 1:
         words += f", {state.devices - state.in_use} of {state.devices} devices free"
@@ -167,7 +172,7 @@ def _svg(css: str, scale: _Scale, label: str, parts: list[Markup]) -> Markup:
 
 
 def _spots(n: int, scale: _Scale, wide: float) -> list[Spot]:
-    """Where the GPUs are: on an ellipse, the first half on its right side."""
+    """Return the places of the GPUs on an ellipse, the first half on its right side."""
     cx, cy = scale.centre
     turn = math.pi / max(1, n)
     angles = [2 * math.pi * p / max(1, n) - math.pi / 2 + turn for p in range(n)]
@@ -175,7 +180,7 @@ def _spots(n: int, scale: _Scale, wide: float) -> list[Spot]:
 
 
 def _ground(state: GpuState) -> Use:
-    """What the number of a GPU stands on: a GPU of which a part is in use is hollow."""
+    """Return the state on which a GPU's number stands: a partly used GPU is hollow."""
     return Use.FREE if state.partly and state.use is not Use.SICK else state.use
 
 
@@ -191,8 +196,10 @@ def _gpu(spot: Spot, state: GpuState, dot: float) -> Iterator[Markup]:
 
 
 def mark(spot: Spot, css: str, dot: float) -> Iterator[Markup]:
-    """Yield the sign of a state: a disc, or a square where the pod accepts any GPU. The style
-    sheet does the rest."""
+    """Yield the sign of a state: a disc, or a square where the pod accepts any GPU.
+
+    The style sheet does the rest.
+    """
     x, y = spot
     if css == Use.IN_USE.value:
         half = dot * 0.88
@@ -207,11 +214,12 @@ def mark(spot: Spot, css: str, dot: float) -> Iterator[Markup]:
 
 
 def _bands(node: NodeState, spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
-    """Under the GPUs of each pod that has several, along the circle from one to the next."""
+    """Yield a band under the GPUs of each pod that has several, along the circle from one to the
+    next."""
     n, thick = len(node.gpus), round(scale.dot * 0.95, 1)
     for at in node.together:
         gaps = [(at[i] - at[i - 1]) % n for i in range(len(at))]
-        first = gaps.index(max(gaps))  # the circle stays open where the gap is widest
+        first = gaps.index(max(gaps))  # the circle stays open at the widest gap
         way = (*at[first:], *at[:first])
         path = "L".join(f"{spots[p][0]:.0f} {spots[p][1]:.0f}" for p in way)
         css = f"band {node.gpus[at[0]].use.value}"
@@ -221,7 +229,8 @@ def _bands(node: NodeState, spots: list[Spot], scale: _Scale) -> Iterator[Markup
 def _wires(
     topology: NodeTopology, node: NodeState, spots: list[Spot], scale: _Scale, *, tips: bool
 ) -> Iterator[Markup]:
-    """Direct NVLinks, as thick as their number, one path for each; a switch with its spokes."""
+    """Yield one path for each kind of direct NVLinks, as thick as their number; a switch with
+    spokes."""
     at = topology.position_of_index
     pod_on = [{h.uid for h in state.holders} if not state.partly else set() for state in node.gpus]
     if any(link.nvlinks and link.via is Via.SWITCH for link in topology.links):
@@ -249,7 +258,7 @@ def _wires(
 
 
 def _nics(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
-    """Each NIC outside of the GPUs that are nearest to it, joined to them."""
+    """Yield each NIC outside the GPUs that are nearest to it, joined to them."""
     cx, cy = scale.centre
     at = topology.position_of_index
     taken: list[float] = []

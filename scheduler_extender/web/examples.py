@@ -56,4 +56,4 @@ EXAMPLES = {
     "a Job that prefers linked quads": _JOB,
     "a Pod and a Job": f"{_PAIR}---\n{_JOB}",
 }
-"""By what the page calls them."""
+"""The examples by their names on the page."""

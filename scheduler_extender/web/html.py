@@ -1,4 +1,4 @@
-"""Templates into pages. Untrusted input is escaped, everywhere and without exception."""
+"""Render templates as pages. Untrusted input is escaped everywhere, without exception."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topology.core.requests import at_most
 
 HERE = Path(__file__).parent
 STATIC = {"map.css": "text/css", "map.js": "text/javascript"}
-"""The files that pages load, and their types."""
+"""The files that pages load, with their types."""
 
 
 @cache
@@ -39,13 +39,13 @@ def _environment() -> Environment:
 
 
 def page(template: str, here: str, **values: Any) -> str:
-    """A page of HTML; ``here`` is its path."""
+    """Render a page of HTML; ``here`` is its path."""
     found = _environment().get_template(template)
     return found.render(here=here, **values)
 
 
 def moment(seconds: float) -> str:
-    """A time as people read it, in UTC; empty where it is none that a calendar has.
+    """Return a time in UTC for readers; an empty text if no calendar has it.
 
     >>> moment(0), moment(1e30)
     ('1970-01-01 00:00', '')
@@ -57,7 +57,7 @@ def moment(seconds: float) -> str:
 
 
 def instant(seconds: float) -> str:
-    """A time to the second, in UTC; map.js writes it the same.
+    """Return a time to the second, in UTC. map.js writes it in the same way.
 
     >>> instant(0)
     '1970-01-01 00:00:00Z'
@@ -67,5 +67,5 @@ def instant(seconds: float) -> str:
 
 @cache
 def static_file(name: str) -> bytes:
-    """The content of one of the :data:`STATIC` files."""
+    """Return the content of one of the :data:`STATIC` files."""
     return (HERE / "static" / name).read_bytes()

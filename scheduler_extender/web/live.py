@@ -1,8 +1,8 @@
-"""Tells browsers that something has changed: server-sent events that carry a version and the time.
+"""Tell browsers of changes by server-sent events that carry a version and the time.
 
-The page then fetches itself again; where nothing has changed it is as of that time. So a slow
-reader costs nothing but a few bytes, and whoever may not see the pages any more learns nothing from
-a stream that is still open.
+The page then fetches itself again. If nothing has changed, it only shows the later time. So a slow
+reader costs only a few bytes, and a reader who may no longer see the pages learns nothing from a
+stream that is still open.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from contextlib import contextmanager
 import anyio
 
 LISTENERS = 32
-"""Streams at one time; a browser that gets none looks every 15 seconds instead."""
+"""Streams at one time. A browser that gets none polls every 15 seconds instead."""
 EVERY = 1.0
-"""Seconds between two looks at the version, and at least between two events."""
+"""Seconds between two checks of the version, and the least between two events."""
 ALIVE_EVERY = 5
-"""Looks after which an event is sent though nothing has changed: who reads takes a server that is
-silent for longer for gone, and a reader that is gone is noticed."""
+"""Checks after which an event is sent even without a change. A browser would take a server that is
+silent for longer for dead, and a browser that has gone is noticed only by sending."""
 RETRY_MS = 1000
-"""After how long a browser tries to connect again."""
+"""Milliseconds after which a browser tries to connect again."""
 LIFE = 300
-"""Looks after which a stream ends. The browser comes again, and its right is judged anew."""
+"""Checks after which a stream ends. The browser connects again, and its right is checked anew."""
 
 
 class TooManyListenersError(Exception):
@@ -30,7 +30,7 @@ class TooManyListenersError(Exception):
 
 
 class Listeners:
-    """The open streams. Event loop only."""
+    """The open streams. For the event loop only."""
 
     def __init__(self, version: Callable[[], int], today: Callable[[], float]) -> None:
         self._version = version
@@ -40,17 +40,19 @@ class Listeners:
 
     @property
     def open(self) -> int:
-        """How many places are taken."""
+        """The number of open streams."""
         return self._open
 
     def close(self) -> None:
-        """End every stream: the service stops."""
+        """End every stream, since the service stops."""
         self._closed = True
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """A stream's place, from before its answer begins until nobody answers any more, whether
-        the stream ever begins or not. Raises :class:`TooManyListenersError`."""
+        """Count a stream from before its answer begins until the answer is over.
+
+        It counts whether the stream ever begins or not. Raises :class:`TooManyListenersError`.
+        """
         if self._open >= LISTENERS:
             raise TooManyListenersError
         self._open += 1
@@ -60,7 +62,7 @@ class Listeners:
             self._open -= 1
 
     async def events(self) -> AsyncIterator[bytes]:
-        """A stream of events; the caller has a :meth:`place` for it."""
+        """Yield the events of a stream for which the caller is inside :meth:`place`."""
         told: int | None = None
         yield b"retry: %d\n\n" % RETRY_MS
         for look in range(LIFE):

@@ -1,8 +1,9 @@
-"""Overview of the cluster: nodes by machine kind, alike ones together, within a page's bounds.
+"""An overview of the cluster: nodes by machine kind, with similar ones together, on one page.
 
-Up to :data:`ALONE` nodes each stand for themselves. Of more, nodes that are alike share a drawing,
-with their number: in all that a drawing of one of them shows, or where that is still too much for a
-page, in how many GPUs stand how. A drawing never shows what does not hold for all of its nodes.
+Up to :data:`ALONE` nodes have a drawing each. Of more nodes, those that are alike share one drawing
+with their number. They are alike in all that a drawing of one of them shows; or, if that still
+makes too many drawings for a page, in how many GPUs have each state. A drawing never shows what
+does not hold for all of its nodes.
 """
 
 from __future__ import annotations
@@ -31,36 +32,31 @@ from topology.core.links import Via
 from topology.core.requests import at_most
 
 ALONE = 96
-"""Nodes that are each drawn by themselves."""
+"""The most nodes of which each has its own drawing."""
 TILES = 96
-"""Drawings on a page."""
+"""The most drawings on a page."""
 NAMES = 2
-"""Names of which the rest is only counted."""
+"""The most names that are written; the rest is counted."""
 KINDS = 40
-"""Kinds of machines on a page; the rest is counted together."""
+"""The most kinds of machines with a section on a page; the rest is counted together."""
 
 
 class Likeness(Enum):
-    """In what nodes are alike that share a drawing; the value is the word for it in addresses."""
+    """What nodes with one drawing have in common. The value is its word in addresses."""
 
-    LOOKS = "looks"  # in all that a drawing of one of them shows
-    USES = "uses"  # in how many GPUs stand how
-    MIXED = "mixed"  # the same, GPUs in use as one, but for mismatched ones
+    LOOKS = "looks"  # all that a drawing of one of them shows
+    USES = "uses"  # how many GPUs have each state
+    MIXED = "mixed"  # the same with all GPUs in use as one state, except mismatched ones
 
     @property
     def word(self) -> str:
-        """The word for people."""
+        """The word for readers."""
         return "alike" if self is Likeness.LOOKS else "similar"
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which nodes are to be seen; empty words let every node through.
-
-    ``use`` is a :class:`.Use` that some GPU has to have, ``flag`` a :class:`.Flag` of the node,
-    ``kind`` the machine's line, ``name`` a part of the node's name or of the name of a pod on it.
-    ``like`` is the name of a node, and ``by`` the :class:`Likeness` to it.
-    """
+    """The filters of a page. An empty word lets every node through."""
 
     kind: str = ""
     use: str = ""
@@ -70,7 +66,7 @@ class Filters:
     by: str = ""
 
     def let(self, nodes: Iterable[NodeState]) -> list[NodeState]:
-        """The nodes that are to be seen."""
+        """Return the nodes that pass the filters."""
         seen = [node for node in nodes if self._lets(node)]
         if not self.like:
             return seen
@@ -89,7 +85,7 @@ class Filters:
         return not self.name or self.name.lower() in node.name.lower() or bool(self.found(node))
 
     def found(self, node: NodeState) -> frozenset[int]:
-        """The positions of GPUs whose pods have the name that is looked for."""
+        """Return the positions of GPUs whose pods have the wanted name."""
         part = self.name.lower()
         if not part:
             return frozenset()
@@ -106,18 +102,19 @@ class Filters:
 
     @property
     def words(self) -> dict[str, str]:
-        """Those that are not empty."""
+        """The filters that are not empty."""
         named = {name: getattr(self, name) for name in FILTERS}
         return {name: word for name, word in named.items() if word}
 
     def query(self, **changes: str) -> str:
-        """These filters with ``changes`` as the end of an address; empty without any."""
+        """Return these filters with ``changes`` as the end of an address; empty without any
+        filter."""
         words = replace(self, **changes).words
         return f"?{urlencode(words)}" if words else ""
 
 
 FILTERS = tuple(each.name for each in fields(Filters))
-"""Their names in addresses."""
+"""The names of the filters in addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,28 +122,28 @@ class Tile:
     """One drawing, of one node or of several."""
 
     sample: NodeState
-    nodes: tuple[NodeName, ...]  # all that it stands for
-    likeness: Likeness = Likeness.LOOKS  # in what they are like the sample
-    found: frozenset[int] = frozenset()  # positions of the sample that are to be seen first
+    nodes: tuple[NodeName, ...]  # all nodes of the drawing
+    likeness: Likeness = Likeness.LOOKS  # what they have in common with the sample
+    found: frozenset[int] = frozenset()  # positions of the sample's GPUs that have the wanted name
 
     @property
     def many(self) -> int:
-        """How many nodes it stands for."""
+        """The number of nodes of the drawing."""
         return len(self.nodes)
 
     @property
     def exact(self) -> bool:
-        """Whether its nodes are alike in all that a drawing of one of them shows."""
+        """Whether the nodes are alike in all that a drawing of one of them shows."""
         return self.likeness is Likeness.LOOKS
 
     @property
     def counts(self) -> dict[str, int]:
-        """The GPUs of each node by the value of their state, as far as they are alike."""
+        """The GPUs of each node by the value of their state, as far as the nodes are alike."""
         return _counts(self.sample, self.likeness)
 
     @property
     def counts_text(self) -> str:
-        """The same in words: what nodes have in common that are only similar."""
+        """The counts in words: what similar nodes have in common."""
         return ", ".join(f"{n} {use_text(css)}" for css, n in self.counts.items())
 
 
@@ -157,7 +154,7 @@ class KindSection:
     kind: str
     totals: Totals
     tiles: tuple[Tile, ...]
-    unseen: int  # nodes in no drawing, for want of room on the page
+    unseen: int  # nodes without a drawing, since the page has no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +163,15 @@ class Glance:
 
     filters: Filters
     total: int  # all nodes
-    seen: Totals  # those that the filters let through
-    flags: Counter[Flag]  # of these
-    kinds: tuple[str, ...]  # all that there are, for the filter
+    seen: Totals  # the nodes that pass the filters
+    flags: Counter[Flag]  # of these nodes
+    kinds: tuple[str, ...]  # all kinds, for the filter
     sections: tuple[KindSection, ...]
     kinds_left: int  # kinds without a section of their own
 
     @property
     def shows(self) -> frozenset[str]:
-        """What is drawn beside GPUs, and has to be explained."""
+        """What is drawn beside GPUs, and needs an explanation."""
         return frozenset(word for s in self.sections for t in s.tiles for word in _shows(t))
 
 
@@ -190,7 +187,7 @@ def _shows(tile: Tile) -> Iterator[str]:
 
 
 def shown_by(node: NodeState) -> Iterator[str]:
-    """What a drawing of the node shows beside its GPUs."""
+    """Yield what a drawing of the node shows beside its GPUs."""
     if node.together:
         yield "band"
     if any(gpu.partly for gpu in node.gpus):
@@ -201,7 +198,7 @@ def shown_by(node: NodeState) -> Iterator[str]:
 
 
 def overview(nodes: Sequence[NodeState], filters: Filters) -> Glance:
-    """The map of these nodes through these filters."""
+    """Return the map of the nodes that pass the filters."""
     seen = filters.let(nodes)
     by_kind: dict[str, list[NodeState]] = {}
     for node in seen:
@@ -225,12 +222,12 @@ def overview(nodes: Sequence[NodeState], filters: Filters) -> Glance:
 
 
 def kinds_of(nodes: Iterable[NodeState]) -> tuple[str, ...]:
-    """The kinds of machines among these nodes, for the filter."""
+    """Return the kinds of machines among these nodes, for the filter."""
     return tuple(sorted({node.kind for node in nodes})[: KINDS * 2])
 
 
 def _rooms(sizes: Sequence[int]) -> list[int]:
-    """How many drawings each kind of machine may have: one each, the rest shared out evenly.
+    """Return how many drawings each kind of machine may have: one each, the rest shared evenly.
 
     >>> _rooms([3, 500]), sum(_rooms([1000] * 40)) <= TILES
     ([3, 93], True)
@@ -248,7 +245,7 @@ def _rooms(sizes: Sequence[int]) -> list[int]:
 
 
 def _tiles(nodes: list[NodeState], room: int, filters: Filters, *, alone: bool) -> list[Tile]:
-    """Drawings of all nodes, those first that stand for most; they may be too many for the room."""
+    """Return drawings of all nodes, those of most nodes first. There may be more than ``room``."""
     if alone and len(nodes) <= room:
         return [Tile(node, (node.name,), found=filters.found(node)) for node in nodes]
     keys = {node.name: [_key(node, each, filters) for each in Likeness] for node in nodes}
@@ -264,8 +261,11 @@ def _tiles(nodes: list[NodeState], room: int, filters: Filters, *, alone: bool) 
 def _tile(
     nodes: list[NodeState], keys: Mapping[NodeName, Sequence[Hashable]], filters: Filters
 ) -> Tile:
-    """The drawing of these nodes. By name ``keys`` has what they are alike in, a key for each
-    :class:`Likeness`."""
+    """Return the drawing of these nodes.
+
+    ``keys`` has for each name the keys of what nodes have in common, one for each
+    :class:`Likeness`.
+    """
     sample, names = nodes[0], tuple(node.name for node in nodes)
     alike = next(
         likeness
@@ -276,8 +276,10 @@ def _tile(
 
 
 def _key(node: NodeState, likeness: Likeness, filters: Filters) -> Hashable:
-    """Equal for nodes that are alike so: in all that a drawing of the node shows but its name, or
-    in how many GPUs stand how."""
+    """Return a key that is equal for nodes that are alike in this way.
+
+    It has all that the node's drawing shows but its name, or how many GPUs have each state.
+    """
     if likeness is not Likeness.LOOKS:
         return tuple(_counts(node, likeness).items()), node.flags
     shape = node.topology.shape if node.topology is not None else None
@@ -286,8 +288,11 @@ def _key(node: NodeState, likeness: Likeness, filters: Filters) -> Hashable:
 
 
 def _counts(node: NodeState, likeness: Likeness) -> dict[str, int]:
-    """The GPUs by the value of their state, in the order of :class:`.Use`. Less near than in their
-    uses nodes are alike where as many GPUs are in use; mismatched ones are told all the same."""
+    """Return the number of GPUs by the value of their state, in the order of :class:`.Use`.
+
+    For :attr:`Likeness.MIXED`, all GPUs in use count as one state, but mismatched ones still count
+    separately.
+    """
     counts = {use.value: node.uses[use] for use in Use if node.uses[use]}
     if likeness is not Likeness.MIXED:
         return counts
@@ -298,7 +303,7 @@ def _counts(node: NodeState, likeness: Likeness) -> dict[str, int]:
 def _together(
     nodes: Iterable[NodeState], key: Callable[[NodeState], Hashable]
 ) -> list[list[NodeState]]:
-    """The nodes with equal keys together, the largest group first."""
+    """Group the nodes with equal keys, the largest group first."""
     found: dict[Hashable, list[NodeState]] = {}
     for node in nodes:
         found.setdefault(key(node), []).append(node)
@@ -306,13 +311,13 @@ def _together(
 
 
 def picture_of(tile: Tile) -> Markup:
-    """The drawing of nodes that are alike in no more than their counts."""
+    """Return the drawing of nodes that are alike only in their counts."""
     gpus = f"{tile.many} nodes: {len(tile.sample.gpus)} GPUs"
     return counted(tile.counts, f"{gpus}, {tile.counts_text}")
 
 
 def who(node: NodeState) -> list[tuple[str, str]]:
-    """The pods on a node, each after its GPUs, then the memory in use of GPUs that are shared."""
+    """Return the pods on a node, each after its GPUs, then the memory in use of shared GPUs."""
     if node.topology is None:
         return []
     on: dict[str, list[int]] = {}
@@ -327,7 +332,7 @@ def who(node: NodeState) -> list[tuple[str, str]]:
 
 
 def some(names: Sequence[str], most: int = NAMES) -> str:
-    """Names in brief, the first ``most`` of them.
+    """Return the first ``most`` names, and how many more there are.
 
     >>> some(["a"]), some(["a", "b", "c", "d", "e"])
     ('a', 'a, b and 3 more')

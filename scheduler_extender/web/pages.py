@@ -1,9 +1,9 @@
-"""The pages of the map, worked out in threads and kept while nothing has changed.
+"""The pages of the map, made in threads and kept while nothing has changed.
 
-A page over thousands of nodes takes a part of a second. However many people look and however often
-the cluster changes, pages of one kind are made by one thread at a time, and each rests nine times
-as long as it took: a page takes a tenth of a core at most. The page of waiting pods is worked out
-for :data:`WAITING_SECONDS`, and says what it leaves out.
+A page over thousands of nodes takes a part of a second. However many readers there are and however
+often the cluster changes, pages of one kind are made by one thread at a time. Each page is then
+kept for at least nine times as long as it took to make. So a page takes at most a tenth of a core.
+The page of waiting pods evaluates nodes for :data:`WAITING_SECONDS`, and says what it leaves out.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
 
 WAITING_SECONDS = 2.0
-"""For how long nodes are asked for the page of waiting pods."""
+"""Seconds for which the page of waiting pods may evaluate nodes."""
 RESTS = 9
-"""How many times as long as it took to make it a page is shown, though something has changed."""
+"""A page is shown for this many times as long as it took to make, even if something has changed."""
 KEPT_PAGES = 32
 LISTED = 200
-"""Nodes in one page of the list."""
+"""Nodes on one page of the list."""
 RUNNING = 200
 """Pods in the table of running ones, and in that of a node."""
 MAX_POD = 64 * 1024
-"""Bytes of a pod that is asked about."""
+"""The most bytes of a text with pods that are evaluated."""
 MAX_FORM = 4 * MAX_POD
-"""The same of a text that is too long to ask about, and is given back in the form."""
+"""The most bytes of a text that is too long to evaluate but is given back in the form."""
 MOST_COPIES = 1000
 MOST_ASKED = 8
-"""Pods of one text that are asked about."""
+"""The most pods of one text that are evaluated."""
 WHAT_IF_SECONDS = 10.0
-"""For how long a question is worked out. What is found by then stays remembered."""
+"""Seconds for which one request is evaluated. What is found by then stays cached."""
 
 TOO_LONG = (
     f"The nodes could not all be asked within {WHAT_IF_SECONDS:.0f} s. Ask again: the answers that "
@@ -60,15 +60,17 @@ TOO_LONG = (
 
 @dataclass(slots=True)
 class _Kind:
-    """The pages of one kind that are kept: the cluster's version, when the page may be made anew,
-    and the page."""
+    """The kept pages of one kind.
+
+    Each has the cluster's version, the time from which it may be made anew, and its text.
+    """
 
     making: threading.Lock = field(default_factory=threading.Lock)
     kept: OrderedDict[Hashable, tuple[int, float, str]] = field(default_factory=OrderedDict)
 
 
 class AskingError(ValueError):
-    """What was asked cannot be answered; the message is one line."""
+    """The form's input cannot be answered. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,11 @@ class Foreseen:
     outlook: Outlook
     notes: Sequence[str]
     copies: int
-    fit: int | None  # how many copies fit at once; None if it is one
+    fit: int | None  # how many copies fit at once; None for a single copy
 
 
 class Pages:
-    """The pages over one cluster; any thread."""
+    """The pages over one cluster. For any thread."""
 
     def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
@@ -92,28 +94,32 @@ class Pages:
         self._kinds = {kind: _Kind() for kind in ("map", "list", "waiting", "node")}
 
     def map(self, filters: Filters) -> str:
-        """The cluster at a glance."""
+        """Return the overview of the cluster."""
         return self._page("map", filters, lambda v: self._map(filters, v))
 
     def nodes(self, filters: Filters, at: int = 1) -> str:
-        """The nodes one by one, :data:`LISTED` on a page; ``at`` is the page's number."""
+        """Return a page of the list of nodes, :data:`LISTED` on each; ``at`` is the page's
+        number."""
         return self._page("list", (filters, at), lambda v: self._list(filters, at, v))
 
     def waiting(self, name: str = "") -> str:
-        """Waiting and running pods; with a ``name`` those that have it in theirs."""
+        """Return the page of waiting and running pods; with a ``name``, of those that have it in
+        theirs."""
         return self._page("waiting", name, lambda v: self._waiting(name, v))
 
     def node(self, name: str) -> str | None:
-        """One node; None where nobody told us of it."""
+        """Return the page of one node; None if the node is unknown."""
         info = self._cluster.node_info(NodeName(name))
         if not info.known:
             return None
         return self._page("node", name, lambda v: self._node(info, v))
 
     def what_if(self, text: str | None = None, copies: str = "") -> str:
-        """Where the pods of a YAML text would go; None asks for an empty form. ``copies`` is how
-        many of each pod are asked about, as the form says it; empty means as many as the text
-        says."""
+        """Return the page that says where the pods of a YAML text would go.
+
+        With ``text`` None, it is an empty form. ``copies`` is the number of copies of each pod, as
+        the form has it; if it is empty, the text's own numbers count.
+        """
         told, problem, left = list[Foreseen](), "", 0
         if text is not None:
             try:
@@ -126,7 +132,7 @@ class Pages:
 
     @staticmethod
     def what_if_form(text: str, copies: str = "", problem: str = "", **values: Any) -> str:
-        """The form as it was filled in, with a problem or with answers."""
+        """Return the form as it was filled in, with a problem or with answers."""
         values = {"told": (), "left": 0, **values}
         return page(
             "whatif.html",
@@ -141,8 +147,10 @@ class Pages:
         )
 
     def _foreseen(self, text: str, asked: str) -> tuple[list[Foreseen], int]:
-        """What the nodes answer to each pod of a text, and how many more pods it has. Raises
-        :class:`AskingError`, or :class:`.OutOfTimeError`."""
+        """Return what the nodes answer to each pod of a text, and how many more pods it has.
+
+        Raises :class:`AskingError`, or :class:`.OutOfTimeError`.
+        """
         said = asked.strip()
         many = int(said) if said.isascii() and said.isdigit() and len(said) < 9 else 0
         if said and not 1 <= many <= MOST_COPIES:
@@ -166,8 +174,11 @@ class Pages:
         return found, len(wanted) - len(found)
 
     def _page(self, kind: str, key: Hashable, make: Callable[[int], str]) -> str:
-        """The page that is kept, or a new one. Its version is read before the cluster is, so that
-        a change in between makes the page old and never too new."""
+        """Return the kept page, or make a new one.
+
+        The page's version is read before the cluster is. So a change in between makes the page old,
+        and never too new.
+        """
         pages = self._kinds[kind]
         with pages.making:
             self._cluster.expire()
@@ -228,7 +239,7 @@ class Pages:
             if part in pod.full_name.lower()
         ]
         pods.sort(key=lambda pod: (pod.namespace, pod.name))
-        pods.sort(  # those with the most GPUs first
+        pods.sort(  # pods with the most GPUs first
             key=lambda pod: pod.request.count if isinstance(pod.request, GpuRequest) else 0,
             reverse=True,
         )
@@ -276,7 +287,10 @@ class Pages:
 
 
 def _word(info: NodeInfo, pod: PodRecord, mismatched: Collection[PodUid]) -> str:
-    """What the pod does here, in a word; ``mismatched`` are those that require other GPUs."""
+    """Return the state of a pod on its node in words.
+
+    ``mismatched`` are the pods that require other GPUs than they have.
+    """
     if pod.ended:
         return "ended"
     if pod.uid in info.pods.assumed:

@@ -1,4 +1,4 @@
-"""The map's routes on the port for people, and the headers of its pages."""
+"""The map's routes on the admin port, and the headers of its pages."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""The pages may load nothing but our own style sheet and script, and may be in no frame."""
+"""The pages may load only our own style sheet and script, and no page may stand in a frame."""
 MAX_WORD = 1000
-"""Characters of a word in an address that are read."""
+"""The most characters of a word in an address that are read."""
 THREADS = 2
-"""Pages that are made at one time."""
+"""The most pages that are made at one time."""
 
 
 def add_map(app: FastAPI, service: Service) -> Listeners:
-    """Add the pages; gives back the streams, which whoever stops the service closes."""
+    """Add the pages. Return the streams, which must be closed when the service stops."""
     pages = Pages(service.cluster)
     listeners = Listeners(lambda: service.cluster.version, service.cluster.today)
     queue = RequestQueue(THREADS, PEOPLE_WAITING)
     _add_pages(app, pages, queue)
-    # the map waits for no question
+    # the map does not wait for what-if requests
     _add_what_if(app, service, pages, RequestQueue(1, SEARCHES_WAITING))
     _add_rest(app, listeners)
     app.add_middleware(_WithHeaders)
@@ -54,7 +54,7 @@ def add_map(app: FastAPI, service: Service) -> Listeners:
 
 
 class _WithHeaders:
-    """ASGI middleware: adds :data:`HEADERS` to the answers of the map's paths."""
+    """ASGI middleware that adds :data:`HEADERS` to the answers of the map's paths."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -73,7 +73,7 @@ class _WithHeaders:
 
 
 def _filters(request: Request) -> Filters:
-    """The filters of an address."""
+    """Return the filters in an address."""
     return Filters(**{name: _word(request, name) for name in FILTERS})
 
 
@@ -113,7 +113,7 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, queue: RequestQue
     @app.post(f"{PREFIX}/what-if", include_in_schema=False)
     async def ask(request: Request) -> Response:
         try:
-            with service.bodies.hold() as hold:  # a form may write each byte as three
+            with service.bodies.hold() as hold:  # a form may encode each byte as three
                 body = await read(request.scope, request.receive, 3 * MAX_FORM + 4096, hold)
                 given = parse_qs(body.decode("ascii"), max_num_fields=20, keep_blank_values=True)
                 text = given.get("pod", [""])[0].replace("\r\n", "\n")
@@ -143,15 +143,18 @@ def _add_rest(app: FastAPI, listeners: Listeners) -> None:
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def door(request: Request) -> Response:
-        """A browser that was given no path comes to the map."""
+        """Redirect a browser without a path to the map."""
         if "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404)
         return RedirectResponse(PREFIX, 307)
 
 
 class _Events(Response):
-    """A stream of events. It takes its place in the moment in which it is answered, and lets go of
-    it when the answer is over: also where the reader has gone before the first event."""
+    """A stream of events.
+
+    It counts as open from the moment in which it is answered until the answer is over, also if the
+    reader has gone before the first event.
+    """
 
     def __init__(self, listeners: Listeners) -> None:
         super().__init__()

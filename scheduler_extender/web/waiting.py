@@ -1,4 +1,4 @@
-"""Why pods wait, and where they came nearest: asked of every node by the code that decides."""
+"""Say why pods wait, and which nodes come nearest, by evaluating every node as filter does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from topology.core.requests import GpuRequest
 from topology.times import age
 
 ASKED = 12
-"""Different requests of waiting pods that are asked for one page."""
+"""The most different requests of waiting pods that are evaluated for one page."""
 UNASKED = "not asked for this page"
 NOT_ASKED = "not asked for this page: the time for it was up"
 SHOWN_PODS = 200
@@ -42,40 +42,42 @@ class Outlook:
     """What all nodes answer to one pod."""
 
     asks: str
-    words: str  # those of ``why``
-    taken_by: int  # nodes that the pod may come to
-    reasons: Sequence[tuple[str, int]]  # the most frequent that the words do not tell
-    places: Sequence[NodeAnswer]  # of those that take it, the best
+    words: str  # the same words as ``why`` prints
+    taken_by: int  # nodes that may take the pod
+    reasons: Sequence[tuple[str, int]]  # the most frequent reasons that the words do not contain
+    places: Sequence[NodeAnswer]  # the best nodes that take it
     misses: Sequence[NearMiss]
     more_reasons: int = 0
     helps: Sequence[Help] = ()
-    more_helps: bool = False  # there was no time to try all that may help
+    more_helps: bool = False  # there was no time to try all remedies
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Waiting pods that ask the same, and what the nodes answer to them."""
+    """Waiting pods with equal requests, and what the nodes answer to them."""
 
-    key: str  # equal for the same queue of another page
+    key: str  # equal for the same queue on another page
     pods: tuple[tuple[str, float | None], ...]  # each with the seconds for which it waits
     asks: str
-    outlook: Outlook | None  # None: the nodes were not asked
-    problem: str = ""  # why they were not
-    note: str = ""  # nodes would take the pods, and kube-scheduler has found none all the same
-    gated: int = 0  # pods that their scheduling gates keep back
+    outlook: Outlook | None  # None: the nodes were not evaluated
+    problem: str = ""  # why the nodes were not evaluated
+    note: str = ""  # nodes would take the pods, but kube-scheduler has found none
+    gated: int = 0  # pods with scheduling gates
 
     @property
     def longest(self) -> float | None:
-        """The seconds for which the oldest pod waits; None if nobody knows."""
+        """The seconds for which the oldest pod waits; None if they are unknown."""
         return max((seconds for _, seconds in self.pods if seconds is not None), default=None)
 
 
 def waiting_queues(
     snapshot: Snapshot, deadline: Deadline = NO_DEADLINE, name: str = ""
 ) -> tuple[list[Queue], int]:
-    """The waiting pods, those that ask the same together, the most numerous first; and how many
-    pods are left out. Only pods are looked at that have ``name`` in their name or in what they ask.
-    After the ``deadline`` nobody is asked about any more. What would help is tried last."""
+    """Return the waiting pods in queues of equal requests, and how many pods are left out.
+
+    The longest queue comes first. Only pods with ``name`` in their name or in their request count.
+    After the ``deadline`` no more nodes are evaluated. Remedies are tried last.
+    """
     part = name.lower()
     named = (
         pod
@@ -119,7 +121,7 @@ def waiting_queues(
 
 
 def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:
-    """What ``why`` notes of the pods that kube-scheduler has found no node for."""
+    """Return the note of ``why`` about pods for which kube-scheduler has found no node."""
     left = [pod for pod in pods if pod.unschedulable and pod.uid not in snapshot.assumed]
     if not left:
         return ""
@@ -146,9 +148,11 @@ def outlook_of(
     helping: Deadline | None = None,
     missing: list[tuple[Answer, Miss | None]] | None = None,
 ) -> Outlook:
-    """What every node has answered to a pod, put together for a page. ``asks`` is the request and
-    the group in a few words. Until ``helping`` is tried what would help a pod that no node takes,
-    as ``why`` does. ``missing`` are the misses, where they are worked out already."""
+    """Return what every node has answered to a pod, in the form for a page.
+
+    ``asks`` is the request and the group in a few words. If no node takes the pod, remedies are
+    tried until ``helping``, as ``why`` does. ``missing`` are the misses, if already worked out.
+    """
     request = pod.request
     assert isinstance(request, GpuRequest)  # noqa: S101 (its nodes have answered)
     words = counts_of(answers).headline

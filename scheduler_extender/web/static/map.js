@@ -1,15 +1,15 @@
-// Fetches the page again when the extender says that something has changed, and puts the part in
-// #live in place of the one that is shown. Without this script the pages work and stand still.
+// Fetches the page again when an event says that the cluster has changed, and replaces the element
+// #live by the new one. Without this script the pages work but do not update themselves.
 "use strict";
 
 (() => {
   const POLL_MS = 15000;
   const AGAIN_MS = 1000;
-  const SILENT_MS = 12000; // two events that are due have not come
+  const SILENT_MS = 12000; // two due events are missing
   const LOST_MS = 3000; // a stream that ends begins again at once
   const live = () => document.getElementById("live");
   document.querySelectorAll("textarea[data-limit]").forEach((area) => {
-    // A text that is too long stays here.
+    // A text that is too long is not sent.
     area.addEventListener("input", () => {
       const bytes = new TextEncoder().encode(area.value).length;
       const most = Number(area.dataset.limit);
@@ -18,7 +18,7 @@
   });
   if (!live()) return;
   if (matchMedia("(max-width: 800px)").matches) {
-    // On a phone the legend would stand before all that it explains.
+    // On a phone the open legend would push the map off the screen.
     live().querySelectorAll(".legend").forEach((each) => (each.open = false));
   }
   let busy = false;
@@ -34,7 +34,7 @@
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
       if (answer.type === "opaqueredirect" || answer.status === 401) {
-        location.reload(); // the proxy in front of us asks for a new sign-in
+        location.reload(); // a proxy before the extender requires a new sign-in
         return;
       }
       if (answer.ok) {
@@ -47,20 +47,20 @@
         }
       }
     } catch {
-      silent(); // the events begin anew once the extender is back
+      silent(); // the events start again once the extender is back
     } finally {
       busy = false;
     }
     if (wanted !== null) {
-      refresh(); // there was an event meanwhile
+      refresh(); // another event has come
     } else if (stale) {
-      // The extender shows a page for a while after something has changed, and tells that once.
+      // The extender keeps a page for a while after a change, and sends one event for the change.
       wanted = version;
       setTimeout(refresh, AGAIN_MS);
     }
   }
 
-  // Keeps what the reader has opened or closed, and where the keyboard is.
+  // Keeps the details that the reader has opened or closed, and the focus of the keyboard.
   function exchange(fresh) {
     const before = live();
     const opened = new Map([...before.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
@@ -80,7 +80,7 @@
     refresh();
   }
 
-  // The page says that the extender does not answer while it does not.
+  // A banner is shown while the extender does not answer.
   let last = Date.now();
   let lost = null;
   function heard() {
@@ -102,7 +102,7 @@
   let polling = null;
   const events = new EventSource("/map/events");
   events.onopen = () => {
-    if (lost !== null) tell("?"); // another extender counts anew
+    if (lost !== null) tell("?"); // another extender counts versions from the start
     heard();
   };
   events.onmessage = (event) => {
@@ -119,7 +119,7 @@
     if (events.readyState !== EventSource.CLOSED) {
       silent();
     } else if (polling === null) {
-      // Too many listeners, or none allowed: look now and then instead.
+      // There are too many listeners, or none is allowed: poll instead.
       polling = setInterval(() => tell("?"), POLL_MS);
       tell("?");
     }
