@@ -298,11 +298,11 @@ class Settler:
 
     A pod that is read as bound, or as gone, settles its bind at once. A pod that is read as unbound
     may still be bound by a write that is under way: in the API server for as long as our timeout
-    allows, in etcd for a margin more, and in the socket of a server that does not run for any time.
-    So two readings have to show it unbound, each after the ``patience`` in seconds. The first shows
-    that the server runs; what had reached the server by then is done at the second. With several
-    API servers, another one may have answered. So if we are one of several replicas, the pod is
-    changed before the second reading, and no earlier Binding can be written after that.
+    allows, in etcd for a margin more, and for any length of time in the socket of a server that
+    does not run. So two readings have to show it unbound, each after the ``patience`` in seconds.
+    The first shows that the server runs; what had reached the server by then is done at the second.
+    With several API servers, another one may have answered. So if we are one of several replicas,
+    the pod is changed before the second reading, and no earlier Binding can be written after that.
     """
 
     def __init__(
