@@ -1,5 +1,6 @@
-"""The one way to ask whether a pod may go to a node, and how well: :func:`.evaluator.evaluate`.
+"""Decides whether a pod may go to a node, and how well it fits there.
 
-kube-scheduler's framework is the model: what a rule needs is prepared once for a pod, then it is
-asked node by node, and every refusal is a value that names its reason.
+:func:`.evaluator.evaluate` is the only entry. The model is kube-scheduler's framework. A rule
+prepares once for each pod what it needs, and then checks node by node. Every refusal is a value
+that names its reason.
 """

@@ -1,10 +1,10 @@
-"""What filter would say of a node that takes the pod by itself once other pods have gone from it.
+"""What filter would answer for a node after evictions, with the rules of the set.
 
-That such a node passes is not enough: the rules of the set may refuse it (:mod:`.setrules`). filter
-sends a gang that has not started to one domain only, the best of those that have a place for every
-member: an eviction in another domain would not help. And it keeps places for groups that have
-started: once a member of one of them is evicted the group is owed a place, maybe the very one that
-has come free.
+A node that passes by its own answer is not enough, because the rules of the set may refuse it
+(:mod:`.setrules`). filter sends a gang that has not started to one domain only: the best of the
+domains that can hold every member. An eviction in another domain would not help. filter also
+reserves capacity for groups that have started. Once a member of such a group is evicted, the group
+needs a reservation for its replacement, and that may be the very capacity that has become free.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,17 +28,22 @@ from topology.core.requests import GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """What the rules of the set say about a node: the domain of the pod's group in which it is, and
-    why the pod may not go there; None where it may."""
+    """The answer of the set's rules about one node.
+
+    ``domain`` is the domain of the pod's group in which the node is. ``rejection`` is the reason
+    why the pod may not go there, or None if it may.
+    """
 
     domain: str | None = None
     rejection: Rejection | None = None
 
 
 class Afterwards:
-    """The rules of the set, asked about one pod and nodes as they would be. Changes nothing: filter
-    may send a gang elsewhere afterwards. ``of_set`` has what those rules say that concern the
-    pod."""
+    """The rules of the set, asked about one pod and about nodes as they would be after evictions.
+
+    It changes nothing: filter may still send a gang elsewhere afterwards. ``of_set`` holds the
+    checks of those rules that concern the pod.
+    """
 
     def __init__(
         self,
@@ -64,10 +69,11 @@ class Afterwards:
         gone: frozenset[PodUid] = frozenset(),
         others: Collection[NodeInfo] = (),
     ) -> Joining:
-        """What is said about a node with these facts, from which pods have ``gone``, beside
-        ``others`` that have other facts, too.
+        """Return the answer about a node with this info once the pods in ``gone`` are evicted.
 
-        Raises :class:`.OutOfTimeError` where that is not worked out in time.
+        ``others`` are other nodes whose info differs from the snapshot, too.
+
+        Raises :class:`.OutOfTimeError` if the answer is not worked out in time.
         """
         if not self.of_set:
             return Joining()
@@ -84,14 +90,16 @@ class Afterwards:
         return Joining(domain, why)
 
     def beside(self, info: NodeInfo) -> int:
-        """How many more members of its group that wait surely get a place on a node of these facts
-        beside the pod; 0 where there is no time to count them."""
+        """Return how many more waiting members of the group surely fit on this node beside the pod.
+
+        Returns 0 if there is no time to count them.
+        """
         member = self._member
         if member is None or member.group_ref.domain is None or not member.minds_groups:
             return 0
         size = member.group_ref.size or 1
         come = self._snapshot.group_status(member.group_ref, member.uid).have_come(size)
-        # A place yields to the pod, and not to each of its siblings.
+        # A reservation yields to the pod, but not to each of its peers.
         then = self._snapshot.with_node_infos([info])
         info = then.with_node_infos(for_its_members(then, member)).node_info(info.name)
         try:
@@ -102,7 +110,7 @@ class Afterwards:
         return max(0, fitting - 1)
 
     def _sorted_out(self, snapshot: Snapshot, question: Question, names: list[str]) -> Results:
-        """The results where these nodes take the pod by themselves."""
+        """Return the results, given that these nodes take the pod by their own answers."""
         results = Results(question, self.request, snapshot, {None: names}, member=self._member)
         for sort_out in self.of_set:
             sort_out(results, results.by_reason, self._deadline)
@@ -111,8 +119,11 @@ class Afterwards:
         return results
 
     def _rivals_of(self, member: Member, domain: str | None, all_of_them: bool) -> list[str]:
-        """A node of the best other domain to which the gang may go as things are; or of all, where
-        another one may be the best then."""
+        """Return one node of the best other domain to which the gang may go as the cluster is now.
+
+        With ``all_of_them``, return one node of each other domain, because a different one may then
+        be the best.
+        """
         started = self._snapshot.group_status(member.group_ref, member.uid).living
         if not member.group_ref.gang or member.group_ref.domain is None or started:
             return []
@@ -129,9 +140,10 @@ class Afterwards:
         return self._rivals[domain]
 
     def _passing(self, member: Member) -> Mapping[str, str]:
-        """A node of each domain that takes the member by itself as it is."""
+        """Return one node of each domain that takes the member by its own answer as it is now."""
         if self._one_of_each is None:
-            # As the waker asks: about all nodes, and those that are closed to the pod do not pass.
+            # Like the waker's question: all nodes are asked, and nodes that are closed to the pod
+            # do not pass.
             question = replace(self._question, purpose=Purpose.WAKE, alone=True)
             results = evaluate(self._snapshot, question, None, self._deadline)
             if results.late:

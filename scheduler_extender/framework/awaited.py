@@ -1,4 +1,4 @@
-"""The refusals of a bind that a watch will change soon: it waits for the news of its node."""
+"""Rejections of a bind that an event of a watch will soon change: the bind waits for that event."""
 
 from topology.core.placement import IN_PROGRESS, Reason, Rejection
 

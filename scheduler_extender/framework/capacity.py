@@ -23,15 +23,18 @@ from topology.core.requests import Constraints, gpu_request
 from topology.core.shape import Shape
 
 NVLINKED = Constraints(link=LinkKind.NVLINK)
-# A required constraint that any GPU meets that is not sick.
+# A required constraint that every GPU meets, unless it is sick.
 ANY_GPU = Constraints(min_gpu_memory=Bytes(0))
 PAIR, QUAD = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What can still be promised, one placement after the other: only NVLinked pairs, only NVLinked
-    quads, or only whole nodes. The three do not add up."""
+    """The number of placements that can still be promised, placed one after the other.
+
+    Each figure assumes that only NVLinked pairs, only NVLinked quads, or only whole nodes are
+    placed. The three figures must not be added up.
+    """
 
     pairs: int = 0
     quads: int = 0
@@ -44,23 +47,25 @@ class Capacity:
 
 
 class Capacities:
-    """The capacity of nodes, remembered by what it depends on. Any thread; at worst two threads
-    work out the same."""
+    """The capacity of nodes, cached by everything on which it depends.
+
+    Any thread may use it. At worst two threads work out the same capacity.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known = Memo[Hashable, Capacity]()
 
     def of(self, info: NodeInfo) -> Capacity:
-        """What a node can still promise of its GPUs, by the code that decides about pods.
+        """Return the capacity of a node, computed by the code that decides about pods.
 
-        GPUs that MIG splits are not counted, and a node with shared GPUs is never a whole node.
-        Raises whatever a fault of ours raises.
+        GPUs that MIG splits are not counted. A node with shared GPUs never counts as a whole node.
+        A fault in our own code is raised unchanged.
         """
         if info.topology is None or info.node_object.cordoned:
             return Capacity()
         topology = info.topology
-        if not topology.allocator.by_number:  # claims get what a number would
+        if not topology.allocator.by_number:  # under DRA claims get what a number of GPUs would get
             topology = first_published(topology, ())
             info = replace(info, record=replace(info.record, topology=topology))
         names = [served.name for served in topology.resources if served.strategy != MIG]
@@ -83,11 +88,11 @@ class Capacities:
         return Capacity(self._many(info, offer, PAIR), self._many(info, offer, QUAD), int(whole))
 
     def _many(self, info: NodeInfo, offer: Offer, count: int) -> int:
-        """How many placements of so many GPUs can be promised; 0 if the first one is not.
+        """Return how many placements of ``count`` GPUs can be promised; 0 if not even one can.
 
-        The number of the others is the *guaranteed capacity* of scores
-        (:mod:`topology.core.guaranteedcapacity`): expected over all that the node may hand out,
-        rounded down. Pods on their way take theirs first.
+        Beyond the first, the number is the *guaranteed capacity* of scores
+        (:mod:`topology.core.guaranteedcapacity`): the expectation over all sets that the node may
+        hand out, rounded down. Unacknowledged pods take their GPUs first.
         """
         if not self._takes(info, offer.resource.name, count, NVLINKED):
             return 0
@@ -98,16 +103,16 @@ class Capacities:
         return max(1, min(many, now.devices_left // count))
 
     def _takes(self, info: NodeInfo, resource: str, count: int, constraints: Constraints) -> bool:
-        """Whether the node would promise this to the next pod."""
+        """Return whether the node would promise this request to the next pod."""
         decision = decide(info, gpu_request(count, constraints, resource=resource), self._settings)
         assessed = decision.assessment
         return decision.rejection is None and assessed is not None and assessed.verdict.holds
 
 
 def stranded(shape: Shape, free: Mask) -> Mask:
-    """The free GPUs without an NVLink to another free one; none if the node has no NVLinks.
+    """Return the free GPUs without an NVLink to another free GPU; none if the node has no NVLinks.
 
-    Nobody can have a linked pair with them now.
+    No pod can get a linked pair with them now.
 
     >>> from topology.machines import machine
     >>> bin(stranded(machine("a100-pcie-4-bridged").topology("n").shape, 0b1110))

@@ -1,6 +1,7 @@
-"""Counts places in domains and on nodes: how many members of a group surely fit there.
+"""Counts how many members of a group surely fit on nodes and in domains.
 
-What has been counted is remembered, by state and by domain; here is worked out what is missing.
+Counts are cached by equivalence class and by domain. This module works out the counts that are
+missing.
 """
 
 from __future__ import annotations
@@ -36,19 +37,21 @@ from topology.core.requests import GpuRequest
 
 
 class CapacityCounter:
-    """Counts for one question until its deadline; ``late`` says from then on that something was not
-    counted."""
+    """Counts for one question until its deadline.
+
+    ``late`` is True once something could not be counted in time.
+    """
 
     def __init__(self, snapshot: Snapshot, deadline: Deadline) -> None:
         self._snapshot = snapshot
         self._deadline = deadline
         self.late = False
-        self.unknown = False  # whether the state of a node could not be found
+        self.unknown = False  # True if the equivalence class of a node could not be found
 
     def totals(
         self, question: CapacityQuery, kind: str, candidates: Collection[str]
     ) -> dict[str, int]:
-        """The places in each domain by itself. Cordoned nodes have none."""
+        """Return the capacity of each domain by itself. Cordoned nodes count as 0."""
         snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
         domains = base.domains(kind)
         totals = snapshot.answers.sums(question, kind, candidates, domains.of, base.generation)
@@ -69,7 +72,7 @@ class CapacityCounter:
         return totals
 
     def on(self, question: CapacityQuery, names: Sequence[NodeName]) -> dict[NodeName, int]:
-        """The places on each of some nodes, worked out where they are not remembered."""
+        """Return the capacity of each of these nodes, worked out where it is not cached."""
         class_ids, _ = class_ids_of(
             self._snapshot, question.request.resource, names, self._deadline
         )
@@ -83,8 +86,10 @@ class CapacityCounter:
         return dict(zip(names, map(known.__getitem__, class_ids), strict=True))
 
     def _in_class(self, class_id: ClassId, info: NodeInfo, question: CapacityQuery) -> int:
-        """The places on a node in this state; none once the time is up, and where counting
-        fails."""
+        """Return the capacity of a node of this equivalence class.
+
+        Returns 0 once the time is up, and if counting fails.
+        """
         snapshot, request, most = self._snapshot, question.request, question.most
         capacity = snapshot.answers.pod_capacity(question, class_id)
         self.late |= capacity is None and self._deadline.passed()
@@ -104,10 +109,10 @@ class CapacityCounter:
     # Reservations for groups.
 
     def reservations(self) -> GroupReservations:
-        """The reservations for groups, worked out where they are not remembered.
+        """Return the reservations for groups, worked out where they are not cached.
 
-        Anybody may start groups that never end, over all nodes: where each asks for something else
-        that takes time.
+        Any user may start groups that never complete, over all nodes. If each of them has a
+        different request, this takes time.
         """
         snapshot = self._snapshot.base or self._snapshot
         if not snapshot.groups.waiting:
@@ -121,8 +126,10 @@ class CapacityCounter:
         return reserved
 
     def reservations_without(self, gone: Collection[PodRecord]) -> GroupReservations:
-        """The places that would be kept if these pods were gone, and nodes as they would be then:
-        their groups wait for others in their place."""
+        """Return the reservations that would exist if these pods were gone.
+
+        Nodes count as they would be then. The groups of these pods wait for replacements.
+        """
         snapshot, base, now = (
             self._snapshot,
             self._snapshot.base or self._snapshot,
@@ -133,8 +140,10 @@ class CapacityCounter:
         return now if as_now else self._reserve(snapshot, waiting)
 
     def can_reserve_elsewhere(self, name: NodeName, group: Group) -> bool:
-        """Whether all places that are kept for other groups can be kept on other nodes than this
-        one. What there is no time for counts as no."""
+        """Check whether all reservations for other groups can be made without this node.
+
+        Returns False if there is no time to count.
+        """
         waiting = self._snapshot.groups.waiting
         now = reserved_by_group(self._reserve(self._snapshot, waiting))
         then = reserved_by_group(self._reserve(self._snapshot, waiting, but=name))
@@ -145,7 +154,7 @@ class CapacityCounter:
     def _reserve(
         self, snapshot: Snapshot, waiting: Sequence[GroupStatus], but: NodeName | None = None
     ) -> GroupReservations:
-        """The places that are kept for groups that wait; none on one node."""
+        """Return the reservations for groups that wait, with none on the node ``but``."""
         base = snapshot.base or snapshot
         placed = placed_groups(waiting, base.by_name)
         domains = {
@@ -165,7 +174,10 @@ class CapacityCounter:
         return replace(reserved, nodes=frozenset(names))
 
     def _count(self, alike: Alike, request: GpuRequest) -> int:
-        """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
+        """Return the capacity of each node of an equivalence class.
+
+        Raises :class:`OutOfTimeError`.
+        """
         class_id = alike.class_ids[request.resource]
         if class_id is None:
             return 0
@@ -177,10 +189,10 @@ class CapacityCounter:
         return capacity
 
     def could_hold(self, request: GpuRequest, nodes: Iterable[NodeInfo], members: int) -> bool:
-        """Whether nodes may have places for so many members once some of their pods have gone.
+        """Check whether nodes may hold this many members once some of their pods have gone.
 
-        Yes where it is too late to count, or counting fails, and where a node with such devices has
-        not reported.
+        Returns True if it is too late to count, if counting fails, and if a node with such devices
+        has not reported.
         """
         for info in nodes:
             if self.late or self._deadline.passed():
@@ -196,16 +208,18 @@ class CapacityCounter:
 
 
 def _open(snapshot: Snapshot, names: Iterable[NodeName]) -> list[NodeName]:
-    """The nodes that are not cordoned."""
+    """Return the nodes that are not cordoned."""
     return [name for name in names if not snapshot.node_info(name).node_object.cordoned]
 
 
 def _most(info: NodeInfo, request: GpuRequest) -> int:
-    """At most how many pods of this request a node could hold at once, whoever leaves it.
+    """Return an upper bound on the pods of this request that fit on a node at once.
 
-    What an empty node *surely* takes is no such bound. It may take more where some of its GPUs are
-    held, since then the pod can only get those that are left. So the hardware is counted, for pods
-    that are handed the best of it. None on a node without a usable record.
+    The bound holds whichever pods leave the node.
+
+    The capacity of the empty node is no such bound. A node may *surely* take more pods while some
+    of its GPUs are in use, because the pod can then only get those that are left. So the hardware
+    is counted, as if each pod got the best of it. Returns 0 for a node without a usable record.
     """
     offer = info.last_offer(request.resource)
     if isinstance(offer, Rejection):

@@ -1,7 +1,7 @@
-"""Asks nodes about a pod with ResourceClaims of its own, which asks for no number of devices.
+"""Asks nodes about a pod with ResourceClaims of its own that requests no number of devices.
 
-Where its claims have devices, as after a bind that was refused, these are judged; else those that
-kube-scheduler will give to them, as far as that can be said.
+If its claims have devices, for example after a bind that was refused, those devices are judged.
+Otherwise the devices are judged that kube-scheduler will allocate, as far as they can be foreseen.
 """
 
 from collections import defaultdict
@@ -24,26 +24,28 @@ from topology.core.requests import GpuRequest, gpu_request
 
 NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
 
-# A verb has time for about 750 nodes. Over more than this each try begins at another one, so that
-# a later one reaches those for which the first had no time.
+# A verb has time for about 750 nodes. If there are more nodes than this, each attempt begins at
+# another node, so that a later attempt reaches those for which the first one had no time.
 MOST_IN_ORDER = 500
 
 
 def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) -> list[NodeAnswers]:
-    """The answers of the nodes of which it is known what the claims get, those together that give
-    as many GPUs. The others are noted in the results: a node passes where nothing can be said.
+    """Return the answers of the nodes for which the claims' devices are known.
 
-    kube-scheduler frees a claim that has devices where its node is refused so that evictions may
-    help: every refusal for its devices is of that kind.
+    Nodes that give the same number of GPUs are answered together. The other nodes are noted in the
+    results: a node about which nothing can be said passes.
+
+    kube-scheduler deallocates a claim only if its node is refused in a way that evictions may
+    resolve. So every refusal for the claim's devices is resolvable.
     """
     snapshot, pod, late = results.asked, results.question.pod, list[str]()
     wanted = pod.of_claims
     assert wanted is not None  # noqa: S101 (the caller looked)
     unknown: dict[str, Rejection] = dict.fromkeys(names if snapshot.is_stale else (), OUT_OF_DATE)
     kinds = defaultdict[Hashable, list[str]](list)
-    first = defaultdict[int, list[NodeInfo]](list)  # one of each kind, by the number of GPUs
+    first = defaultdict[int, list[NodeInfo]](list)  # the first of each kind, by GPU count
     now = deadline.clock()
-    half = replace(deadline, until=(now + deadline.until) / 2)  # the rest is for the verdicts
+    half = replace(deadline, until=(now + deadline.until) / 2)  # the rest is for verdicts
     with half.ends():
         interruptible()
         to_come = snapshot.foresees(wanted.namespace, wanted.names)
@@ -83,9 +85,11 @@ def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) ->
 
 
 def counted(info: NodeInfo, pod: PodRecord, request: GpuRequest) -> GpuRequest:
-    """What a pod asks for at its bind where it has its devices by then: all that its claims have,
-    where that is more: those of its own beside a number, too, and one of an earlier try that is not
-    gone yet. No sibling counts."""
+    """Return the request that counts at the bind of a pod that has its devices by then.
+
+    It covers all devices of its claims if these are more than the pod's own number: also claims
+    beside a number, and a claim of an earlier attempt that has not gone yet. Peers do not count.
+    """
     own = pod.request
     if not isinstance(own, GpuRequest):
         return request
@@ -95,17 +99,19 @@ def counted(info: NodeInfo, pod: PodRecord, request: GpuRequest) -> GpuRequest:
 
 
 def unproven(info: NodeInfo, pod: PodRecord, request: GpuRequest) -> Rejection | None:
-    """Why what a pod requires of its claims' devices cannot be judged yet at its bind; the news
-    comes by a watch. None where it can."""
+    """Return why the devices of a pod's claims cannot be judged yet at its bind, or None.
+
+    A watch will bring what is missing.
+    """
     if not info.may_start(pod):
-        return NO_RECORD  # it has moved to DRA, and its agent has not seen that
+        return NO_RECORD  # the pod has moved to DRA, and its agent has not seen that
     if not request.required:
         return None
     if not info.serves_claims:
         return NO_RECORD if pod.by_claim or not request.count else None
     devices = info.devices_of(pod)
     if info.lacks(devices):
-        return GONE  # it may be new, and its ResourceSlice on its way
+        return GONE  # the GPU may be new, and its ResourceSlice not here yet
     return NO_CLAIM if len(devices) < max(1, request.count) else None
 
 
@@ -115,8 +121,11 @@ def devices_for(
     wanted: OfClaims,
     to_come: Callable[[NodeInfo], Devices | Rejection],
 ) -> Devices | Rejection:
-    """The GPUs that a pod's claims have on a node and, with those that are ``to_come`` (see
-    :data:`.Foresees`), will get; or why they get none, or that cannot be said."""
+    """Return the GPUs that a pod's claims have on a node, with those that they will get.
+
+    ``to_come`` tells the latter (see :data:`.Foresees`). Returns a Rejection if the claims get no
+    GPUs, or if it cannot be said which.
+    """
     if (unserved := _unserved(info)) is not None:
         return unserved
     devices = info.seen(uid, wanted.namespace, wanted.names)
@@ -129,7 +138,7 @@ def devices_for(
 
 
 def _unserved(info: NodeInfo) -> Rejection | None:
-    """Why no claim gets a GPU of a node, whatever it asks for; None where one may."""
+    """Return why no claim of any kind gets a GPU of this node; None if one may."""
     resources = () if info.topology is None else info.topology.resources
     offer = info.offer(resources[0].name if resources else "")
     if isinstance(offer, Rejection):
@@ -138,7 +147,7 @@ def _unserved(info: NodeInfo) -> Rejection | None:
 
 
 def _kind(info: NodeInfo, devices: Devices) -> Hashable:
-    """All that the answer of a node with DRA depends on, for a pod that gets these devices."""
+    """Return a key of everything that the answer of a DRA node depends on, for these devices."""
     topology = info.topology
     if topology is None:
         return None

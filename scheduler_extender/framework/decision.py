@@ -1,7 +1,7 @@
-"""What a node answers to a request by itself: the rules of :data:`.rules.RULES`, one after another.
+"""The answer of one node to a request: the rules of :data:`.rules.RULES`, one after another.
 
-A pure function of the node's facts, the request and what the operator chose. To ask "what if these
-pods were gone", decide about ``facts.without(pods)``.
+It is a pure function of the node's info, the request and the operator's settings. To ask "what if
+these pods were gone", decide about ``info.without(pods)``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from topology.core.scoring import PlacementCost, RequestClasses
 
 
 def decide(info: NodeInfo, request: GpuRequest, settings: Settings) -> Decision:
-    """The answer of one node. Every rule is asked, and every refusal is kept.
+    """Return the answer of one node. Every rule is checked, and every refusal is recorded.
 
-    A refusal that no eviction can turn goes before those that one may: kube-scheduler is told that
-    evictions help only where no rule says otherwise.
+    Refusals that no eviction can resolve come before the others, because kube-scheduler must hear
+    that evictions help only if no rule says otherwise.
     """
     node = NodeEvaluation(info, request, settings, decide)
     for rule in RULES:
@@ -40,9 +40,9 @@ def decide(info: NodeInfo, request: GpuRequest, settings: Settings) -> Decision:
 
 
 def undecided(info: NodeInfo, request: GpuRequest) -> Decision:
-    """The answer of a node about which deciding failed, or for which there was no time.
+    """Return the answer of a node for which deciding failed, or for which there was no time.
 
-    Only what cannot break a promise passes.
+    A pod passes only if it cannot break a promise.
     """
     return Decision(UNDECIDED if request.required else breaks_unseen(info, request))
 
@@ -50,7 +50,7 @@ def undecided(info: NodeInfo, request: GpuRequest) -> Decision:
 def placement_cost(
     info: NodeInfo, request: GpuRequest, decision: Decision, classes: RequestClasses
 ) -> PlacementCost:
-    """What placing the request on a node that passes would cost and give, whatever the weights."""
+    """Return the unweighted cost and benefit of placing the request on a node that passes."""
     offer = info.last_offer(request.resource)
     if decision.assessment is None or isinstance(offer, Rejection):
         return PlacementCost(scoring.UNKNOWN)
@@ -59,12 +59,12 @@ def placement_cost(
 
 
 def pod_capacity(info: NodeInfo, request: GpuRequest, settings: Settings, most: int) -> int:
-    """How many pods of this request the node surely takes, one after the other; at most ``most``.
+    """Return how many pods of this request surely fit one after the other; at most ``most``.
 
-    Each is decided about with those before it bound and not reported: a later report shows one of
-    the cases that were counted. So what holds after many of them holds after fewer, and O(log of
-    the places) decisions are enough for each verdict. Nothing is counted on a node without a usable
-    record.
+    Each pod is decided about with the earlier ones bound and unacknowledged. A later report shows
+    one of the cases that were counted. So what holds after many of them holds after fewer, and
+    O(log of the capacity) decisions are enough for each verdict. Returns 0 for a node without a
+    usable record.
     """
     decision, taken = decide(info, request, settings), 0
     alone = request.alone
@@ -81,7 +81,7 @@ def pod_capacity(info: NodeInfo, request: GpuRequest, settings: Settings, most: 
 def _alike_after(
     info: NodeInfo, request: GpuRequest, settings: Settings, next_one: Arrivals, most: int
 ) -> int:
-    """The largest number of arrivals, at most ``most``, that leaves the answer unchanged."""
+    """Return the largest number of arrivals, at most ``most``, that leaves the answer unchanged."""
 
     def the_same(count: int) -> bool:
         later = with_arrivals(info, (replace(next_one, count=count),))
@@ -101,7 +101,7 @@ def _alike_after(
 
 
 def _most_left(info: NodeInfo, request: GpuRequest) -> int:
-    """Upper bound on arrivals that still leave devices for one more."""
+    """Return an upper bound on arrivals that still leave devices for one more."""
     offer, each = info.offer(request.resource), request.effective_count
     if isinstance(offer, Rejection) or not each:
         return 0

@@ -1,8 +1,8 @@
-"""Asks nodes about one request: what is remembered is taken, the rest is worked out.
+"""Asks nodes about one request: cached answers are used, and missing ones are worked out.
 
-Working out happens on the facts of a :class:`.Snapshot`, with no lock held.
-What is done by the deadline stays remembered, so that whoever asks again goes on from there; the
-rest is answered as *undecided*.
+They are worked out on the node infos of a :class:`.Snapshot`, with no lock held. Answers that are
+complete at the deadline stay cached, so that the next call continues from there. The other nodes
+are answered as *undecided*.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topology.core.scoring import PlacementCost, Score, classes_of
 P = ParamSpec("P")
 T = TypeVar("T")
 RACK_LEVELS = 3
-"""Levels of racks that scores tell apart, the fullest first."""
+"""The number of rack levels that scores tell apart, the fullest rack first."""
 
 
 @dataclass(slots=True)
@@ -40,23 +40,26 @@ class NodeAnswers:
     request: GpuRequest
     names: Sequence[str]
     class_ids: list[ClassId | None]
-    """Each node's state, in the order asked. None for a node that nobody told us of, and for one
-    whose state could not be found: the latter is among the ``undecided``."""
-    distinct: set[ClassId | None]  # the same without repetition
+    """Each node's equivalence class, in the order asked.
+
+    None for a node that is unknown, and for a node whose class could not be found; the latter is
+    among the ``undecided``.
+    """
+    distinct: set[ClassId | None]  # the same classes without repetition
     decisions: dict[ClassId, Decision]
     node_scores: dict[ClassId, Score] = field(default_factory=dict)
     undecided: dict[str, Decision] = field(default_factory=dict)
-    """What is answered for nodes about which deciding failed, or for which there was no time."""
+    """The answers for nodes where deciding failed, or for which there was no time."""
     late: frozenset[str] = frozenset()  # the nodes for which there was no time
 
     def each(self) -> Iterator[tuple[str, Decision | None]]:
-        """Every node with its answer, in the order asked; None for a node that is unknown."""
+        """Yield every node with its answer, in the order asked; None for a node that is unknown."""
         for name, class_id in zip(self.names, self.class_ids, strict=True):
             decision = self.decisions.get(class_id) if class_id is not None else None
             yield name, decision or self.undecided.get(name)
 
     def of_all(self, alike: Mapping[str, Sequence[str]]) -> NodeAnswers:
-        """The same for all nodes that are ``alike``, by the name of the one that was asked."""
+        """Return these answers for all nodes that are ``alike``, by the name of the one asked."""
         asked = list(zip(self.names, self.class_ids, strict=True))
         return replace(
             self,
@@ -70,10 +73,11 @@ class NodeAnswers:
 def answer(
     snapshot: Snapshot, info: NodeInfo, request: GpuRequest, deadline: Deadline = NO_DEADLINE
 ) -> Decision:
-    """The answer of one node of these facts, worked out now; undecided where deciding fails, or
-    there is no time.
+    """Return the answer of one node with this info, worked out now.
 
-    Raises :class:`OutOfTimeError` where only a deadline around this one has passed.
+    The answer is undecided if deciding fails, or if there is no time.
+
+    Raises :class:`OutOfTimeError` if only an outer deadline has passed.
     """
     decision = undecided(info, request)
     with deadline.ends():
@@ -91,10 +95,10 @@ def ask(
     scores: bool = False,
     cached: bool = True,
 ) -> NodeAnswers:
-    """The answers of these nodes, or of all, and for ``scores`` their scores.
+    """Return the answers of these nodes, or of all nodes; with ``scores``, their scores, too.
 
-    What is worked out is remembered if it is to be ``cached``: a person's question is not. Raises
-    :class:`.OutOfTimeError` where only a deadline around this one has passed.
+    New answers are cached if ``cached`` is True. Questions of people and binds are not cached.
+    Raises :class:`.OutOfTimeError` if only an outer deadline has passed.
     """
     names = [info.name for info in snapshot.nodes] if names is None else names
     if snapshot.is_stale and request.required:  # whatever the nodes are like
@@ -124,10 +128,12 @@ def _work_out(
     scores: bool,
     cached: bool,
 ) -> set[ClassId]:
-    """Put in what is remembered, and what is not as far as there is time. The states about which
-    deciding failed."""
+    """Fill in the cached answers, and work out the others as far as there is time.
+
+    Returns the equivalence classes for which deciding failed.
+    """
     cache, settings, failed = snapshot.answers, snapshot.settings, set[ClassId]()
-    weighs = scores and not (snapshot.is_stale and not request.plain)  # then nodes are not compared
+    weighs = scores and not (snapshot.is_stale and not request.plain)  # else none are compared
     known = [class_id for class_id in answers.distinct if class_id is not None]
     decisions, answers.node_scores = cache.known(
         request, known, snapshot.mix if weighs else None, cached=cached
@@ -175,7 +181,10 @@ def _work_out(
 def _decided(
     info: NodeInfo, request: GpuRequest, settings: Settings, alike: dict[Hashable, Decision]
 ) -> Decision:
-    """What a node answers; those on which the pod gets the same devices are ``alike``."""
+    """Return the answer of a node.
+
+    Nodes that give the pod the same devices share it in ``alike``.
+    """
     choice = info.choice(request)
     decision = None if choice is None else alike.get(choice)
     if decision is None:
@@ -192,7 +201,7 @@ def tried(
     *args: P.args,
     **named: P.kwargs,
 ) -> T | None:
-    """An answer about a node; None where working it out fails."""
+    """Return an answer about a node; None if working it out fails."""
     try:
         return answer(*args, **named)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
@@ -203,10 +212,10 @@ def tried(
 def class_ids_of(
     snapshot: Snapshot, resource: str, names: Sequence[str], deadline: Deadline = NO_DEADLINE
 ) -> tuple[list[ClassId | None], set[str]]:
-    """The state of each node, and the nodes about which finding it fails.
+    """Return the equivalence class of each node, and the nodes for which finding it fails.
 
-    The state is None for these, for nodes that nobody told us of, and for those that are left over
-    at the deadline. Nodes in one state answer alike.
+    The class is None for these nodes, for unknown nodes, and for nodes that are not reached by the
+    deadline. Nodes of one class answer alike.
     """
     faulted = set[str]()
     class_ids = snapshot.classes.class_ids(resource, names, snapshot.generation, snapshot.own)
@@ -230,17 +239,17 @@ def _class_id_of(
     snapshot: Snapshot, info: NodeInfo, resource: str, generation: int | None
 ) -> ClassId:
     class_id, key = snapshot.classes.enter(info, resource, generation), info.key(resource)
-    if class_id is None:  # of this snapshot only
+    if class_id is None:  # a class of this snapshot only
         class_id = snapshot.numbers.get(key, -1 - len(snapshot.numbers))
     snapshot.numbers[key] = class_id
     return class_id
 
 
 def scores(answers: NodeAnswers, rooms: Sequence[int] | None = None) -> list[int]:
-    """The score of each node beside the others, 0 to 10, in the order asked; a refused one has 0.
+    """Return each node's score relative to the others, 0 to 10, in the order asked; 0 if refused.
 
-    A node of which nothing is known, or not yet, is scored as such. ``rooms`` are what is left of
-    the nodes' racks (:func:`.members.rack_rooms`).
+    A node that is unknown, or has no score yet, is scored as unknown. ``rooms`` are the devices
+    left in each node's rack (:func:`.members.rack_rooms`).
     """
     unknown, closed = scoring.UNKNOWN, _closed(answers)
     keys: Sequence[ClassId | _InRack | None] = answers.class_ids
@@ -264,13 +273,15 @@ def scores(answers: NodeAnswers, rooms: Sequence[int] | None = None) -> list[int
 
 
 _InRack = tuple[ClassId | None, int]
-"""A node's state, and the level of its rack."""
+"""A node's equivalence class, and the level of its rack."""
 
 
 def _levels(answers: NodeAnswers, closed: set[ClassId | None], rooms: Sequence[int]) -> list[int]:
-    """The levels of the nodes' racks among those that a pod may go to: 0 for a node in no rack, 1
-    for the fullest rack, and so on. The last level is that of all the others: scores are too few to
-    tell hundreds of racks apart."""
+    """Return the level of each node's rack among the racks that are open to the pod.
+
+    The level is 0 for a node in no rack, 1 for the fullest rack, and so on. All remaining racks
+    share the last level, because scores are too few to tell hundreds of racks apart.
+    """
     asked = zip(answers.class_ids, rooms, strict=True)
     open_to = {room for class_id, room in asked if room and class_id not in closed}
     level = {room: min(i, RACK_LEVELS) for i, room in enumerate(sorted(open_to), 1)}
@@ -278,5 +289,5 @@ def _levels(answers: NodeAnswers, closed: set[ClassId | None], rooms: Sequence[i
 
 
 def _closed(answers: NodeAnswers) -> set[ClassId | None]:
-    """The states in which nodes refuse the pod."""
+    """Return the equivalence classes whose nodes refuse the pod."""
     return {class_id for class_id, each in answers.decisions.items() if each.rejection is not None}

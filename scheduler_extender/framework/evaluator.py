@@ -1,15 +1,15 @@
 """Asks nodes a :class:`.Question`, rule by rule.
 
-1. Rules of the pod: what it asks cannot be read.
-2. Rules of a node's name: a bind of the pod is in flight to another one, its status names a claim
-   that only a kubelet with DRA can serve, the node has no GPUs.
-3. The node's facts for this question: without the pod itself and whatever is taken to have gone,
+1. Rules about the pod: its request cannot be read.
+2. Rules about a node's name: the pod is assumed on another node, its status names a claim
+   that only a kubelet with DRA can serve, or the node has no GPUs.
+3. The node's info for this question: without the pod itself and the pods that count as gone,
    and with the devices that the pod's own claims have or will have.
-4. The node's own answer on these facts (:func:`.decision.decide`), remembered by equal nodes.
+4. The node's own answer on this info (:func:`.decision.decide`), cached by equivalence class.
 5. On top of these answers: stale watches, and ``--refusals possible``.
-6. Rules of the set of nodes that the pod may be sent to: the pod's group. A node that is closed to
-   the pod by its selector, a taint or a cordon is asked for its own answer, and no rule of the set
-   counts it.
+6. Rules about the set of nodes that are open to the pod: the pod's group. A node that is closed
+   to the pod by its selector, a taint or a cordon is asked for its own answer, but no rule of
+   the set counts it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def evaluate(
     names: Sequence[str] | None = None,
     deadline: Deadline = NO_DEADLINE,
 ) -> Results:
-    """What these nodes, or all, answer at the moment of ``snapshot``.
+    """Return what these nodes, or all nodes, answer in the state of ``snapshot``.
 
-    What is not worked out by the ``deadline`` is undecided, and among the results' ``late``. A bind
-    has none for its node's own answer, since kube-scheduler would start again; its group has as
-    long as a verb has, and else the bind is refused.
+    Answers that are not worked out by the ``deadline`` are undecided, and their nodes are among the
+    results' ``late``. For a bind the deadline does not apply to the node's own answer, since
+    kube-scheduler would start again. The group of the pod has the time of a verb; after that the
+    bind is refused.
     """
     names = [info.name for info in snapshot.nodes] if names is None else names
     pod, request = question.pod, question.request or question.pod.request
@@ -62,11 +63,10 @@ def evaluate(
         request = counted(info, pod, request)
     member = member_of(snapshot, pod.uid, pod.group_ref, request)
     if member is not None and allocated:
-        # Nobody comes before a pod that has its devices, and all members of its gang have theirs.
+        # No peer comes before a pod that has its devices, and all members of its gang have theirs.
         member = replace(member, alone=member.group_ref.gang)
     elif member is not None:
-        # Where a bind is decided again, siblings that have come since are not expected a second
-        # time.
+        # When a bind is decided again, peers that have come since are not expected a second time.
         known = question.request if binds else None
         fewer = known is not None and known.company < member.request.company
         request = known if known is not None and fewer else member.request
@@ -88,7 +88,7 @@ def evaluate(
 
 
 def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterator[NodeAnswers]:
-    """The nodes' own answers, those together that are asked for the same."""
+    """Yield the nodes' own answers, together for nodes that get the same request."""
     question, snapshot, request = results.question, results.asked, results.request
     scores, cached = question.scores, question.cached
     binds = question.purpose is Purpose.BIND
@@ -99,8 +99,8 @@ def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterat
     refused_here = binds and any(each.rejection for each in answers.decisions.values())
     member = results.member
     if refused_here and request.in_company and member is not None and member.is_begun(snapshot):
-        # A refusal would surely leave the gang bound in part, and the siblings that are still to
-        # come are decided with this bind counted.
+        # A refusal would surely leave the gang bound in part. The peers that are still to come are
+        # decided with this bind counted.
         results.request = request.alone
         answers = ask(snapshot, request.alone, names, cached=False)
     yield answers
@@ -109,7 +109,7 @@ def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterat
 def refused_by_name(
     snapshot: Snapshot, question: Question, names: Sequence[str]
 ) -> tuple[dict[Rejection | None, list[str]], Sequence[str]]:
-    """The nodes that are refused before they are asked, and those that are left."""
+    """Return the nodes that are refused before they are evaluated, and the other nodes."""
     rules = [found for rule in SET_RULES if (found := rule.pre_filter(question, snapshot))]
     if not rules:
         return {}, names
@@ -126,8 +126,10 @@ def refused_by_name(
 
 
 def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeInfo], bool]:
-    """Whether kube-scheduler may send a pod to a node, and no rule refuses the node before it is
-    asked: for those who ask nodes as they would be (:class:`.Trials`)."""
+    """Return a test of whether kube-scheduler may send a pod to a node and no name rule refuses it.
+
+    :class:`.Trials` needs it, since it evaluates nodes as they would be.
+    """
     question = Question(pod, Purpose.PREEMPT)
     rules = [found for rule in SET_RULES if (found := rule.pre_filter(question, snapshot))]
     attributes = pod.attributes
@@ -142,7 +144,7 @@ def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeInfo], bool]:
 def info_for(
     snapshot: Snapshot, question: Question, names: Sequence[str] = ()
 ) -> Iterator[NodeInfo]:
-    """The nodes that have other facts for this question than for others."""
+    """Yield the nodes whose info for this question differs from the snapshot's."""
     pod = question.pod
     flying = snapshot.assumed.get(pod.uid)
     apart = (
@@ -151,7 +153,7 @@ def info_for(
     on = {pod.node, None if flying is None else flying.node}
     apart |= {name for name in on if name is not None}
     if question.purpose is Purpose.BIND:
-        apart |= {NodeName(name) for name in names}  # its claims have their devices
+        apart |= {NodeName(name) for name in names}  # the pod's claims have their devices
     for name in apart & snapshot.by_name.keys():
         yield question.on(snapshot.node_info(name))
 
@@ -163,8 +165,11 @@ def _open(
     names: Sequence[str],
     deadline: Deadline,
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """The nodes to which kube-scheduler may send the pod, and those that are closed to it, of which
-    only people want to hear. Those for which there is no time are ``refused`` as undecided."""
+    """Return the nodes to which kube-scheduler may send the pod, and those that are closed to it.
+
+    The closed ones are returned only for questions of people. Nodes for which there is no time go
+    into ``refused`` as undecided.
+    """
     if question.purpose.offered:
         return names, ()
     attributes = question.pod.attributes
@@ -181,18 +186,18 @@ def _open(
 
 
 def _alike(answers: NodeAnswers) -> dict[Rejection | None, list[str]]:
-    """The nodes by their own answer; for each of thousands of nodes it is a look-up by state."""
+    """Return the nodes by their own answer. The work for each node is one look-up by class."""
     alike: dict[Rejection | None, list[str]] = {}
     if answers.decisions.keys() >= answers.distinct:
         lists: dict[ClassId | None, list[str]] = {
             class_id: alike.setdefault(decision.rejection, [])
             for class_id, decision in answers.decisions.items()
         }
-        # What is done for each of thousands of nodes is done inside of map and its like.
+        # There may be thousands of nodes, so the loop over them runs inside map and deque, in C.
         each = map(list.append, map(lists.__getitem__, answers.class_ids), answers.names)
         deque(each, maxlen=0)
         return alike
-    unknown = NO_REPORT if answers.request.required else None  # no agent has told us of such a node
+    unknown = NO_REPORT if answers.request.required else None  # no agent has reported such a node
     for name, decision in answers.each():
         why = unknown if decision is None else decision.rejection
         alike.setdefault(why, []).append(name)

@@ -1,19 +1,22 @@
-"""Asks where a member of a group may go, among the nodes that would take it by themselves.
+"""Decides where a member of a group may go, among the nodes that pass by their own answers.
 
-1. A group that has started goes to the domain in which most of its members live.
-2. A group that has not may start in each domain that has a place for every member. The places on a
-   node are those that it surely gives one after the other (:func:`.decision.pod_capacity`).
-3. For other groups that have started and still wait for members, places are *kept*: on certain
-   nodes of their domain, as if these members were bound there. They are kept group by group, the
-   first to start first, on the nodes with most places, so that all groups see the same ones.
-4. A gang that has not started goes to one domain, the best: its scheduler asks about all members
-   before it binds the first, and nobody tells us where the others went. For the same reason it
-   takes nothing of a node that it could leave too small for a place that is kept there. So does a
-   gang that names no domain: it may go to any other node.
+1. A member of a group that has started goes to the domain in which most of its members live.
+2. A group that has not started may start in each domain that can hold every member. The capacity
+   of a node is the number of members that surely fit there one after the other
+   (:func:`.decision.pod_capacity`).
+3. Other groups that have started and still wait for members get *reservations* on certain nodes
+   of their domain, as if these members were bound there. Reservations are made group by group,
+   in the order in which the groups started, on the nodes with the largest capacity. So all
+   groups see the same reservations.
+4. A gang that has not started goes to one domain, the best. The reason is that its scheduler
+   asks about all members before it binds the first, and does not say where the others went. For
+   the same reason the gang takes nothing of a node that it could leave too small for a
+   reservation there. This also holds for a gang that names no domain. It may go to any other
+   node.
 
-The best domain is the one with the fewest places left over, and among equals the first by name: so
-racks that are in use fill up, and whole ones stay whole. Where domains are single nodes, those
-whose rack is in use come before those whose rack is whole (:func:`.rack_rooms`).
+The best domain is the one with the smallest capacity left over; among equals it is the first by
+name. So racks that are in use fill up, and whole racks stay whole. If domains are single nodes,
+those whose rack is in use come before those whose rack is whole (:func:`.rack_rooms`).
 """
 
 from collections import defaultdict
@@ -57,18 +60,18 @@ from topology.core.requests import NO_CONSTRAINTS
 
 @dataclass(slots=True)
 class GroupAnswer:
-    """What a member's group says about nodes that would take it by themselves."""
+    """What the group of a member answers about nodes that pass by their own answers."""
 
     alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
-    """The nodes by the reason against them; under None those to which it may go."""
+    """The nodes by the rejection of each; under None, the nodes to which the member may go."""
     domains: list[str | None] = field(default_factory=list)  # of each node, in the order asked
     best: str | None = None  # the best domain that can hold the group
     late: bool = False  # something was not worked out
-    reserves: bool = False  # places are kept for groups
+    reserves: bool = False  # there are reservations for groups
 
     @property
     def rejections(self) -> dict[str, Rejection]:
-        """The nodes that it must not go to, and why."""
+        """The nodes to which the member must not go, and why."""
         refused = ((why, names) for why, names in self.alike.items() if why is not None)
         return {name: why for why, names in refused for name in names}
 
@@ -82,24 +85,25 @@ def ask_group(
     direction: Direction = ANY_DOMAIN,
     gone: frozenset[PodUid] = frozenset(),
 ) -> GroupAnswer:
-    """What the group says about the nodes that are ``passing`` by themselves.
+    """Return what the group answers about the nodes that are ``passing`` by their own answers.
 
-    Places and members are counted at one moment: a place that a member has taken meanwhile is
-    never counted without it. A place that is kept for a member of the group is a place of the
-    group. ``direction`` is where a gang that has not started is sent. ``gone`` are the pods that
-    other facts of nodes leave out (:meth:`.Snapshot.with_node_infos`): the groups are asked as if
-    these had ended, and a place is kept for each one's replacement.
+    Capacity and members are counted in one snapshot, so that devices which a member has taken
+    meanwhile are never counted without that member. A reservation for a member of the group is
+    capacity of the group. ``direction`` is the domain to which a gang that has not started is sent.
+    ``gone`` are the pods that the changed infos of nodes leave out
+    (:meth:`.Snapshot.with_node_infos`): the groups are asked as if these pods had ended, and each
+    gets a reservation for its replacement.
     """
     counted = snapshot.with_node_infos(for_its_members(snapshot, member))
     return _GroupQuestion(counted, member, deadline, direction, gone).through(passing)
 
 
 def for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeInfo]:
-    """The nodes that are otherwise for the group's members than ``snapshot`` has them.
+    """Yield the nodes whose info differs for the group's members from that of ``snapshot``.
 
-    Places that are kept for members are free, and so are devices that have been chosen for the
-    member itself (DRA). A place that yields to the member stays kept if it does not yield to each
-    sibling that waits.
+    Reservations for members count as free, and so do devices that have been chosen for the member
+    itself (DRA). A reservation that yields to the member stays if it does not yield to each waiting
+    peer.
     """
     own, group = defaultdict[NodeName, set[PodUid]](set), member.group_ref.group
     for name, pod in snapshot.reservations.items():
@@ -135,8 +139,11 @@ def for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeInfo]:
 def _nominees_behind(
     snapshot: Snapshot, names: Collection[NodeName], group: Group
 ) -> dict[NodeName, PodRecord]:
-    """The pods outside a group for which places on these nodes would be kept without the group's
-    nominated members: a node keeps one place, that of the nominee of highest priority.
+    """Return the pods outside a group that would have these nodes' reservations without it.
+
+    These reservations are by nomination.
+
+    A node has only one reservation, that of the nominated pod with the highest priority.
     O(nominated pods).
     """
     others = [
@@ -178,17 +185,17 @@ class _GroupQuestion:
         self._nothing_left: set[NodeName] = set()
         group_ref = member.group_ref
         counted = group_ref.domain is not None or group_ref.peers_counted
-        # Where nobody says how many of a gang there are, as many as a gang may have.
+        # If no size of a gang is given, it counts as the largest size of a gang.
         size = group_ref.size or 1 if counted else MAX_SIZE
         to_come = size - self._status.have_come(group_ref.size)
-        # The members that need a place, this one among them, and those of them that may come to any
-        # node that passes; none where they come one by one.
+        # ``_needed`` members must still be placed, this one included. ``_scattered`` of them may go
+        # to any node that passes; 0 if they are placed one by one.
         self._needed = 1 if member.alone else max(1, to_come)
         self._scattered = self._needed if group_ref.gang and not member.alone else 0
         self._asked = CapacityQuery(member.request.alone if member.alone else member.request, size)
 
     def _reservations(self) -> GroupReservations:
-        """The reservations for groups."""
+        """Return the reservations for groups."""
         if not self._gone:
             return self._counter.reservations()
         before = self._snapshot.base or self._snapshot
@@ -197,7 +204,10 @@ class _GroupQuestion:
         return self._counter.reservations_without([pod for pod in pods if pod.uid in self._gone])
 
     def through(self, passing: Sequence[str]) -> GroupAnswer:
-        """What is done for each of thousands of nodes is a look-up by its domain."""
+        """Return the group's answer.
+
+        The work for each of thousands of nodes is one look-up by domain.
+        """
         group_ref, answer = self._member.group_ref, self._found
         answer.domains = [None] * len(passing)
         if group_ref.domain is None:
@@ -214,8 +224,11 @@ class _GroupQuestion:
         return answer
 
     def _anywhere(self, passing: Sequence[str]) -> None:
-        """A gang without a domain goes to each node on which nothing is kept for others, or so much
-        is left that all its members may come."""
+        """Answer for a gang without a domain.
+
+        It may go to each node without a reservation for another group, and to each node where the
+        reservation holds even if all members of the gang come.
+        """
         reservations = self._reservations()
         if reservations.reserved:
             self._taken(reservations, ("", ""), list(reservations.reserved))
@@ -255,8 +268,10 @@ class _GroupQuestion:
         said: dict[str | None, Rejection | None],
         at: str | None,
     ) -> list[str]:
-        """The candidates that can hold the members to come, the best first; what is ``said`` of
-        each."""
+        """Return the candidates that can hold the members to come, the best first.
+
+        Puts the answer about each candidate into ``said``.
+        """
         group_ref = self._member.group_ref
         rank, totals = self._direction.rank, self._totals(candidates, reservations)
         left = {domain: n - self._needed for domain, n in totals.items()}
@@ -273,7 +288,10 @@ class _GroupQuestion:
         return able
 
     def _hopeless(self, domains: Sequence[str]) -> list[str]:
-        """The domains too small for the members to come even when empty: no eviction would help."""
+        """Return the domains that are too small for the members to come even when empty.
+
+        No eviction would help there.
+        """
         asked, needed, info = self._asked.request, self._needed, self._snapshot.node_info
         inside = {domain: map(info, self._domains.nodes[domain]) for domain in domains}
         return [
@@ -283,10 +301,11 @@ class _GroupQuestion:
         ]
 
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
-        """What is left of the racks of domains that are single nodes: whole ones are broken last.
+        """Return the devices left in the rack of each domain, if domains are single nodes.
 
-        A gang's members are all sent to one node, and bound later. Changes of other nodes of the
-        rack must not move them to another node meanwhile.
+        With it, whole racks are broken last. There is none for a gang: its members are all sent to
+        one node, and are bound later. Changes of other nodes of the rack must not move them to
+        another node meanwhile.
         """
         group_ref = self._member.group_ref
         if group_ref.gang or group_ref.domain != NODE:
@@ -297,7 +316,7 @@ class _GroupQuestion:
     def _totals(
         self, candidates: Collection[str], reservations: GroupReservations
     ) -> dict[str, int]:
-        """The places in each domain, beside those that are kept for others."""
+        """Return the capacity of each domain, less the reservations for other groups."""
         kind = self._member.group_ref.domain or ""
         totals = self._counter.totals(self._asked, kind, candidates)
         if reservations.reserved:
@@ -309,7 +328,7 @@ class _GroupQuestion:
     def _taken(
         self, reservations: GroupReservations, where: Where, names: Sequence[NodeName]
     ) -> int:
-        """How many places kept ones take from the nodes of a domain that have any."""
+        """Return how much capacity reservations take from the nodes of a domain."""
         (kind, domain), group = where, self._member.group_ref.group
         known = reservations.shares_of(self._asked, kind, group, self._scattered)
         if not self._snapshot.own.isdisjoint(names):
@@ -323,7 +342,7 @@ class _GroupQuestion:
         return share.fewer
 
     def _share(self, reserved: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]) -> Share:
-        """What reservations take from nodes, which are by what is kept on them."""
+        """Return how much reservations take from nodes, which are grouped by their reservations."""
         fewer, full = 0, set[NodeName]()
         for beside, names in reserved.items():
             before = self._counter.on(self._asked, names)
@@ -339,18 +358,19 @@ class _GroupQuestion:
         return Share(fewer, frozenset(full))
 
     def _may_spoil(self, beside: Iterable[Arrivals], nodes: Iterable[NodeInfo]) -> bool:
-        """Whether the gang could scatter so that these places are lost on other nodes.
+        """Check whether the gang could spread so that these reservations are lost on other nodes.
 
-        Of two trays with four free GPUs each, five members with one GPU may leave a pair on one, or
-        one GPU on the one and two on the other. As many are left in any case where a member takes
-        the GPUs of one or more such places, and all GPUs of the nodes are alike to who waits; and
-        where the gang comes one by one.
+        Of two trays with four free GPUs each, five members with one GPU each may leave a pair on
+        one tray, or one GPU on the first and two on the second. There are two cases without this
+        risk. First, the same number is left in any case if a member takes the GPUs of one or more
+        such reservations, and all GPUs of the nodes are alike to the waiting member. Second, the
+        gang is placed one by one.
         """
         each, resource = self._asked.request.effective_count, self._asked.request.resource
         if not self._scattered:
             return False
         if self._member.group_ref.domain is None:
-            return True  # nobody adds up what it leaves on other nodes
+            return True  # the devices that it leaves on other nodes are not summed up
         alike = [arrivals for arrivals in beside if arrivals.request.resource == resource]
         if any(each % max(1, arrivals.request.effective_count) for arrivals in alike):
             return True

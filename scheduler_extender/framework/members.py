@@ -1,7 +1,7 @@
-"""A pod as a member of its group: what it asks for, with the siblings that may come before it.
+"""A pod as a member of its group: its request, with the peers that may come before it.
 
-What siblings ask for is known of those that we have seen waiting. The others count as if they asked
-what the member asks.
+The requests of peers that have been seen waiting are known. Every other peer counts as if its
+request was the member's own.
 """
 
 from collections.abc import Sequence
@@ -15,34 +15,42 @@ from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest, Policy
 
 COUNTED_PEERS = 8
-"""Siblings that are counted one by one. More, or an unknown number, count as all that a node has
-room for: then the answers do not change with every member that is bound."""
+"""The largest number of peers that is counted exactly.
+
+A larger or unknown number counts as all peers that a node can hold: then the answers do not change
+with every member that is bound.
+"""
 OTHER_KINDS = 4
-"""So many other requests of siblings are told apart, beside the member's own."""
+"""The number of different requests of peers that are told apart, beside the member's own."""
 ALL_PEERS = 1024
 SMALLEST = 2
-"""Fewest nodes of a rack: a single machine may report an NVLink domain of its own."""
+"""The fewest nodes of a rack: a single machine may report an NVLink domain of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pod that belongs to a group, and what it asks; the request names its siblings."""
+    """A pod that belongs to a group, and its request, which includes its peers."""
 
     uid: PodUid
     group_ref: GroupReference
     request: GpuRequest
-    alone: bool = False  # it alone needs a place, and none of the members that come after it
+    alone: bool = False  # only this pod is placed, not the members after it
 
     @property
     def minds_groups(self) -> bool:
-        """Whether it may go nowhere but to its group's domain, or keeps off what other groups wait
-        for. What only prefers a domain, or is in no gang and names none, goes anywhere."""
+        """Whether it may go only to its group's domain, or must respect other groups' reservations.
+
+        A pod that only prefers a domain may go to any node, and so may a pod that is in no gang and
+        names no domain.
+        """
         shares = self.group_ref.domain is not None or self.group_ref.gang
         return shares and self.request.policy is Policy.REQUIRED
 
     def is_begun(self, snapshot: Snapshot) -> bool:
-        """Whether another member of the group is bound and lives, or its bind is in flight, or
-        devices have been chosen for it (DRA)."""
+        """Check whether the group has another living member.
+
+        A living member is bound or assumed, or devices have been chosen for it (DRA).
+        """
         return bool(snapshot.group_status(self.group_ref, self.uid).living)
 
 
@@ -52,14 +60,16 @@ def rack_rooms(
     names: Sequence[str],
     group_ref: GroupReference | None = None,
 ) -> list[int] | None:
-    """How much is left of the rack of each node, 0 for a node in none.
+    """Return one more than the devices left in the rack of each node; 0 for a node in no rack.
 
-    A pod that needs no rack had better go where it breaks into none, and else into the fullest one,
-    so that whole racks stay whole for the groups that need them. It matters from the moment that
-    some group's pods ask for one: in a cluster without such groups a tray is a node like any other.
+    A pod that needs no rack had better go where it breaks into no rack. The second best is the
+    fullest rack. So whole racks stay whole for the groups that need them. This matters only after
+    some group's pods have asked for a rack: in a cluster without such groups a tray is a node like
+    any other.
 
-    None where that makes no difference: the pod's own group asks for a rack, nobody has asked for
-    one, or there is none. Nodes that were given other facts count as they are.
+    Returns None if racks make no difference: the pod's own group asks for a rack, no group has
+    asked for one, or there is no rack. Nodes with a changed info count as they are in the base
+    snapshot.
     """
     snapshot = snapshot.base or snapshot
     for_a_rack = group_ref is not None and group_ref.domain == NVLINK_DOMAIN
@@ -82,7 +92,7 @@ def rack_rooms(
 
 
 def _room_of(trays: Sequence[NodeInfo], resource: str) -> int:
-    """One more than the devices that are left on a rack's nodes; 0 where they are no rack."""
+    """Return one more than the devices that are left on a rack's nodes; 0 if they are no rack."""
     if len(trays) < SMALLEST:
         return 0
     return 1 + sum(devices_left(info, resource) for info in trays if not info.node_object.cordoned)
@@ -91,8 +101,10 @@ def _room_of(trays: Sequence[NodeInfo], resource: str) -> int:
 def member_of(
     snapshot: Snapshot, uid: PodUid, group_ref: GroupReference | None, request: GpuRequest
 ) -> Member | None:
-    """The pod as a member of its group, with the siblings that may come before it now; None if it
-    is in no group."""
+    """Return the pod as a member of its group, with the peers that may come before it now.
+
+    Returns None if the pod is in no group.
+    """
     if group_ref is None:
         return None
     request = request.alone
@@ -108,7 +120,7 @@ def member_of(
 
 
 def _peers(snapshot: Snapshot, uid: PodUid, group_ref: GroupReference, others: int) -> int:
-    """The siblings that ask the same, as far as nobody knows better."""
+    """Return the number of peers with the same request, as far as it is known."""
     if group_ref.size is None or not group_ref.peers_counted:
         return ALL_PEERS
     come = snapshot.group_status(group_ref, uid).have_come(group_ref.size)
@@ -123,8 +135,10 @@ def _counted(peers: int) -> int:
 def _other_peers(
     snapshot: Snapshot, uid: PodUid, group_ref: GroupReference, request: GpuRequest
 ) -> list[tuple[GpuRequest, int]]:
-    """The siblings that we know to wait and to ask for something else, by what they ask: those that
-    ask for most, where that is too many kinds."""
+    """Return the waiting peers that have another request, by request.
+
+    If there are too many different requests, these are the peers with the largest ones.
+    """
     members = snapshot.groups.members.get(group_ref.group)
     if members is None:
         return []

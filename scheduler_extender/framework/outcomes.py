@@ -1,4 +1,4 @@
-"""What a pod may get on a node that has answered: sets of GPUs, and what it is promised."""
+"""The outcomes of a pod on a node that has answered: sets of GPUs, and what it is promised."""
 
 from dataclasses import replace
 from functools import reduce
@@ -13,9 +13,9 @@ from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 
 def unconstrained(info: NodeInfo, request: GpuRequest) -> Assessment | None:
-    """What a node may hand out to the same pod without its constraints.
+    """Return what a node may hand out to the same pod without its constraints.
 
-    None if its record cannot be used.
+    Returns None if the node's record cannot be used.
     """
     offer = info.offer(request.resource)
     if isinstance(offer, Rejection):
@@ -25,7 +25,7 @@ def unconstrained(info: NodeInfo, request: GpuRequest) -> Assessment | None:
 
 
 def sick_among(info: NodeInfo, request: GpuRequest, assessed: Assessment | None) -> str:
-    """That a node may hand out sick GPUs, and which; empty where it does not, or nobody can say."""
+    """Return a text that a node may hand out certain sick GPUs; empty if not, or if unknown."""
     offer = info.last_offer(request.resource)
     if isinstance(offer, Rejection) or assessed is None or not assessed.sets:
         return ""
@@ -39,11 +39,11 @@ def sick_among(info: NodeInfo, request: GpuRequest, assessed: Assessment | None)
 
 
 def sets_of(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
-    """The GPUs that the pod may have here, set by set, as far as its verdict speaks of them.
+    """Return the sets of GPUs that the pod may get here, as far as its verdict covers them.
 
     See :func:`~topology.core.placement.sets_spoken_of`. A pod that prefers what this hardware never
-    has gets some GPUs all the same. None if the sets are too many to list; none are listed where
-    there is no usable record.
+    has gets some GPUs all the same. Returns None if the sets are too many to list, and an empty
+    tuple if there is no usable record.
     """
     if request.in_company:
         return _sets_among(info, request, decision)
@@ -57,7 +57,7 @@ def sets_of(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Ma
 
 
 def _sets_among(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
-    """The sets that the pod may have with its siblings before it, in whatever way."""
+    """Return the sets that the pod may get with its peers before it, in any order."""
     alone = request.alone
     listed: dict[Mask, None] = {}
     for later in with_peers(info, request) or [info]:
@@ -72,7 +72,7 @@ def _sets_among(info: NodeInfo, request: GpuRequest, decision: Decision) -> tupl
 
 
 def arrival(request: GpuRequest, decision: Decision) -> Arrivals:
-    """A pod that comes with what this decision promises it."""
+    """Return a pod that arrives with what this decision promises."""
     assessed = decision.assessment
     if not request.required or assessed is None:
         return Arrivals(request, 1)

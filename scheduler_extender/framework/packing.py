@@ -1,4 +1,4 @@
-"""Pods that are placed one after another: how many nodes take at once."""
+"""Pods that are placed one after another: how many of them fit on these nodes at once."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, TypeVar
@@ -13,15 +13,15 @@ from topology.core.requests import GpuRequest
 
 
 class PodRequest(Protocol):
-    """What asks for devices."""
+    """A request for devices of a node."""
 
     @property
     def request(self) -> GpuRequest:
-        """What it asks for."""
+        """The request."""
         ...
 
     def on(self, info: NodeInfo) -> NodeInfo:
-        """A node as it is for it: without a place that yields to it."""
+        """Return a node as this request sees it, without a reservation that yields to the pod."""
         ...
 
 
@@ -34,9 +34,11 @@ def packed(
     wants: Mapping[T, int],
     open_to: Mapping[T, Collection[str]],
 ) -> int:
-    """How many of the pods that are wanted are placed on these nodes, those first that ask for
-    most. ``open_to`` are the nodes by name to which each may go. Raises :class:`.OutOfTimeError`
-    where a deadline around it has passed."""
+    """Return how many of the wanted pods fit on these nodes, the largest requests first.
+
+    ``open_to`` holds, for each pod, the names of the nodes to which it may go. Raises
+    :class:`.OutOfTimeError` if an outer deadline has passed.
+    """
     now = list(nodes)
     placed = 0
     full: set[object] = set()

@@ -1,4 +1,4 @@
-"""What is asked of nodes: about which pod, for whom, and as if what had happened."""
+"""A question to nodes: about which pod, for which purpose, and under which assumptions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from topology.core.requests import GpuRequest
 
 
 class Purpose(Enum):
-    """For whom a question is asked. What follows from it stands with the rule that it changes."""
+    """The purpose of a question. Each rule that depends on it says what follows."""
 
-    FILTER = "filter"  # kube-scheduler offers nodes: the selector and taints are its own matter
+    FILTER = "filter"  # kube-scheduler offers nodes: it checks the selector and taints itself
     SCORE = "score"
-    BIND = "bind"  # of one node, which kube-scheduler has chosen
+    BIND = "bind"  # about one node, which kube-scheduler has chosen
     PREEMPT = "preempt"
     WAKE = "wake"
     EXPLAIN = "explain"  # people: `why`, `check`, the pages, the pod's Event, the metric
@@ -30,37 +30,40 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this pod go to these nodes?
+    """The question whether this pod may go to these nodes.
 
-    The pod itself never counts against itself: not its bind in flight, not a place that is reserved
-    for it, not the devices that it has where it is bound.
+    The pod never counts against itself: neither while it is assumed, nor with its reservation, nor
+    with the devices that it has where it is bound.
     """
 
     pod: PodRecord
     purpose: Purpose
     request: GpuRequest | None = None
-    """What is asked for in place of the pod's own request, as where people ask for less. Where it
-    names siblings, no more of them than these are expected."""
+    """The request that replaces the pod's own, for example if a person asks for less.
+
+    If it names peers, no more peers than these are expected.
+    """
     gone: Mapping[NodeName, frozenset[PodUid]] = field(default_factory=dict)
-    """The pods that are taken to have left a node, as victims of a preemption."""
-    scores: bool = False  # whether it is asked how well: what refuses nodes is not sorted out then
+    """The pods that count as gone from a node, for example victims of a preemption."""
+    scores: bool = False  # whether scores are needed: refused nodes are not sorted out then
     alone: bool = False  # whether the pod's group is left out
 
     @property
     def cached(self) -> bool:
-        """Whether the answers are remembered: what people ask is not asked again soon, nor is a
-        bind."""
+        """Whether the answers are cached. Questions of people and binds are not repeated soon."""
         return self.purpose not in (Purpose.EXPLAIN, Purpose.BIND)
 
     def on(self, info: NodeInfo) -> NodeInfo:
-        """A node's facts for this question: without the pod itself and those that are gone, and
-        without a reservation that yields to the pod. At its bind the pod has the devices of its
-        claims."""
+        """Return a node's info for this question.
+
+        It leaves out the pod itself, the pods that count as gone, and a reservation that yields to
+        the pod. At its bind the pod has the devices of its claims.
+        """
         pod, pods = self.pod, info.pods
         if self.purpose is Purpose.BIND and (devices := info.devices_of(pod)):
             return info.as_claimed(pod.uid, devices).yielding_to(pod.attributes.priority, pod.gang)
         left = self.gone.get(info.name, frozenset())
-        if pod.of_claims is not None:  # what its claims have is judged
+        if pod.of_claims is not None:  # the devices of its claims are judged
             without = info.without(left) if left else info
             return without.yielding_to(pod.attributes.priority, pod.gang)
         itself = pod.uid in pods.bound or pod.uid in pods.assumed
@@ -71,10 +74,10 @@ class Question:
 
 
 def alike(pod: PodRecord) -> Hashable:
-    """Equal for waiting pods to which all nodes answer alike.
+    """Return a key that is equal for waiting pods to which all nodes answer alike.
 
-    A group's members are asked about with their group, so they stand apart from other groups', and
-    so do pods that may be sent to other nodes.
+    A group's members are asked about with their group, so their key differs from that of other
+    groups. It also differs for pods with other eligible nodes.
     """
     waits = (
         pod.reservation is not None

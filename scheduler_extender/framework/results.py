@@ -1,4 +1,4 @@
-"""What nodes answer to a :class:`.Question`."""
+"""The answers of nodes to a :class:`.Question`."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ PASSES = Decision()
 
 @dataclass
 class Results:
-    """What the nodes answer.
+    """The answers of the nodes.
 
-    ``by_reason`` has all that were asked, by what refuses them; those that pass stand under None.
+    ``by_reason`` holds all nodes of the question by rejection; the nodes that pass are under None.
     """
 
     question: Question
-    request: GpuRequest  # as it was asked, with siblings that may come first
-    asked: Snapshot  # with the facts for this question
+    request: GpuRequest  # with peers that may come first
+    asked: Snapshot  # with the node infos of this question
     by_reason: dict[Rejection | None, list[str]] = field(default_factory=dict)
-    closed: frozenset[str] = frozenset()  # of these, where kube-scheduler will not send the pod
+    closed: frozenset[str] = frozenset()  # nodes to which kube-scheduler will not send the pod
     answers: list[NodeAnswers] = field(default_factory=list)  # the nodes' own
-    # Where the pod has claims of its own: what they have or will get, and the nodes where they get
-    # no GPUs, or it cannot be said which.
+    # For a pod with claims of its own: the devices that they have or will get on each node, and the
+    # nodes where they get no GPUs, or where their devices cannot be foreseen.
     devices: dict[str, Devices] = field(default_factory=dict)
     unknown: dict[str, Rejection] = field(default_factory=dict)
     group: GroupAnswer | None = None
     member: Member | None = None
     late: frozenset[str] = frozenset()  # nodes for which there was no time
-    for_now: bool = False  # a gang was sent to another domain just now: that ends by itself
+    for_now: bool = False  # a gang has just been sent to another domain; this ends by itself
 
     def judged(self, name: NodeName) -> NodeInfo:
-        """The facts on which a node has answered."""
+        """Return the info on which a node has answered."""
         devices, info = self.devices.get(name), self.asked.node_info(name)
         return info if devices is None else info.as_claimed(self.question.pod.uid, devices)
 
     def vetoed(self, name: NodeName) -> bool:
-        """Whether a node refuses the pod for the devices of its claim, and not for others' sake."""
+        """Check whether a node refuses the pod only because of its claim's devices."""
         own = self.own.get(name)
         assessed = None if own is None else own.assessment
         refused = assessed is not None and assessed.rejection == self.decisions[name].rejection
@@ -61,7 +61,7 @@ class Results:
 
     @property
     def undecided(self) -> bool:
-        """Whether no node takes the pod, and one of those without an answer still may."""
+        """Whether no node takes the pod, and a node without an answer still may."""
         if self.passed or not self.late:
             return False
         return any(
@@ -71,8 +71,10 @@ class Results:
 
     @cached_property
     def own(self) -> dict[str, Decision]:
-        """Every node's own answer, which knows no rule of the set; none for a node that was refused
-        for its name."""
+        """Every node's own answer, without the rules of the set.
+
+        A node that is refused by its name has none.
+        """
         found: dict[str, Decision] = {}
         for answers in self.answers:
             found |= {name: each for name, each in answers.each() if each is not None}
@@ -80,7 +82,7 @@ class Results:
 
     @cached_property
     def decisions(self) -> dict[str, Decision]:
-        """Every node's decision: what refuses it, and its own assessment."""
+        """Every node's decision: its rejection, and its own assessment."""
         return {
             name: own
             if (own := self.own.get(name, PASSES)).rejection == why

@@ -1,7 +1,7 @@
-"""What a rule is, and a node as a rule sees it.
+"""The interface of a rule, and a node as a rule sees it.
 
 A rule is a class in a file of its own, and a line in :data:`.rules.RULES` or
-:data:`.setrules.SET_RULES`: without both the feature is gone, for all who ask.
+:data:`.setrules.SET_RULES`. Without both, the feature does not exist for any caller.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", True, R
 
 @dataclass
 class NodeEvaluation:
-    """A node that is asked about a request, with what its rules have found until now."""
+    """The evaluation of a node for a request, with what its rules have found so far."""
 
     info: NodeInfo
-    request: GpuRequest  # with the siblings that may come first
+    request: GpuRequest  # with the peers that may come first
     settings: Settings
     decide: Callable[[NodeInfo, GpuRequest, Settings], Decision]
     rejections: list[Rejection] = field(default_factory=list)
-    alone: GpuRequest = field(init=False)  # what the pod asks for as if no sibling came before it
-    # Of :mod:`.rules.devices`, where all is known that a verdict needs: what the node has of the
-    # resource, what of it is available to the pod, and what the core says of the pod there. A rule
-    # may put a weaker verdict in its place (:mod:`.rules.gangs`).
+    alone: GpuRequest = field(init=False)  # the pod's request as if no peer came before it
+    # Results of :mod:`.rules.devices`, if everything is known that a verdict needs: the node's
+    # offer of the resource, the part that is available to the pod, and the core's assessment of the
+    # pod there. A rule may replace the verdict by a weaker one (:mod:`.rules.gangs`).
     offer: Offer | None = None
     available: Availability | None = None
     assessed: Assessment | None = None
@@ -42,13 +42,13 @@ class NodeEvaluation:
 class Rule:
     """A reason, or several of one kind, for which nodes refuse a pod: kube-scheduler's Filter.
 
-    All that it reads of a node is in :meth:`.NodeInfo.key`, so that nodes of one key share its
-    answer. So do nodes of one :meth:`.NodeInfo.choice`, as under DRA, where it is settled which
-    devices the pod would get: there a rule looks only at these, and never at how many others are
-    free. What depends on more, as on
-    the node's name, is a :class:`.SetRule`. Rules have no state.
+    All properties of a node that a rule reads are in :meth:`.NodeInfo.key`, so that nodes with one
+    key share its answer. Nodes with one :meth:`.NodeInfo.choice` share it, too. Such nodes exist
+    under DRA, where the devices that the pod would get are settled. There a rule looks only at
+    these devices, and never at how many others are free. A reason that depends on more, such as the
+    node's name, is a :class:`.SetRule`. Rules have no state.
     """
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Why a node refuses the pod; None where this rule lets it pass."""
+        """Return why a node refuses the pod; None if this rule lets it pass."""
         raise NotImplementedError

@@ -1,9 +1,11 @@
-"""How well a pod goes to each node that takes it: 0 to 10, by what the placement costs the cluster.
+"""The score of each node that takes a pod: 0 to 10, by the cost of the placement to the cluster.
 
-The scores are one after the other: the node's own score beside that of the other nodes asked
-(:func:`.equivalence.scores`); the best domain of the pod's group before all others; nothing for a
-node where others that are on their way could spoil it; ten for a place that is reserved for the
-pod.
+Scores are computed in this order:
+
+1. The node's own score, relative to the other nodes asked (:func:`.equivalence.scores`).
+2. The best domain of the pod's group comes before all others.
+3. A node where other pods on their way could spoil the placement gets 0.
+4. A node with a reservation for the pod gets 10.
 """
 
 from collections import defaultdict
@@ -25,7 +27,7 @@ from topology.core.requests import GpuRequest
 def scored(
     snapshot: Snapshot, question: Question, names: Sequence[str], deadline: Deadline = NO_DEADLINE
 ) -> list[int]:
-    """The score of each of these nodes, in the order asked; 0 for one that refuses the pod."""
+    """Return the score of each of these nodes, in the order asked; 0 for a refusing node."""
     pod = question.pod
     results = evaluate(snapshot, replace(question, scores=True), names, deadline)
     request = results.request
@@ -42,7 +44,7 @@ def scored(
             5 + score // 2 if domain is not None and domain == group.best else score // 3
             for domain, score in zip(group.domains, by_node, strict=True)
         ]
-    if names_asked != names:  # some were refused, or it is not known what the claims get
+    if names_asked != names:  # some were refused, or their claims' devices are unknown
         of = dict(zip(names_asked, by_node, strict=True))
         by_node = [of.get(name, 0) for name in names]
     spoilt = _spoilt_by_others(snapshot, pod.uid, request, names, deadline)
@@ -62,11 +64,13 @@ def _spoilt_by_others(
     names: Sequence[str],
     deadline: Deadline,
 ) -> Collection[str]:
-    """The nodes with DRA on which the pod would get other devices than it requires if others came
-    first that may be on their way there (:mod:`.state.cluster.recentsends`).
+    """Return the DRA nodes that recently sent pods could spoil for this pod.
 
-    kube-scheduler has counted these others before it offers a node: so where too few devices are
-    left beside them they have gone elsewhere. Siblings are counted already.
+    These pods may be on their way to the node (:mod:`.state.cluster.recentsends`). If they came
+    first, this pod would get other devices than it requires.
+
+    kube-scheduler has counted these pods before it offers a node. So if too few devices are left
+    beside them, they have gone elsewhere. Peers are counted already.
     """
     recent_sends = snapshot.recent_sends
     if not recent_sends.pods or not request.required or request.in_company:

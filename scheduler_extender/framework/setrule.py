@@ -12,27 +12,32 @@ from topology.core.placement import Rejection
 
 ByNode = Callable[[NodeInfo], Rejection | None]
 Alike = dict[Rejection | None, list[str]]
-"""Nodes by what refuses them; those that pass stand under None."""
+"""Nodes by their rejection; the nodes that pass are under None."""
 OfSet = Callable[[Results, Alike, Deadline], None]
-"""Takes away those of the passing nodes to which the pod may not go for what all of them have
-answered together; where scores are asked there are none."""
+"""Removes passing nodes to which the pod may not go in view of all answers together.
+
+There are no such nodes if scores are asked.
+"""
 
 
 class SetRule:
-    """A rule about certain nodes by name, or about all nodes together. Either method may say
-    nothing; it is called once for a question, as kube-scheduler's PreFilter.
+    """A rule about certain nodes by name, or about all nodes together.
 
-    Preempt and ``unblock``, which try nodes as they would be, ask both, too. Where the places of a
-    group are counted :meth:`pre_filter` is not asked: only cordoned nodes have none.
+    Either method may return None. Each is called once for a question, like kube-scheduler's
+    PreFilter. Preempt and ``unblock``, which try nodes as they would be, call both, too.
+    :meth:`pre_filter` is not called when the capacity for a group is counted: there only cordoned
+    nodes count as 0.
     """
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
-        """What refuses a node before it is asked; None where the rule does not concern the pod."""
+        """Return what refuses a node before it is asked; None if it does not concern the pod."""
         del question, snapshot
         return None
 
     def of_set(self, question: Question, member: Member | None) -> OfSet | None:
-        """What refuses nodes for all answers together; None where the rule does not concern the
-        pod, which may be the ``member`` of a group."""
+        """Return what refuses nodes in view of all answers; None if it does not concern the pod.
+
+        The pod may be the ``member`` of a group.
+        """
         del question, member
         return None

@@ -1,9 +1,9 @@
-"""What nodes would answer if something were otherwise, as if some pods had gone.
+"""The answers of nodes as they would be, for example after some pods have gone.
 
-Thousands of such cases are tried for one pod, on nodes many of which would be in the same state.
-Two things cost time: to count anew what is left on a node (its ledger), and to decide. So the state
-of a node without some pods is kept (:meth:`.NodeInfo.key`), and each state answers once. All of it
-goes with the question that it was made for.
+Thousands of such cases are tried for one pod, on nodes many of which would be in the same
+equivalence class. Two steps take time: to count again what is left on a node (its ledger), and to
+decide. So the class of a node without some pods is cached (:meth:`.NodeInfo.key`), and each class
+answers once. The cache is dropped with the question that it was made for.
 """
 
 from collections.abc import Hashable
@@ -26,7 +26,7 @@ NO_POD: frozenset[PodUid] = frozenset()
 
 
 class Trials:
-    """Nodes of one snapshot, asked as they would be."""
+    """The nodes of one snapshot, asked as they would be."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -37,8 +37,10 @@ class Trials:
     def answer(
         self, info: NodeInfo, request: GpuRequest, gone: frozenset[PodUid] = NO_POD
     ) -> Decision:
-        """The own answer of a node of these facts if some pods had gone. Raises
-        :class:`.OutOfTimeError` where a deadline around it has passed."""
+        """Return the own answer of a node with this info if some pods had gone.
+
+        Raises :class:`.OutOfTimeError` if an outer deadline has passed.
+        """
         about = (request, self._state_of(info, gone, request.resource))
         found = self._known.get(about)
         if found is None:
@@ -47,11 +49,11 @@ class Trials:
         return found
 
     def takes_unseen(self, info: NodeInfo, request: GpuRequest) -> bool:
-        """Whether a node about which deciding failed takes the pod."""
+        """Check whether a node takes the pod although deciding about it failed."""
         return undecided(info, request).rejection is None
 
     def _state_of(self, info: NodeInfo, gone: frozenset[PodUid], resource: str) -> int:
-        """A number for the node without these pods, equal if every answer is equal."""
+        """Return a number for the node without these pods. It is equal if every answer is equal."""
         about = (info, gone, resource)
         found = self._states.get(about)
         if found is None:

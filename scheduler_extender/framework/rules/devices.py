@@ -1,8 +1,8 @@
 """The devices of a node, its kubelet, and what the pod requires of them.
 
-Of rows 1 to 5 the first that applies is this rule's answer; the other rules are asked besides, also
-those that have no row: back-off, reservations and siblings (:data:`.rules.RULES`). Which of several
-refusals is told first says :func:`.decision.decide`.
+Of rows 1 to 5 the first that applies is this rule's answer. The other rules are checked besides,
+also those without a row: back-off, reservations and peers (:data:`.rules.RULES`).
+:func:`.decision.decide` says which of several refusals is reported first.
 
 === =========================================== ============= ============= ===============
     what is known of the node                    plain         preferred     required
@@ -13,16 +13,16 @@ refusals is told first says :func:`.decision.decide`.
  4  its kubelet surely refuses the pod           refused [2]_  refused [2]_  refused [2]_
  5  the constraints may not hold                 –             passes        refused
  6  the memory of a shared GPU may run out       refused       refused       refused
- 7  a promise that stands there could break      refused       refused       refused
- 8  expected, and the operator asks for more     passes        passes        refused
+ 7  a promise to a pod there could break         refused       refused       refused
+ 8  expected, and the operator requires more     passes        passes        refused
  9  guaranteed, or expected                      passes        passes        passes
 === =========================================== ============= ============= ===============
 
 Rows 1 to 5 are here, row 6 is :mod:`.memory`, row 7 :mod:`.promises`, row 8 :mod:`.strength`.
 
-.. [1] unless the pod could break a promise that stands there (:mod:`.promises`) or, in row 1, the
-   node's plugin is known to refuse everything, the Node object gives out none of the resource, or
-   MIG splits all its GPUs.
+.. [1] unless the pod could break a promise to a pod there (:mod:`.promises`) or, in row 1, the
+   node's plugin is known to refuse everything, the Node object has none of the resource, or MIG
+   splits all its GPUs.
 .. [2] as the operator chose (:class:`.Refusals`).
 """
 
@@ -52,11 +52,11 @@ class DevicesRule(Rule):
     """See the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Why the node's devices, or its kubelet, refuse the pod."""
+        """Return why the node's devices, or its kubelet, refuse the pod."""
         info, request = node.info, node.alone
         offer = info.offer(request.resource)
         if not request.effective_count:
-            return UNDECIDED if request.required else None  # which devices, its claims say
+            return UNDECIDED if request.required else None  # the pod's claims say which devices
         if request.by_class and info.serves_claims is False:
             return NOT_SERVED_BY_DRA
         if isinstance(offer, Rejection):
@@ -83,7 +83,7 @@ class DevicesRule(Rule):
 
 
 def _over_fabric(info: NodeInfo, request: GpuRequest, why: Rejection) -> Rejection:
-    """The rejection, which also names the NVLink fabric where that may decide."""
+    """Return the rejection, with the NVLink fabric's fault if that may be the cause."""
     over_links = why.kind in (Reason.LINKS, Reason.SCATTERED, Reason.NOT_GUARANTEED)
     if not (over_links and request.constraints.over_links and info.fabric_fault):
         return why
@@ -91,7 +91,7 @@ def _over_fabric(info: NodeInfo, request: GpuRequest, why: Rejection) -> Rejecti
 
 
 def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
-    """Why a pod without required constraints is refused if too few devices are left."""
+    """Return why a pod without required constraints is refused if too few devices are left."""
     why = assessed.rejection
     if why is not None and why.kind in (Reason.TOO_FEW, Reason.SPLIT):
         return why
@@ -99,10 +99,10 @@ def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
 
 
 def _refused_over_missing(node: NodeEvaluation) -> Rejection | None:
-    """Why the plugin of a node refuses the pod while somebody has to mend the node.
+    """Return why the plugin of a node refuses the pod while the node waits for a repair.
 
-    The agent names such a GPU, too, while it cannot vouch for the rest of its report: the calls
-    about one GPU hang, and soon all calls do.
+    The agent also names such a GPU while it cannot vouch for the rest of its report: first the
+    calls about one GPU hang, and soon all calls do.
     """
     info, report = node.info, node.info.report
     if report is None or not report.missing or info.record.stale or not report.not_ready:

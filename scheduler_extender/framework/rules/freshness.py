@@ -1,7 +1,8 @@
-"""While a watch is stale, what is known may be out of date: a pod with required constraints passes
-nowhere, and other pods only where no promise stands.
+"""The rule for a stale watch: what is known may be out of date.
 
-It is asked after the rules that equal nodes share: their answers are remembered, this one is not.
+A pod with required constraints passes nowhere. Other pods pass only where they can break no
+promise. This rule is checked after those that an equivalence class shares: the answers of those are
+cached, the answer of this one is not.
 """
 
 from scheduler_extender.framework.rules.promises import breaks_unseen
@@ -16,7 +17,7 @@ OUT_OF_DATE = Rejection(
 
 
 def unless_stale(decision: Decision, info: NodeInfo, request: GpuRequest) -> Decision:
-    """What a node that answers so by the rules answers while a watch is stale."""
+    """Return a node's answer while a watch is stale, given its answer by the other rules."""
     if request.required:
         return Decision(OUT_OF_DATE)
     unseen = breaks_unseen(info, request) if decision.rejection is None else None

@@ -1,7 +1,7 @@
-"""The siblings of a gang's member: they may come before it, in any order.
+"""The peers of a gang's member, which may come before it in any order.
 
-A pod with siblings passes only if it passes with all of them that may come first, and is promised
-no more than holds then.
+A pod with peers passes only if it passes with all peers that may come first. Its verdict is the
+weakest that holds then.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ class Gangs(Rule):
     """See the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Why siblings that come first could spoil the node for the pod."""
+        """Return why peers that come first could spoil the node for the pod."""
         if not node.request.in_company or node.rejections:
             return None
         for later in with_peers(node.info, node.request):

@@ -1,7 +1,8 @@
-"""``--refusals possible``: where some nodes surely take the pod, those whose kubelet may refuse it
-do not pass.
+"""The rule of ``--refusals possible``.
 
-It is asked of all nodes together, after the rules that equal nodes share.
+If some nodes surely take the pod, nodes whose kubelet may refuse it do not pass.
+
+The rule is checked for all nodes together, after the rules that an equivalence class shares.
 """
 
 from scheduler_extender.state.answers.classes import ClassId
@@ -17,8 +18,10 @@ MAY_REFUSE = Rejection(
 def unless_others_are_sure(
     settings: Settings, request: GpuRequest, decisions: dict[ClassId, Decision]
 ) -> dict[ClassId, Decision]:
-    """The decisions of all nodes that are asked; the same where the rule does not apply. Required
-    pods pass no such node anyway."""
+    """Return the decisions of all nodes; they are unchanged if the rule does not apply.
+
+    It does not apply to pods with required constraints, since these pass no such node anyway.
+    """
     if settings.refusals is not Refusals.POSSIBLE or request.required:
         return decisions
     passing = {s: d for s, d in decisions.items() if d.rejection is None}

@@ -1,4 +1,4 @@
-"""The promises that stand on a node: no newcomer may break one (row 7 of :mod:`.devices`)."""
+"""The promises to pods on a node: no newcomer may break one (row 7 of :mod:`.devices`)."""
 
 from scheduler_extender.framework.rule import NodeEvaluation, Rule
 from scheduler_extender.state.node.nodeinfo import NodeInfo
@@ -17,7 +17,7 @@ class Promises(Rule):
     """See the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Why a promise that stands could break; not looked at for a pod that does not come."""
+        """Return why a promise could break. Not checked for a pod that is already refused."""
         offer, request = node.offer, node.alone
         if node.rejections:
             return None
@@ -27,8 +27,10 @@ class Promises(Rule):
 
 
 def breaks_unseen(info: NodeInfo, request: GpuRequest) -> Rejection | None:
-    """Why a pod that requires nothing may not come to a node of which something is not known: it
-    could break a promise that stands there. None if none does."""
+    """Return why a pod without requirements may not go to a node of which something is unknown.
+
+    The reason is that it could break a promise to a pod there. None if there is no such promise.
+    """
     if info.promises:
         return IN_PROGRESS
     return PROMISED if info.shares_promised(request.resource) else None

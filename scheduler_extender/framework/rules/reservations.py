@@ -1,5 +1,4 @@
-"""A place on a node that is reserved for another pod: by its annotation, or because kube-scheduler
-has nominated it."""
+"""A reservation on a node for another pod, by its annotation or by kube-scheduler's nomination."""
 
 from dataclasses import replace
 
@@ -15,18 +14,18 @@ class Reservations(Rule):
     """See the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Why the pod may not come while the place is reserved."""
+        """Return why the pod may not come while the reservation stands."""
         info = node.info
         return None if info.reserved_for is None else reserved_for_another(info, node.alone)
 
 
 def reserved_for_another(info: NodeInfo, request: GpuRequest) -> Rejection | None:
-    """Why a node takes no pod with this request, because a place is reserved there for another one.
+    """Return why a node takes no pod with this request because of a reservation for another pod.
 
-    A pod that surely leaves that place whole passes, whether or not the place's victims are still
-    here when it comes. A nominated pod's place has no end: where it is not there anyway, as while
-    the node does not report, it holds up no pod. Ask the pod itself about the facts without it
-    (:meth:`.NodeInfo.without`).
+    A pod passes if it surely leaves the reservation whole, whether or not the reservation's victims
+    are still on the node when it comes. The reservation of a nominated pod has no end. If it cannot
+    be met anyway, for example while the node does not report, it delays no pod. To ask about the
+    pod with the reservation itself, use the info without it (:meth:`.NodeInfo.without`).
     """
     waiting = info.reserved_for
     if info.for_reservation is None or waiting is None or waiting.reservation is None:
@@ -34,12 +33,13 @@ def reserved_for_another(info: NodeInfo, request: GpuRequest) -> Rejection | Non
     if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
         return None
     if info.for_reservation.last_offer(request.resource) is NOT_SERVED:
-        return None  # there is nothing of the kind to be kept
+        return None  # there is no such device to reserve
     if leaves_whole(info.for_reservation, waiting, request):
         return None
     if waiting.reservation.by_nomination and not leaves_whole(info.for_reservation, waiting):
         return None
-    # Not for whom: the answer becomes an Event of a pod that may be another team's.
+    # The text does not name the other pod, because the answer becomes an Event of this pod, which
+    # may belong to another team.
     words = f"reserved for another pod until {waiting.reservation.until_text}"
     return Rejection(words, False, Reason.RESERVED)
 
@@ -47,11 +47,11 @@ def reserved_for_another(info: NodeInfo, request: GpuRequest) -> Rejection | Non
 def leaves_whole(
     for_reservation: NodeInfo, waiting: PodRecord, newcomer: GpuRequest | None = None
 ) -> bool:
-    """Whether the place of a waiting pod is there once its victims are gone, whatever they and all
-    others do until then, with a ``newcomer`` that may come before it.
+    """Check whether a waiting pod can use its reservation once its victims are gone.
 
-    ``for_reservation`` are the facts for the waiting pod (:attr:`.NodeInfo.for_reservation`). What
-    is too much to work out is not there.
+    The answer covers everything that the victims and all other pods may do until then, with a
+    ``newcomer`` that may come before the waiting pod. ``for_reservation`` is the info for the
+    waiting pod (:attr:`.NodeInfo.for_reservation`). Returns False if this is too much to work out.
     """
     request = waiting.request
     if not isinstance(request, GpuRequest):

@@ -1,5 +1,7 @@
-"""The weakest verdict on which a pod with required constraints passes, as the operator chose (row 8
-of :mod:`.devices`)."""
+"""The weakest verdict on which a pod with required constraints passes, as the operator chose.
+
+It is row 8 of :mod:`.devices`.
+"""
 
 from scheduler_extender.framework.rule import NodeEvaluation, Rule
 from topology.core.placement import Reason, Rejection, Verdict
@@ -9,7 +11,7 @@ class Strength(Rule):
     """See the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Why an expected placement is not enough."""
+        """Return why an expected placement is not enough."""
         request, assessed = node.alone, node.assessed
         if assessed is None or not request.required or node.rejections:
             return None

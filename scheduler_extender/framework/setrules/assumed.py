@@ -1,4 +1,4 @@
-"""A pod whose bind is in flight goes to no other node: the bind may still be written."""
+"""An assumed pod goes to no other node, because its bind may still be written."""
 
 from scheduler_extender.framework.question import Question
 from scheduler_extender.framework.setrule import ByNode, SetRule
@@ -14,7 +14,7 @@ class AssumedRule(SetRule):
     """See the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
-        """Refuses every node but that of the pod's bind."""
+        """Return a rule that refuses every node but that of the pod's bind."""
         flying = snapshot.assumed.get(question.pod.uid)
         if flying is None:
             return None

@@ -1,7 +1,7 @@
-"""A pod's claims (DRA) bind it to nodes whose kubelet serves them.
+"""The claims of a pod (DRA) restrict it to nodes whose kubelet serves them.
 
-At its bind what it requires is held against the devices that its claims have; until these are known
-it waits for news.
+At the bind, the pod's constraints are checked against the devices that its claims have. Until these
+devices are known, the bind waits for news.
 """
 
 from scheduler_extender.framework.claims import unproven
@@ -22,8 +22,10 @@ class ClaimsRule(SetRule):
     """See the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
-        """Refuses nodes with a device plugin to a pod whose status names a claim; at its bind, a
-        node where its claims' devices are not known."""
+        """Return a rule that refuses device-plugin nodes to a pod whose status names a claim.
+
+        At the pod's bind, the rule refuses a node where its claims' devices are not known.
+        """
         pod = question.pod
         request = pod.request
         if question.purpose is Purpose.BIND and isinstance(request, GpuRequest):

@@ -1,4 +1,4 @@
-"""A pod's group sends it to one domain, and keeps places for the members of others."""
+"""The group of a pod sends it to one domain, and reserves capacity for members of other groups."""
 
 from dataclasses import replace
 from functools import partial
@@ -21,8 +21,10 @@ class GroupsRule(SetRule):
     """See the module."""
 
     def of_set(self, question: Question, member: Member | None) -> OfSet | None:
-        """Refuses the nodes to which the pod's group does not let it go. For scores it says which
-        domain is the best."""
+        """Return a rule that refuses the nodes to which the pod's group does not let it go.
+
+        For scores, the rule notes the best domain.
+        """
         if member is None or question.alone or not (member.minds_groups or question.scores):
             return None
         return partial(_of_group, member)
@@ -39,19 +41,20 @@ def _of_group(member: Member, results: Results, alike: Alike, deadline: Deadline
         direction = asked.direction_of(member.group_ref)
         results.for_now = direction.domain is not None
     elif member.group_ref.domain is None:
-        return  # filter has kept the gang off: to refuse one now may leave it bound in part
+        return  # filter has kept the gang off: a refusal now may leave it bound in part
     elif member.group_ref.gang:
         member = replace(member, alone=member.alone or member.is_begun(asked))
     passing = alike.pop(None)
-    if binds:  # its time begins behind the node's own answer, which takes whatever it takes
+    if binds:  # the group's time starts after the node's own answer, which has no limit
         deadline = within(asked.clock, VERB_SECONDS)
     gone = frozenset[PodUid]().union(*question.gone.values())
     group = ask_group(asked, member, passing, deadline, direction=direction, gone=gone)
     results.group = group
     if binds and member.group_ref.gang and not group.late and RESERVED_FOR_GROUP in group.alike:
-        # Places are kept where most are free, so what a gang's first members take may move
-        # those of another group to a node that its scheduler has chosen for a later member. The
-        # gang is to be bound whole, so they move on, if they can.
+        # Reservations are on the nodes with the largest capacity. So devices that a gang's first
+        # members take may move another group's reservations to a node that the gang's scheduler has
+        # chosen for a later member. The gang is to be bound whole, so these reservations move on,
+        # if they can.
         (name,) = map(NodeName, passing)
         if CapacityCounter(asked, deadline).can_reserve_elsewhere(name, member.group_ref.group):
             group.alike = {None: passing}

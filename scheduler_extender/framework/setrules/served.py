@@ -10,7 +10,7 @@ class Served(SetRule):
     """See the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
-        """Refuses nodes without GPUs."""
+        """Return a rule that refuses nodes without GPUs."""
         if question.purpose.offered:
             return None
         return lambda info: NOT_SERVED if info.serves_nothing else None
