@@ -1,8 +1,9 @@
 """filter, prioritize, bind and preempt as plain functions over the cluster.
 
-filter notes the domain to which it sends a gang, and prioritize the best nodes with DRA
-(:mod:`.state.cluster.recentsends`): both are hints. Otherwise they and preempt change nothing, as
-kube-scheduler may call them for pods that are never bound. The decision that counts is bind's.
+filter notes the domain to which it sends a gang, and prioritize notes the best nodes with DRA
+(:mod:`.state.cluster.recentsends`). Both notes are hints. Apart from them, filter, prioritize and
+preempt change nothing, because kube-scheduler may call them for pods that are never bound. The
+decision that counts is bind's.
 """
 
 from scheduler_extender.verbs.assume import BindError

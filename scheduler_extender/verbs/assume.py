@@ -1,7 +1,7 @@
-"""A bind is decided, and its pod assumed to be on the node: from then on it counts there.
+"""Decides a bind and assumes the pod: from then on the pod counts on its node.
 
-The decision is taken on the facts of that moment. It holds only if the node is still in the state
-that was decided about when the pod is assumed: else it is taken again.
+The decision is taken on the node's current info. It holds only if the node is unchanged when the
+pod is assumed. Otherwise the bind is decided again.
 """
 
 from collections.abc import Callable
@@ -28,42 +28,47 @@ from topology.times import seconds_of, time_text
 STILL_COUNTING = (
     "the reservations of other groups are still being worked out: kube-scheduler tries again"
 )
-# How often a bind is decided while the node changes meanwhile; then once with the lock held.
+# How often a bind is decided while its node keeps changing; after that, once with the lock held.
 TRIES = 3
 
 
 class BindError(Exception):
-    """A bind did not happen, or nobody can tell yet: then the pod stays assumed, and the message
-    says so. kube-scheduler forgets the pod and tries again."""
+    """A bind did not happen, or its result is still unknown.
+
+    If the result is unknown, the pod stays assumed, and the message says so. kube-scheduler forgets
+    the pod and tries again.
+    """
 
 
 class InProgressError(BindError):
-    """Pods that are on their way keep a node from taking the pod, and their reports may change it:
-    it could break one's promise, or they could break the pod's own."""
+    """Unacknowledged pods keep a node from taking the pod, and their reports may change this.
+
+    Either the pod could break a promise to them, or they could break the pod's own.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedBind:
     """A bind that may be written."""
 
-    request: GpuRequest  # with the siblings of that moment
+    request: GpuRequest  # with the peers at the time of the decision
     decision: Decision
-    info: NodeInfo  # without the pod: what was decided on
-    ours: PodRecord  # the pod, as it is in flight
-    before: PodRecord | None  # the pod's bind that was in flight before
+    info: NodeInfo  # without the pod: the input of the decision
+    ours: PodRecord  # the pod, as it is assumed
+    before: PodRecord | None  # the pod's previous assumed bind
     sets: tuple[Mask, ...] | None  # the sets of GPUs to write
     after: NodeInfo  # with the pod
-    claims: frozenset[str]  # the pod's, of which the facts know
+    claims: frozenset[str]  # the pod's claims that are known
 
 
 def assume(
     cluster: Cache, pod: PodRecord, node: NodeName, now: Callable[[], str]
 ) -> DecidedBind | None:
-    """Decide, and assume the pod; None where it is bound to this node already.
+    """Decide a bind and assume the pod; return None if the pod is bound to this node already.
 
-    A repeated bind is decided anew, without the one in flight counting against it. Where the node
-    no longer keeps the promise nothing is written, and the one in flight stays as it was: the
-    first write may have been committed, and only the API server can tell.
+    A repeated bind is decided anew, and the assumed one does not count against it. If the node no
+    longer keeps the promise, nothing is written, and the assumed bind stays as it was. The first
+    write may have been committed, and only the API server can tell.
     """
     request, newest = pod.request, cluster.pod(pod.uid) or pod  # the latter names all its claims
     if isinstance(request, Malformed):
@@ -106,7 +111,10 @@ def assume(
 
 
 def _asked(snapshot: Snapshot, question: Question, node: NodeName) -> Results:
-    """The node's answer. Raises :class:`BindError` where its group's is not worked out in time."""
+    """Return the node's answer.
+
+    Raises :class:`BindError` if the answer of the pod's group is not worked out in time.
+    """
     results = evaluate(snapshot, question, [node])
     if results.late:
         raise BindError(STILL_COUNTING)
@@ -116,11 +124,12 @@ def _asked(snapshot: Snapshot, question: Question, node: NodeName) -> Results:
 def _when(
     groups: GroupsSeen, pod: PodRecord, before: PodRecord | None, now: Callable[[], str]
 ) -> float | None:
-    """When a member of a group is placed, and was the first time where it is bound again.
+    """Return when a member of a group was first placed, or is placed now.
 
-    It is the time of the clock, or a later one: after the starts of all groups that we know. None
-    if the clock's words are no time. From the bind in flight on it is settled which group started
-    first; the bind writes the time for the replicas that come later.
+    The time of a first bind is the clock's time, or a later one: it comes after the starts of all
+    groups that are known. Returns None if the pod is in no group, or if the clock's text is no
+    time. From the assumed bind on, it is settled which group started first. The bind writes the
+    time, so that other replicas know it later.
     """
     if before is not None and before.placed is not None:
         return before.placed
@@ -129,10 +138,10 @@ def _when(
 
 
 def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
-    """Decide once more, right before the write: the bind may have waited for its turn.
+    """Decide once more, right before the write, because the bind may have waited.
 
     Raises :class:`BindError` if the node no longer takes the pod. The verdict that is written is
-    never stronger than what was decided first. Of a sibling that has ended meanwhile the
+    never stronger than the verdict of the first decision. If a peer has ended meanwhile, its
     replacement is decided later, with our bind counted.
     """
     pod, node = decided.ours, decided.info.name
@@ -140,7 +149,7 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     info = snapshot.node_info(node)
     if pod.group_ref is None and info is decided.after and not snapshot.is_stale:
         return decided
-    question = Question(pod, Purpose.BIND, decided.request, alone=True)  # no more siblings
+    question = Question(pod, Purpose.BIND, decided.request, alone=True)  # expects no more peers
     results = _asked(snapshot, question, node)
     judged, decision, request = results.judged(node), results.decisions[node], results.request
     if decision.rejection is not None:
@@ -155,14 +164,16 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
 def _refused(
     cluster: Cache, pod: PodRecord, results: Results, node: NodeName, *, assumed: bool
 ) -> BindError:
-    """The error to raise for a refusal: :class:`InProgressError`, so that the bind waits for news
-    and asks again, where others are on their way, the devices of the pod's claims are not known
-    yet, or a pod of a gang may hope; else :class:`BindError`.
+    """Return the error to raise for a refusal.
 
-    Between a pod's start and the report about it nobody knows which GPUs it holds, so that less is
-    promised than before and after. And where GPUs are too few kube-scheduler has counted some that
-    we have not: of a pod, maybe, of whose end we shall hear. While the pod is not ``assumed`` no
-    bind waits for it, so it may wait for a report.
+    It is an :class:`InProgressError`, so that the bind waits for news and asks again, in three
+    cases: other pods on the node are unacknowledged, the devices of the pod's claims are not known
+    yet, or the pod is in a gang and the refusal may end. Otherwise it is a :class:`BindError`.
+
+    Between a pod's start and the report about it, its GPUs are unknown, so that less is promised
+    than before and after. If too few GPUs are free, kube-scheduler has counted GPUs that the
+    extender has not, for example those of a pod whose end the watch will still show. While the pod
+    is not ``assumed``, no other bind waits for it, so it may wait for a report.
     """
     info, decision = results.judged(node), results.decisions[node]
     rejection, assessed = decision.rejection, decision.assessment
@@ -180,7 +191,7 @@ def _refused(
             return InProgressError(rejection.reason)
     if rejection in AWAITED:
         return InProgressError(rejection.reason)
-    hopes = rejection.kind is Reason.BUSY or any(  # a report is to come
+    hopes = rejection.kind is Reason.BUSY or any(  # a report will come
         not (each.ended or each.uid in info.pods.acknowledged)
         and resource_of(each) == resource_of(pod)
         for each in info.pods.bound.values()
@@ -198,7 +209,7 @@ def _is_guaranteed(decision: Decision) -> bool:
 def _sets_of(
     snapshot: Snapshot, info: NodeInfo, request: GpuRequest, decision: Decision
 ) -> tuple[Mask, ...] | None:
-    """The sets to write; a fault of ours here costs nobody the bind."""
+    """Return the sets to write. A fault in our own code here does not stop the bind."""
     try:
         return sets_of(info, request, decision)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
@@ -207,7 +218,10 @@ def _sets_of(
 
 
 def _is_bound(cluster: Cache, uid: PodUid, node: NodeName) -> bool:
-    """Whether the watch has shown the pod bound to this node. Raises if it is on another."""
+    """Check whether the watch has shown the pod bound to this node.
+
+    Raises :class:`BindError` if it is bound to another node.
+    """
     known = cluster.pod(uid)
     if known is None or known.node is None:
         return False
@@ -217,7 +231,7 @@ def _is_bound(cluster: Cache, uid: PodUid, node: NodeName) -> bool:
 
 
 def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRecord:
-    """The pod with what this decision promises it: nothing if it requires nothing."""
+    """Return the pod with what this decision promises it: nothing if it requires nothing."""
     if not request.required or decision.assessment is None:
         return pod
     guaranteed = decision.assessment.verdict is Verdict.GUARANTEED

@@ -1,9 +1,9 @@
-"""bind: the decision that counts, and when and what is written.
+"""bind: the final decision, and what is written and when.
 
 :mod:`.assume` decides, and the pod counts on its node from then on. The API server is written to
-afterwards, with no lock held: when it is the bind's turn, and if the node still takes the pod then.
-In a cluster :mod:`scheduler_extender.kube.binder` writes, and finds out what became of a bind that
-nobody confirms.
+afterwards, with no lock held, once the bind limiter allows it and if the node still takes the pod
+then. In a cluster :mod:`scheduler_extender.kube.binder` writes, and finds out the result of a bind
+that is not confirmed.
 """
 
 import json
@@ -40,19 +40,19 @@ MAX_SETS_WRITTEN = 16
 
 
 class BindUnknownError(Exception):
-    """Whether a bind happened cannot be told now; it has to stay in flight."""
+    """It is unknown whether a bind happened, so the pod has to stay assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One bind to write: the pod by name and UID, its node, and the placement annotation.
+    """One Binding to write: the pod by name and UID, its node, and the placement annotation.
 
-    ``placement`` is empty where nothing is promised, in shadow.
-    ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
-    ``request`` is what the pod asked for when it was decided, and ``group_ref`` what it said of
-    its group: a binder that knows the pod to say something else by now does not write. Without a
-    ``request`` nobody decided. ``claims`` are those that the pod may have, none on a node that
-    serves none: one with another claim than these is not written. None: it may have any.
+    ``placement`` is empty if nothing is promised, in shadow mode. ``term`` is the leader's term in
+    which the bind was decided, or 0 with a single replica. ``request`` is the pod's request at the
+    decision, and ``group_ref`` its group reference then. A binder that by now knows the pod with
+    another request or group does not write. Without a ``request``, no decision was taken.
+    ``claims`` are the claims that the pod may have; the set is empty on a node that serves none. A
+    pod with another claim is not bound. None means that it may have any claim.
     """
 
     namespace: str
@@ -67,20 +67,22 @@ class Binding:
 
 
 class Binder(Protocol):
-    """Where binds are written, and pods looked up that no source has shown yet."""
+    """The writer of Bindings. It also looks up pods that no source has shown yet."""
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        """The pod as it is at the source; None where it is gone or has another UID.
+        """Return the pod as it is at the source; None if it is gone or has another UID.
 
-        Raises :class:`BindUnknownError` where the source does not answer.
+        Raises :class:`BindUnknownError` if the source does not answer.
         """
         ...
 
     def write(self, binding: Binding) -> None:
-        """Bind, with the UID as precondition; done already is success.
+        """Write the Binding, with the UID as precondition.
 
-        Raises :class:`BindError` where it surely did not happen, :class:`BindUnknownError` where
-        that cannot be told.
+        A bind that is done already is a success.
+
+        Raises :class:`BindError` if the bind surely did not happen, and :class:`BindUnknownError`
+        if that is unknown.
         """
         ...
 
@@ -94,14 +96,15 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     limiter: BindLimiter | None = None,
     term: int = 0,
 ) -> None:
-    """Bind a pod to a node if the node can still keep its request.
+    """Bind a pod to a node if the node can still meet its request.
 
-    The same bind twice is success, once written. ``now`` gives the time for the placement
-    annotation. After the ``deadline`` nothing is written: what kube-scheduler has given up waiting
-    for must not be written behind its back. So it is looked at at the start and right before the
-    write. With ``limiter`` the write waits for its turn until then. ``term`` is the one in which we
-    lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises
-    :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
+    The same bind twice is a success, once it is written. ``now`` returns the time for the placement
+    annotation. Nothing is written after the ``deadline``, because a bind that kube-scheduler has
+    given up must not be written without its knowledge. So the deadline is checked at the start and
+    right before the write. With a ``limiter``, the write waits until the limiter allows it, or
+    until the deadline. ``term`` is our term as the leader (see :class:`Binding`). If the pod is
+    bound to this node already, nothing is done. Raises :class:`BindError` with the reason;
+    kube-scheduler then forgets the pod and tries again.
     """
     in_time(deadline)
     node = NodeName(args.node)
@@ -136,7 +139,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         _await_word(cluster, ready, error, deadline, limiter)
     cluster.tallies.place(ready.decision.verdict if ready.request.required else "")
     if ready.request.required and ready.claims:
-        cluster.tallies.keep(1)  # the claim is the proof, and it stays as it is
+        cluster.tallies.keep(1)  # the claim is the proof, and it does not change
 
 
 def _await_word(
@@ -146,9 +149,11 @@ def _await_word(
     deadline: Deadline,
     limiter: BindLimiter | None,
 ) -> None:
-    """Wait for the watch to show that the bind was written. Raises :class:`BindError` where it does
-    not, and at once where the kubelet allocates: else kube-scheduler, told of an error, deletes the
-    claim of a pod that may be bound, and such a pod never starts.
+    """Wait for the watch to show that the bind was written.
+
+    Raises :class:`BindError` if the watch does not show it. On a node whose kubelet allocates, it
+    raises at once. Under DRA the bind waits, because kube-scheduler answers an error by deleting
+    the claim of a pod that may be bound, and such a pod never starts.
     """
     late = replace(deadline, until=deadline.until + BIND_ENDS_AFTER)
 
@@ -168,7 +173,7 @@ def _within_limit(
     deadline: Deadline,
     limiter: BindLimiter | None,
 ) -> DecidedBind:
-    """What is written, once it is the turn of this bind. Raises :class:`BindError`."""
+    """Return the bind to write, once the limiter allows it. Raises :class:`BindError`."""
     assessed = decided.decision.assessment
     hazards = assessed is None or bool(assessed.hazards)
     if limiter is not None and not limiter.wait(decided.ours, deadline, hazards=hazards):
@@ -179,8 +184,9 @@ def _within_limit(
     ready = _awaiting_news(
         lambda: decide_again(cluster, decided),
         node,
-        # Who else waits may wait for our turn; but a member of a gang that is refused now leaves
-        # the gang bound in part.
+        # Another bind may be waiting for this one to be written, so this one does not wait longer
+        # for news. A member of a gang does, because its refusal now would leave the gang bound in
+        # part.
         lambda: (
             deadline.passed()
             or (bool(limiter.waiting(KUBELET, node)) and decided.ours.gang is None)
@@ -192,9 +198,9 @@ def _within_limit(
 
 
 def unbound(cluster: Cache, binder: Binder, args: BindingArgs) -> PodRecord | None:
-    """The pod to bind; None where it is bound to that node already.
+    """Return the pod to bind; None if it is bound to that node already.
 
-    Raises :class:`BindError` where it is gone, or bound to another node.
+    Raises :class:`BindError` if the pod is gone, or bound to another node.
     """
     uid, node = PodUid(args.pod_uid), NodeName(args.node)
     if not cluster.has_node(node):
@@ -219,7 +225,7 @@ def unbound(cluster: Cache, binder: Binder, args: BindingArgs) -> PodRecord | No
 def _awaiting_news(
     ask: Callable[[], T], node: NodeName, hopeless: Callable[[], bool], limiter: BindLimiter | None
 ) -> T:
-    """The answer to ``ask``; while it raises :class:`.InProgressError` it awaits news."""
+    """Return the result of ``ask``. While it raises :class:`.InProgressError`, wait for news."""
     try:
         return ask()
     except InProgressError:
@@ -229,7 +235,7 @@ def _awaiting_news(
 
 
 def in_time(deadline: Deadline) -> None:
-    """Raises :class:`.BindError` where kube-scheduler has given the bind up by now."""
+    """Raise :class:`.BindError` if kube-scheduler has given the bind up by now."""
     if deadline.passed():
         raise BindError(TOO_LATE)
 
@@ -246,9 +252,10 @@ class Placement(TypedDict, total=False):
 
 
 def placement(decided: DecidedBind, pod: PodRecord, time: str) -> Placement:
-    """The placement annotation: verdict, node, pod UID, possible sets of GPUs as indices, time.
+    """Return the placement annotation: verdict, node, pod UID, possible sets of GPUs, and time.
 
-    The UID tells it from one that somebody wrote into a template.
+    The sets list GPU indices. The UID tells the annotation from one that a user wrote into a
+    template.
     """
     info, decision = decided.info, decided.decision
     written = Placement(verdict=decision.verdict, node=info.name, uid=pod.uid, sets=[], time=time)

@@ -1,12 +1,12 @@
-"""Whose bind is written next, node by node.
+"""The bind limiter: it decides, node by node, which bind is written next.
 
-Binds to one node are written a few at a time, until its kubelet has answered those before. A
-kubelet that refuses every pod looks like any other until its first answer is seen, and a scheduler
-can bind a pod for each free GPU by then. So no more than :data:`AT_ONCE` pods are with a kubelet at
-one time that it has neither admitted nor refused; a later bind is in flight, and its write waits.
-An answer takes a tenth of a second as a rule. A pod without one holds up others for
-:data:`LONGEST` at most: what we do not know keeps nobody away for long. Where the kubelet has
-admitted a pod of the same kind since its node last changed
+Binds to one node are written a few at a time, until its kubelet has answered the earlier ones. A
+kubelet that refuses every pod looks like any other until its first answer is seen. By then a
+scheduler can bind a pod for each free GPU. So at most :data:`AT_ONCE` pods are at one time with a
+kubelet that has neither admitted nor refused them. The pod of a later bind is assumed, and its
+write waits. As a rule, an answer takes a tenth of a second. A pod without an answer delays other
+binds for at most :data:`LONGEST`: an unknown answer must not keep pods away for long. If the
+kubelet has admitted a pod of the same kind since its node last changed
 (:mod:`scheduler_extender.state.node.history`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
 """
 
@@ -30,31 +30,31 @@ from topology.core.requests import GpuRequest
 
 T = TypeVar("T")
 
-# Pods of one node and resource whose kubelet has not answered. One would do; with two, the kubelet
-# has work while the answer about the first is on its way.
+# The most unanswered pods of one node and resource. One would do. With two, the kubelet has work
+# while its answer about the first is on the way.
 AT_ONCE = 2
-# The same for a pod of a kind that the kubelet has admitted since its node last changed. So many
-# are lost where it refuses all of them from one moment to the next, and nothing else shows it.
+# The same limit for a pod of a kind that the kubelet has admitted since its node last changed. This
+# many pods are lost if the kubelet suddenly refuses all of them and nothing else shows it.
 KNOWN_AT_ONCE = 4
-# Seconds after which a pod without an answer holds up nobody. Answers came within 0.1 s on a quiet
-# machine, and after 9 s at most where seven programs shared each processor.
+# Seconds after which a pod without an answer delays no other bind. Answers came within 0.1 s on a
+# quiet machine, and after at most 9 s on a machine where seven programs shared each processor.
 LONGEST = 5.0
-# Binds that wait for their turn at one time, and as many for news of their node: each a third of
-# the threads for binds. Whoever comes then does not wait.
+# The most binds that wait for their kubelet at one time, and the most that wait for news of their
+# node: each is a third of the threads for binds. A bind beyond this does not wait.
 MOST_WAITING = 32
-# What a bind waits for: its turn, news of its node, and the API server's answer to the write.
+# What a bind waits for: the kubelet's answers, news of its node, and the API server's answer.
 KUBELET, REPORT, WRITE = "kubelet", "report", "write"
-# Seconds after which a bind looks again though nothing has changed on its node: whether it is late
-# by now, or a pod without an answer has held it up for long enough.
+# Seconds after which a bind checks again although nothing has changed on its node: it may be late
+# by now, or a pod without an answer may have delayed it for long enough.
 LOOKS_EVERY = 0.25
 
 
 @dataclass(slots=True, eq=False)
 class WaitingBind:
-    """A bind that waits; a repeated bind of the same pod is another.
+    """A bind that waits. A repeated bind of the same pod is another one.
 
-    ``until`` is up to when it holds up others, from its turn on. ``news`` is set where something
-    has changed on its node.
+    ``until`` is the time until which it delays other binds, once it may be written. ``news`` is set
+    when its node has changed.
     """
 
     awaits: str
@@ -65,17 +65,18 @@ class WaitingBind:
     news: threading.Event = field(default_factory=threading.Event)
 
     def beside(self, other: Self) -> bool:
-        """Whether both are for the same kubelet and resource."""
+        """Check whether both are for the same kubelet and resource."""
         return (self.node, self.resource) == (other.node, other.resource)
 
 
 class BindLimiter:
-    """Limits the binds that are with one kubelet at a time; decides whose bind is written next.
+    """Limits the binds that are with one kubelet at a time, and decides which is written next.
+
     Methods may be called from any thread.
 
-    ``longest`` is :data:`LONGEST`, ``clock`` gives the seconds by which it is counted. ``waited``
-    is told how many seconds a bind has waited, and for what (:data:`KUBELET` …); ``late`` counts
-    those that were given up.
+    ``longest`` is :data:`LONGEST`, and ``clock`` returns the seconds by which it is measured.
+    ``waited`` is called with what a bind has waited for (:data:`KUBELET` …) and for how many
+    seconds. ``late`` counts the binds that were given up.
     """
 
     def __init__(
@@ -89,21 +90,21 @@ class BindLimiter:
         self._clock = clock
         self._lock = threading.RLock()
         self._given: list[WaitingBind] = []
-        # In the order in which they came. It is replaced: whoever changes a node looks at it
-        # without our lock.
+        # In order of arrival. The tuple is replaced, not changed, because a thread that changes a
+        # node reads it without our lock.
         self._waiting: tuple[WaitingBind, ...] = ()
         self.late = Counter[str]()
         self.waited: Callable[[str, float], None] = lambda awaits, seconds: None
         cluster.on_change.append(self._news)
 
     def waiting(self, awaits: str, node: NodeName | None = None) -> list[WaitingBind]:
-        """The binds that wait for this, those to one node where it is named."""
+        """Return the binds that wait for this; with ``node``, only those to that node."""
         return [b for b in self._waiting if b.awaits == awaits and node in (None, b.node)]
 
     def wait(self, pod: PodRecord, deadline: Deadline, *, hazards: bool = True) -> bool:
-        """Whether the turn of a bind in flight comes before the deadline.
+        """Wait until an assumed bind may be written; return False if the deadline comes first.
 
-        ``hazards`` is whether the kubelet may refuse the pod for all that is known of it.
+        ``hazards`` is True if the kubelet may refuse the pod, as far as is known.
         """
         if self._cluster.settings.refusals is Refusals.IGNORE or pod.node is None:
             return True
@@ -120,13 +121,15 @@ class BindLimiter:
         return True
 
     def await_news(self, ask: Callable[[], T], node: NodeName, hopeless: Callable[[], bool]) -> T:
-        """The answer to ``ask``, asked again at each news of the node while it raises
-        :class:`.InProgressError`, until that is ``hopeless``; where too many wait, once more.
+        """Return the result of ``ask``, called again at each news of the node.
 
-        kube-scheduler asks filter about the next pod before it sends the bind of the one before. So
-        two pods are sent to one node. Until the first one has its devices, a tenth of a second as a
-        rule, the second could break its promise, or has none of its own. Refused, it would wait a
-        second and more.
+        While ``ask`` raises :class:`.InProgressError`, it is called again until this is
+        ``hopeless``. If too many binds wait already, it is called only once.
+
+        kube-scheduler asks filter about the next pod before it sends the bind of the previous one.
+        So two pods are sent to one node. Until the first one has its devices, a tenth of a second
+        as a rule, the second could break the first one's promise, or gets no promise of its own. If
+        it were refused, it would wait for a second or more.
         """
         bind = WaitingBind(REPORT, node)
         with self.joined(bind) as joins:
@@ -142,8 +145,10 @@ class BindLimiter:
 
     @contextmanager
     def joined(self, bind: WaitingBind) -> Iterator[bool]:
-        """Inside, a bind waits; False where so many do already that it should not. Those that wait
-        beside it look again afterwards."""
+        """Count a bind as waiting inside the block; yield False if too many wait already.
+
+        The binds that wait on the same node check again afterwards.
+        """
         with self._lock:
             joins = len(self.waiting(bind.awaits)) < MOST_WAITING
             if joins:
@@ -162,7 +167,7 @@ class BindLimiter:
 
     @contextmanager
     def timed(self, awaits: str) -> Iterator[None]:
-        """Tell how long a bind waits inside the block."""
+        """Measure how long a bind waits inside the block, and report it to ``waited``."""
         began = time.perf_counter()
         try:
             yield
@@ -170,13 +175,16 @@ class BindLimiter:
             self.waited(awaits, time.perf_counter() - began)
 
     def _news(self, node: NodeName) -> None:
-        """Something has changed on a node: who waits there looks again. Takes no lock."""
+        """Wake the binds that wait for this node, because something has changed on it.
+
+        Takes no lock.
+        """
         for bind in self._waiting:
             if bind.node == node:
                 bind.news.set()
 
     def _may_write(self, bind: WaitingBind, pod: PodRecord, *, hazards: bool) -> bool:
-        """Whether few enough pods are with the kubelet; from then on this one is, too."""
+        """Check whether few enough pods are with the kubelet; if so, count this one, too."""
         with self._lock:
             now = self._clock()
             self._given = [given for given in self._given if given.until > now]

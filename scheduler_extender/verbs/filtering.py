@@ -1,4 +1,4 @@
-"""filter: which of the offered nodes can keep the pod's request."""
+"""filter: the offered nodes that can meet the pod's request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ STILL_WORKING = "gpu-topology extender is still working out the nodes for this p
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """filter's answer: the nodes that pass, and the others by the reason why they do not.
+    """filter's answer: the nodes that pass, and the other nodes by their rejection.
 
-    With an ``error`` nothing is told of the nodes: kube-scheduler tries the pod again.
+    With an ``error`` the answer says nothing about nodes, and kube-scheduler tries the pod again.
     """
 
     passed: list[str]
@@ -28,7 +28,7 @@ class Filtered:
     error: str = ""
 
     def result(self) -> FilterResult:
-        """The answer as kube-scheduler reads it."""
+        """Return the answer in kube-scheduler's format."""
         if self.error:
             return FilterResult(node_names=[], error=self.error)
         failed: dict[str, str] = {}
@@ -45,7 +45,7 @@ def filter_nodes(
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
 ) -> FilterResult:
-    """Which of the offered nodes can keep the pod's request: :func:`filtered` on the wire."""
+    """Return the offered nodes that can meet the pod's request: :func:`filtered` on the wire."""
     answered = filtered(cluster.snapshot(), pod, names, deadline)
     cluster.tallies.reject(answered.refused)
     return answered.result()
@@ -57,13 +57,13 @@ def filtered(
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
 ) -> Filtered:
-    """Which of the offered nodes can keep the pod's request.
+    """Return the offered nodes that can meet the pod's request.
 
-    An annotation that cannot be read refuses every node with the same reason; a pod without GPUs
+    If an annotation cannot be read, every node is refused with the same reason. A pod without GPUs
     passes everywhere. Nodes that are not worked out by the ``deadline`` are answered as undecided.
-    If one of them is refused for that and no other takes the pod, the whole answer is the error
-    :data:`STILL_WORKING`: then kube-scheduler asks again soon, when more is worked out, and evicts
-    nobody meanwhile.
+    If one of them is refused for that and no other node takes the pod, the whole answer is the
+    error :data:`STILL_WORKING`. Then kube-scheduler asks again soon, when more is worked out, and
+    evicts no pod meanwhile.
     """
     asks = requesting_record(pod, snapshot.settings.managed, snapshot.waiting)
     if asks is None:
@@ -73,7 +73,8 @@ def filtered(
         return Filtered([], error=STILL_WORKING)
     passed = results.passed
     if results.group is not None and asks.group_ref is not None:
-        # All members of a gang are sent to one domain: the first that is asked about chooses.
+        # All members of a gang are sent to one domain: the first member that is asked about chooses
+        # it.
         snapshot.note_direction(asks.group_ref, results.group.best if passed else None)
     refused = {why: those for why, those in results.by_reason.items() if why is not None and those}
     return Filtered(passed, refused)

@@ -1,9 +1,9 @@
-"""preempt: which evictions would help.
+"""preempt: the evictions that would help.
 
-kube-scheduler's dry run counts GPUs and knows nothing of links, so it may name victims on a node
-where the pod would still not be promised what it requires. There others are named, whose GPUs
-complete the set (:func:`.victims.replaced`); a node where none would do is dropped: nobody is
-evicted for nothing. Nodes are never invented.
+kube-scheduler's dry run counts GPUs and knows nothing of links. So it may name victims on a node
+where the pod would still not be promised what it requires. On such a node, other victims are named
+whose GPUs complete the set (:func:`.victims.replaced`). If no victims would do, the node is
+dropped, so that no pod is evicted in vain. preempt never adds nodes.
 """
 
 from collections.abc import Iterable
@@ -31,12 +31,12 @@ from topology.core.requests import GpuRequest
 def preempt(
     cluster: Cache, args: PreemptionArgs, deadline: Deadline = NO_DEADLINE
 ) -> PreemptionResult:
-    """The offered nodes on which the pod would pass filter once some pods have let go, and which.
+    """Return the offered nodes on which the pod would pass filter after evictions.
 
-    They are kube-scheduler's own victims wherever these will do. Pods that are ending already are
-    taken to be gone. The nodes that are left over at the ``deadline`` are
-    dropped: nobody is evicted for what has not been worked out. A node without victims is dropped:
-    there is nothing to evict on it, and kube-scheduler takes an empty list for an error.
+    Each node comes with its victims. These are kube-scheduler's own if they will do. Terminating
+    pods count as gone. Nodes that are not reached by the ``deadline`` are dropped: no pod is
+    evicted without a complete check. A node without victims is dropped, because there is nothing to
+    evict on it, and kube-scheduler takes an empty list for an error.
     """
     offered = {
         node: MetaVictims(victims.pods, victims.violations)
@@ -53,7 +53,7 @@ def preempt(
     if isinstance(record.request, Malformed) or record.of_claims is not None:
         passed = set(evaluate(snapshot, question, list(offered), deadline).passed)
         return PreemptionResult({name: each for name, each in offered.items() if name in passed})
-    # filter would refuse these whoever goes.
+    # filter would refuse the other nodes whichever pods were evicted.
     _, names = refused_by_name(snapshot, question, list(offered))
     if record.request.required and snapshot.is_stale:
         return PreemptionResult()
@@ -81,7 +81,7 @@ def preempt(
 
 
 def _gone(snapshot: Snapshot, name: str, victims: MetaVictims) -> frozenset[PodUid]:
-    """The pods that have let go of a node by then: the victims, and those that are ending."""
+    """Return the pods that will have released their devices: the victims, and terminating pods."""
     uids = (PodUid(pod.uid) for pod in victims.pods or ())
     return snapshot.node_info(NodeName(name)).pods.terminating.union(uids)
 
@@ -89,7 +89,7 @@ def _gone(snapshot: Snapshot, name: str, victims: MetaVictims) -> frozenset[PodU
 def preemptor(
     pod: Pod, record: PodRecord, request: GpuRequest, managed: Iterable[str]
 ) -> Preemptor:
-    """The pod as one that asks for evictions."""
+    """Return the pod as a preemptor, for the search for victims."""
     spec = pod.spec
     affinity = spec.affinity or {}
     ports = [port for c in spec.containers or () for port in c.ports or () if port.host_port]
@@ -107,8 +107,10 @@ def preemptor(
 
 @dataclass(slots=True)
 class _Asking:
-    """One call. ``promised`` are the nodes on which others were evicted for a pod of no lower
-    priority that is still to come; looked up once.
+    """One call of :func:`preempt`.
+
+    ``promised`` are the nodes on which pods were evicted for another pod that has not come yet and
+    whose priority is not lower. They are looked up once.
     """
 
     snapshot: Snapshot
@@ -118,15 +120,18 @@ class _Asking:
     promised: frozenset[str | None] | None = None
 
     def on(self, name: NodeName, chosen: MetaVictims) -> MetaVictims | None:
-        """The victims on a node that was offered with those ``chosen``; None where none would do.
+        """Return the victims on a node, for which kube-scheduler has ``chosen`` some.
 
-        Whom we know nothing of (a pod without GPUs, evicted for its CPUs) stays a victim.
+        Returns None if no victims would do.
+
+        A victim of kube-scheduler's that is unknown here (a pod without GPUs, evicted for its CPUs)
+        stays a victim.
         """
         info = self.snapshot.node_info(name)
         uids = [PodUid(pod.uid) for pod in chosen.pods or ()]
         ours = [pod for uid in uids if (pod := info.pods.bound.alive.get(uid)) is not None]
         try:
-            # kube-scheduler knows no groups, and may choose the pod's own siblings.
+            # kube-scheduler knows no groups, and may choose the pod's own peers.
             may_go = not any(map(self.pod.shares_group, ours))
             if may_go and self._passes(info.without(frozenset(uids)), ours):
                 return chosen
@@ -145,8 +150,11 @@ class _Asking:
         return MetaVictims([MetaPod(uid) for uid in pods], violated)
 
     def _others(self, info: NodeInfo, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
-        """Other victims that will do. None are looked for where budgets are not known, nor where
-        kube-scheduler has promised the node to a pod that comes first."""
+        """Return other victims that will do.
+
+        Returns None if budgets are not known, or if kube-scheduler has promised the node to a pod
+        that comes first.
+        """
         budgets = self.snapshot.budgets
         if budgets is None or self._is_promised(info.name):
             return None
@@ -160,7 +168,10 @@ class _Asking:
         )
 
     def _is_promised(self, name: NodeName) -> bool:
-        """Whether others were evicted here for a pod of no lower priority that is still to come."""
+        """Check whether pods were evicted here for another pod that comes first.
+
+        That pod has not come yet, and its priority is not lower.
+        """
         if self.promised is None:
             self.promised = frozenset(
                 pod.attributes.nominated
@@ -172,6 +183,6 @@ class _Asking:
         return name in self.promised
 
     def _passes(self, info: NodeInfo, victims: Iterable[PodRecord]) -> bool:
-        """Whether the node passes once these, and whoever is ending, have let go."""
+        """Check whether the node passes once these pods and terminating pods have released it."""
         without = after(info, victims, self.pod.uid).yielding_to(self.pod.priority, self.pod.gang)
         return self.trials.answer(without, self.pod.request).rejection is None

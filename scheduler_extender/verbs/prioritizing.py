@@ -1,4 +1,4 @@
-"""prioritize: a score for each node that passed, by what the placement costs the cluster."""
+"""prioritize: a score for each node that passed, by the cost of the placement to the cluster."""
 
 from collections.abc import Sequence
 from itertools import compress, repeat
@@ -20,9 +20,9 @@ def prioritize(
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
 ) -> list[HostPriority]:
-    """A score from 0 to 10 for each offered node, in the order offered.
+    """Return a score from 0 to 10 for each offered node, in the order offered.
 
-    Nodes that are not worked out by the ``deadline`` are scored as if we knew nothing of them.
+    Nodes that are not worked out by the ``deadline`` are scored as unknown.
     """
     snapshot = cluster.snapshot()
     asks = requesting_record(pod, snapshot.settings.managed, snapshot.waiting)

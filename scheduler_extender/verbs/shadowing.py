@@ -1,9 +1,9 @@
-"""The verbs in shadow: nothing is refused, and somebody is told what would have been.
+"""The verbs in shadow mode: nothing is refused, and would-be refusals are reported.
 
-filter works out its answer as ever and passes every node all the same, prioritize scores as ever.
-preempt leaves kube-scheduler's own victims, and bind writes what it is told to, without a decision
-and without a promise. So the shadow never keeps a pod from a node, whatever the extender thinks,
-knows or does not know yet.
+filter works out its answer as always, but passes every node. prioritize scores as always. preempt
+returns kube-scheduler's own victims. bind writes what kube-scheduler has decided, without a
+decision of its own and without a promise. So shadow mode never keeps a pod from a node, whatever
+the extender knows, or does not know yet.
 """
 
 from collections import Counter
@@ -32,15 +32,15 @@ from scheduler_extender.wire import (
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason
 
-# Reasons that :attr:`WouldRefuse.words` names; the others are counted together.
+# The number of reasons that :attr:`WouldRefuse.words` names. The others are counted together.
 MOST_REASONS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
 class WouldRefuse:
-    """What filter would have refused: a pod, and how many of the offered nodes for which reason.
+    """What filter would have refused: a pod, and the number of offered nodes by reason.
 
-    ``by_words`` counts nodes by the words of the reason, ``reasons`` are their kinds.
+    ``by_words`` counts nodes by the text of the reason, ``reasons`` are the kinds of the reasons.
     """
 
     uid: PodUid
@@ -52,7 +52,7 @@ class WouldRefuse:
 
     @property
     def refused(self) -> int:
-        """How many of the nodes it would have refused."""
+        """The number of nodes that filter would have refused."""
         return sum(self.by_words.values())
 
     @property
@@ -62,8 +62,10 @@ class WouldRefuse:
 
     @property
     def words(self) -> str:
-        """The same for people: the commonest reasons first. It does not depend on the order in
-        which the nodes were offered."""
+        """A text for people, with the most frequent reasons first.
+
+        It does not depend on the order in which the nodes were offered.
+        """
         first = sorted(self.by_words.items(), key=lambda each: (-each[1], each[0]))
         told = [f"{count} × {words}" for words, count in first[:MOST_REASONS_TOLD]]
         if left := sum(count for _, count in first[MOST_REASONS_TOLD:]):
@@ -80,9 +82,9 @@ def filter_in_shadow(
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
 ) -> tuple[FilterResult, WouldRefuse | None]:
-    """Every offered node, and what :func:`.filtering.filtered` would have refused of them.
+    """Return every offered node, and what :func:`.filtering.filtered` would have refused.
 
-    None where it would have refused nothing, or had no answer in time.
+    The latter is None if nothing would have been refused, or if there was no answer in time.
     """
     answered = filtered(cluster.snapshot(), pod, names, deadline)
     everything = FilterResult(node_names=list(names))
@@ -99,9 +101,10 @@ def filter_in_shadow(
 
 
 def preempt_in_shadow(args: PreemptionArgs) -> PreemptionResult:
-    """kube-scheduler's own victims, node by node.
+    """Return kube-scheduler's own victims, node by node.
 
-    A node without any is left out as in :func:`.preempt`: an empty list would be an error there.
+    A node without victims is left out, as in :func:`.preempt`: kube-scheduler takes an empty list
+    for an error.
     """
     return PreemptionResult(
         {
@@ -119,10 +122,10 @@ def bind_in_shadow(
     deadline: Deadline = NO_DEADLINE,
     term: int = 0,
 ) -> None:
-    """Bind as kube-scheduler's own binder would, promising nothing.
+    """Bind as kube-scheduler's own binder would, without a promise.
 
-    Raises :class:`BindError` where it is too late to begin, the node or the pod is gone, or the API
-    server refuses; kube-scheduler then tries again.
+    Raises :class:`BindError` if it is too late to begin, if the node or the pod is gone, or if the
+    API server refuses. kube-scheduler then tries again.
     """
     in_time(deadline)
     pod = unbound(cluster, binder, args)
