@@ -1,9 +1,9 @@
-"""Which evictions help: pure functions over the facts of nodes.
+"""The evictions that would help: pure functions over the infos of nodes.
 
-- ``victims`` says who may be evicted on one node, and whether a place appears without them; and it
-  finds better victims than kube-scheduler's;
-- ``relocation`` simulates where evicted pods would go, and says where CPU and memory are left;
-- ``search`` finds the cheapest plan of the whole cluster, and ``plan`` is what it finds, in words.
+- ``victims`` finds the pods that may be evicted on one node, checks whether a placement is
+  possible without them, and finds better victims than kube-scheduler's;
+- ``relocation`` simulates where evicted pods would go, and where CPU and memory are left;
+- ``search`` finds the cheapest plan in the whole cluster, and ``plan`` holds it, and its text.
 """
 
 from scheduler_extender.evictions.plan import Advice, Cost, Plan, Step

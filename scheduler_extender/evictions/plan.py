@@ -1,4 +1,4 @@
-"""A plan: whom to evict so that a guaranteed place appears, as a value and in words."""
+"""A plan of evictions that make a guaranteed placement possible, as a value and as text."""
 
 from dataclasses import dataclass
 
@@ -10,25 +10,28 @@ from topology.core.requests import GpuRequest
 
 
 class Cost(msgspec.Struct, frozen=True, order=True):
-    """What a plan costs; the cheapest is the smallest."""
+    """The cost of a plan; the cheapest plan has the smallest cost."""
 
     lost: int = 0  # pods
     moved: int = 0  # pods
-    priorities: int = 0  # the sum of all of theirs
-    devices: int = 0  # that they hold
+    priorities: int = 0  # the sum of the priorities of all of these
+    devices: int = 0  # that these pods hold
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One eviction. ``relocation`` is a node with a guaranteed place for the pod that its
-    controller makes anew; None where the pod is lost, and ``why`` says why."""
+    """One eviction of a plan.
+
+    ``relocation`` is a node with a guaranteed placement for the pod that the controller creates as
+    a replacement. It is None if the pod is lost; then ``why`` says why.
+    """
 
     pod: PodRecord
     relocation: NodeName | None = None
     why: str = ""
 
     def text(self) -> str:
-        """The step in words."""
+        """Return the step as text."""
         pod, asks = self.pod, ""
         if isinstance(pod.request, GpuRequest):
             asks = f", {pod.request.text}"
@@ -41,12 +44,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The evictions after which ``node`` has a guaranteed place for the waiting pod.
+    """The evictions after which ``node`` has a guaranteed placement for the waiting pod.
 
-    ``terminating`` are pods that are on their way out already, whose devices the place needs, too.
-    ``beside`` is how many more members of its group get a place on the node: nobody keeps theirs.
-    ``resources_unknown`` are those of its nodes of which nobody knows whether CPU and memory are
-    free.
+    ``terminating`` are pods that terminate already and whose devices the placement needs, too.
+    ``beside`` is the number of further members of its group that fit on the node; nothing is
+    reserved for them. ``resources_unknown`` are those of its nodes for which it is unknown whether
+    CPU and memory are free.
     """
 
     node: NodeName
@@ -59,10 +62,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the search advises: a plan, or why there is none.
+    """The result of the search: a plan, or why there is none.
 
-    ``takes`` is a node that takes the pod as it is. ``whole`` is false where the search was ended
-    before everything had been looked at: a cheaper plan may exist.
+    ``takes`` is a node that takes the pod without evictions. ``whole`` is False if the search ended
+    before it had examined everything: a cheaper plan may exist.
     """
 
     plan: Plan | None = None
@@ -71,7 +74,7 @@ class Advice:
     whole: bool = True
 
     def lines(self, pod: PodRecord) -> list[str]:
-        """The advice in words."""
+        """Return the advice as lines of text."""
         name = pod.full_name
         if self.takes is not None:
             return [f"nobody has to be evicted: {self.takes} has a guaranteed place for {name} now"]

@@ -1,13 +1,15 @@
-"""Where evicted pods would go: a simulation over the facts of nodes.
+"""Simulates where evicted pods would go, over the infos of nodes.
 
-The pod that waits is placed first, then the victims one after the other, the most important first.
-Each is placed on the facts that those before it leave: they count as bound and not yet reported, so
-a place is guaranteed whichever GPUs they get. Nobody else is evicted to make room.
+The waiting pod is placed first. The victims follow one after the other, the most important first.
+Each is placed on the infos that the earlier pods leave. The earlier pods count as bound and
+unacknowledged, so a placement is guaranteed whichever GPUs they get. No other pod is evicted to
+make room.
 
-A guaranteed place is one of GPUs. kube-scheduler sends nobody to a node whose allocatable less the
-requests of its pods is too little of CPU, memory or another resource: no pod is relocated there
-(:class:`SpareResources`). Pods with devices are among a node's facts. What the others ask for is
-asked of somebody else, node by node, and only of nodes that matter.
+A guaranteed placement is about GPUs. kube-scheduler sends no pod to a node whose allocatable
+resources, less the requests of its pods, are too small in CPU, memory or another resource. So no
+pod is relocated there (:class:`SpareResources`). Pods with devices are part of a node's info. The
+requests of the other pods are looked up with a function of the snapshot, node by node, and only for
+nodes that matter.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -30,13 +32,16 @@ from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.report import Allocation
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy, gpu_request
 
-# Nodes of which one search asks what their other pods ask for.
+# The largest number of nodes for which one search looks up the requests of their other pods.
 MAX_NODES = 200
 
 
 class SpareResources:
-    """The room on all nodes. ``unknown`` are those of which it was not known when it was asked for:
-    they count as having room."""
+    """The spare CPU, memory and other resources of all nodes.
+
+    ``unknown`` are the nodes whose spare resources were unknown when they were needed. They count
+    as having enough.
+    """
 
     def __init__(self, others: Others) -> None:
         self._others = others
@@ -44,13 +49,13 @@ class SpareResources:
         self.unknown: set[NodeName] = set()
 
     def takes(self, info: NodeInfo, pod: PodRecord) -> bool:
-        """Whether a pod fits on a node beside the pods of these facts.
+        """Check whether a pod fits on a node beside the pods of this info.
 
         Raises :class:`.OutOfTimeError` for one node more than :data:`MAX_NODES`.
         """
         asks = wanted(pod)
         if info.node_object.allocatable is None:
-            return True  # as in a cluster file: no limit is known
+            return True  # a cluster file: no limit is known
         if info.name not in self._known:
             if len(self._known) >= MAX_NODES:
                 raise OutOfTimeError
@@ -73,7 +78,7 @@ class SpareResources:
 
 
 def wanted(pod: PodRecord) -> Amounts:
-    """What a pod with devices needs besides them: what it asks for, and its own place."""
+    """Return what a pod with devices needs besides them: its other requests, and one pod slot."""
     asks = [item for item in pod.attributes.requests if item[0] != resource_of(pod)]
     return (*asks, ("pods", 1000))
 
@@ -83,29 +88,31 @@ def _subtract(free: dict[str, int], amounts: Iterable[tuple[str, int]]) -> None:
         free[name] = free.get(name, 0) - amount
 
 
-# Places that one simulation tries.
+# The largest number of placements that one simulation tries.
 MAX_VISITS = 2_000
 
 Relocation = NodeName | None
 
 
 def recreated(pod: PodRecord) -> bool:
-    """Whether a controller makes the pod anew, on whichever node has room. Of a pod with claims of
-    its own nobody can say which GPUs the next ones get."""
+    """Check whether a controller creates a replacement of the pod, on any node with room.
+
+    For a pod with claims of its own, the GPUs of the replacement's claims are unknown.
+    """
     controller, request = pod.attributes.controller, pod.request
     readable = isinstance(request, GpuRequest) and request.effective_count > 0
     return bool(controller) and controller not in TIED and readable
 
 
 def domain_that_binds(pod: PodRecord) -> str | None:
-    """The kind of domain that the pod's group must share; None where it may go anywhere."""
+    """Return the kind of domain that the pod's group must share; None if there is none."""
     if pod.group_ref is None or not isinstance(pod.request, GpuRequest):
         return None
     return None if pod.request.policy is Policy.PREFERRED else pod.group_ref.domain
 
 
 class Places:
-    """The guaranteed places of all nodes as they are; nodes that answer alike are asked once."""
+    """The guaranteed placements on all nodes as they are; equal nodes are asked once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
@@ -116,7 +123,10 @@ class Places:
         self._to_come: dict[OfClaims, Callable[[NodeInfo], Devices | Rejection]] = {}
 
     def gets(self, info: NodeInfo, pod: PodRecord) -> Devices | Rejection:
-        """The GPUs that the pod's own claims get on a node of these facts; none if it has none."""
+        """Return the GPUs that the pod's own claims get on a node with this info.
+
+        Returns an empty tuple if it has no claims.
+        """
         wanted = pod.of_claims
         if wanted is None:
             return ()
@@ -126,8 +136,10 @@ class Places:
         return devices_for(info, pod.uid, wanted, self._to_come[wanted])
 
     def takes(self, info: NodeInfo, pod: PodRecord, request: GpuRequest) -> bool:
-        """Whether a node of these facts has a guaranteed place for a pod, by itself or, with this
-        ``request``, among its siblings."""
+        """Check whether a node with this info has a guaranteed placement for a pod.
+
+        With the ``request`` of a gang's member, the placement holds among its peers.
+        """
         devices = self.gets(info, pod)
         if isinstance(devices, Rejection):
             return False
@@ -137,14 +149,14 @@ class Places:
         return self.guaranteed(info, request)
 
     def unsaid(self, info: NodeInfo, pod: PodRecord) -> str:
-        """Why nobody can say which GPUs the pod's own claims get; empty where that is said."""
+        """Return why the GPUs of the pod's own claims are unknown; empty if they are known."""
         devices = self.gets(info, pod)
         if isinstance(devices, Rejection) and devices.kind is Reason.UNDECIDED:
             return devices.reason
         return ""
 
     def may_take(self, info: NodeInfo, pod: PodRecord, request: GpuRequest) -> bool:
-        """Whether a node of these facts has a place for a pod, or may have one once others end."""
+        """Check whether a node with this info can take a pod, now or once other pods end."""
         devices = self.gets(info, pod)
         why = devices if isinstance(devices, Rejection) else None
         if not devices:
@@ -152,13 +164,13 @@ class Places:
         return why is None or why.resolvable
 
     def guaranteed(self, info: NodeInfo, request: GpuRequest) -> bool:
-        """Whether a node of these facts has a guaranteed place."""
+        """Check whether a node with this info has a guaranteed placement."""
         if info.topology is None or info.record.problem is not None:
             return False
         return guarantees(self._trials.answer(info, request), request)
 
     def sick(self, info: NodeInfo, request: GpuRequest) -> str:
-        """That a node of these facts takes a pod and may hand out sick GPUs; empty for none."""
+        """Return a text if a node takes a pod and may hand out sick GPUs to it; else empty."""
         offer = info.last_offer(request.resource)
         if isinstance(offer, Rejection) or not offer.availability.sick:
             return ""
@@ -166,12 +178,17 @@ class Places:
         return "" if found.rejection else sick_among(info, request, found.assessment)
 
     def may_go(self, pod: PodRecord) -> Callable[[NodeInfo], bool]:
-        """Whether kube-scheduler may send a pod to a node (:func:`.evaluator.may_go`)."""
+        """Return a test of whether kube-scheduler may send a pod to a node.
+
+        See :func:`.evaluator.may_go`.
+        """
         return may_go(self._snapshot, pod)
 
     def keeps_group(self, info: NodeInfo, pod: PodRecord) -> bool:
-        """Whether a pod that moves to a node stays in its group's domain: where it is now. A group
-        that may go anywhere, or only prefers one domain, has none."""
+        """Check whether a pod that moves to a node stays in its group's present domain.
+
+        A group that may go to any node, or only prefers one domain, is not restricted.
+        """
         kind = domain_that_binds(pod)
         if kind is None:
             return True
@@ -180,8 +197,10 @@ class Places:
         return domain is not None and domain_of(info, kind) == domain
 
     def open(self, pod: PodRecord, request: GpuRequest) -> tuple[tuple[NodeInfo, ...], ...]:
-        """The nodes that have a guaranteed place for a pod as they are, in groups that answer
-        alike; ``request`` is the pod's."""
+        """Return the nodes that have a guaranteed placement for a pod, grouped by equal answers.
+
+        ``request`` is the pod's.
+        """
         key = (request, pod.attributes.eligible_nodes, pod.attributes.requests)
         if key not in self._open:
             goes = self.may_go(pod)
@@ -196,7 +215,7 @@ class Places:
     def settled(
         self, target: NodeInfo, victims: Sequence[PodRecord], relocations: Sequence[Relocation]
     ) -> dict[NodeName, NodeInfo]:
-        """The ``target`` and the relocations as they are once the victims have gone there."""
+        """Return the ``target`` and the relocations as they are once the victims have moved."""
         world = {target.name: target}
         for pod, relocation in zip(victims, relocations, strict=True):
             if relocation is not None:
@@ -231,11 +250,11 @@ def simulate_relocations(
     most_lost: int,
     suits: Callable[[Sequence[Relocation]], bool] = lambda relocations: True,
 ) -> tuple[Relocation, ...] | None:
-    """A relocation for each victim, None for a lost one; with as few lost as can be.
+    """Return a relocation for each victim, None for a lost one; as few as possible are lost.
 
-    ``target`` is the node without the victims; ``suits`` says whether the pod's group can come
-    with these relocations of the victims. None where more than ``most_lost`` would be lost, or
-    one that may not be (:func:`may_be_lost`). O(:data:`MAX_VISITS`) evaluations.
+    ``target`` is the node without the victims. ``suits`` checks whether the pod's group can come
+    with these relocations of the victims. Returns None if more than ``most_lost`` pods would be
+    lost, or one that may not be lost (:func:`may_be_lost`). O(:data:`MAX_VISITS`) evaluations.
     """
     best = _Best(most_lost + 1, suits)
     devices = places.gets(target, waiting)
@@ -246,8 +265,11 @@ def simulate_relocations(
 
 
 def placed(info: NodeInfo, pod: PodRecord, devices: Devices = ()) -> NodeInfo:
-    """The facts with a pod that is bound and not reported, or whose claims have these ``devices``.
-    It is a new pod, whoever made it."""
+    """Return the info with a pod added that is bound and unacknowledged.
+
+    With ``devices``, the pod's claims have these devices. It is a new pod, whichever controller
+    created it.
+    """
     anew = replace(
         pod,
         uid=PodUid(f"{pod.uid}, anew"),
@@ -269,7 +291,7 @@ def placed(info: NodeInfo, pod: PodRecord, devices: Devices = ()) -> NodeInfo:
 
 
 def may_be_lost(victim: PodRecord, waiting: PodRecord) -> bool:
-    """Whether a pod may be evicted that would have no place then: one of lower priority."""
+    """Check whether a pod may be evicted without a relocation: its priority must be lower."""
     return victim.attributes.priority < waiting.attributes.priority
 
 
@@ -281,8 +303,10 @@ def _try(
     relocations: tuple[Relocation, ...],
     best: _Best,
 ) -> None:
-    """Try every relocation of the first of those ``left``; ``world`` has the nodes that have
-    changed."""
+    """Try every relocation of the first of the pods ``left``.
+
+    ``world`` holds the nodes that have changed.
+    """
     lost = relocations.count(None)
     if lost >= best.lost or best.visits >= MAX_VISITS:
         return
@@ -304,7 +328,7 @@ def _try(
 def _offers(
     places: Places, world: dict[NodeName, NodeInfo], pod: PodRecord, request: GpuRequest
 ) -> Iterable[NodeInfo]:
-    """The nodes that have a guaranteed place and room now; of those that answer alike the first."""
+    """Yield the nodes with a guaranteed placement and room now; of equal nodes, the first."""
     for group in places.open(pod, request):
         others = (info for info in group if info.name not in world)
         first = next((info for info in others if _admits(places, info, pod)), None)
@@ -318,5 +342,5 @@ def _offers(
 
 
 def _admits(places: Places, info: NodeInfo, pod: PodRecord) -> bool:
-    """What else a relocation needs than GPUs."""
+    """Check whether a relocation has everything that it needs besides GPUs."""
     return places.keeps_group(info, pod) and places.spare_resources.takes(info, pod)

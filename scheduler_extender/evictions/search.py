@@ -1,9 +1,9 @@
-"""The cheapest plan of the whole cluster that makes a guaranteed place appear for a pod.
+"""Searches the whole cluster for the cheapest plan that makes a guaranteed placement possible.
 
-Candidates are sets of pods of one node: the place appears on that node. Smaller sets come first.
-Of each size every set of every node is looked at that could do, those first that could be the
-cheapest; a set is worked out only if it can still be cheaper than the best plan so far. Nodes that
-differ in nothing but their names count once.
+Candidates are sets of pods of one node, and the placement is on that node. Smaller sets come first.
+Within a size, every set that could do is examined on every node, in the order of the lowest
+possible cost. A set is worked out only if it can still be cheaper than the best plan so far. Nodes
+that differ only in their names count once.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -42,20 +42,21 @@ from topology.core.devices import PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
-# Pods that one plan evicts.
+# The largest number of pods that one plan evicts.
 MAX_VICTIMS = 8
-# Sets of pods that are looked at, over all nodes; a size for which there would be more is left.
+# The largest number of sets of pods that are examined, over all nodes. A size that would exceed it
+# is left out.
 MAX_SETS = 200_000
 
-# Above every priority, as Kubernetes knows them.
+# Above every priority that Kubernetes allows.
 HIGHEST = 2**31
 BARE = "no controller makes it anew"
 HOMELESS = "no node has a guaranteed place for it"
 BY_CLAIMS = "it has claims of its own, and nobody can say which GPUs the next ones get"
 
 
-# The group of the waiting pod, asked about a node as it would be, which pods would have gone, and
-# other nodes as they would be.
+# Asks the rules of the set about the waiting pod's group: for a node as it would be, the pods that
+# would be gone, and other nodes as they would be.
 Group = Callable[[NodeInfo, frozenset[PodUid], Collection[NodeInfo]], Joining]
 NOBODY: frozenset[PodUid] = frozenset()
 
@@ -68,17 +69,17 @@ def search(
     request: GpuRequest | None = None,
     group: Group = lambda info, gone, others: Joining(),
 ) -> Advice:
-    """The cheapest plan for a waiting pod, or why there is none.
+    """Return the cheapest plan for a waiting pod, or why there is none.
 
-    A place where its ``group`` does not let it go is none. ``request`` is what a member of a gang
-    asks for with its siblings; the pod's own if left out. A node that lacks CPU or memory is no
-    place and no home (:class:`.relocations.SpareResources`).
-    The place of a nominated pod of lower priority is not kept from the waiting pod, as filter has
-    it; no evicted pod is sent to one.
+    A placement to which its ``group`` does not let it go does not count. ``request`` is the request
+    of a gang's member with its peers; if left out, the pod's own. A node that lacks CPU or memory
+    is neither a placement nor a relocation (:class:`.relocation.SpareResources`). As in filter, the
+    waiting pod may use the reservation of a nominated pod of lower priority. No evicted pod is sent
+    to such a reservation.
 
-    A pod moves only if its priority is not above the waiting pod's, and is lost only if it is
-    below. Nobody is evicted whose eviction a budget forbids now. After the deadline the best plan
-    so far is the answer.
+    A pod is moved only if its priority is not above the waiting pod's, and lost only if it is
+    below. A pod is not evicted if a budget forbids its eviction now. After the deadline, the answer
+    is the best plan so far.
     """
     if isinstance(pod.request, Malformed):
         return Advice(reason=pod.request.reason)
@@ -94,10 +95,10 @@ def search(
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """A node on which a place could appear, with the pods that may be evicted there.
+    """A node on which a placement could become possible, with the pods that may be evicted there.
 
     ``alike`` are all nodes on which the same evictions cost the same, each with its pods in the
-    same order; the first is this one. They differ in what is spare.
+    same order; the first is this one. They differ in their spare resources.
     """
 
     info: NodeInfo
@@ -108,7 +109,7 @@ class _Site:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Pods of one node, and the least that evicting them costs."""
+    """A set of pods of one node, and the lowest possible cost of evicting them."""
 
     site: _Site
     victims: tuple[PodRecord, ...]
@@ -137,12 +138,12 @@ class _Search:
         self._takes: NodeInfo | None = None
         self._best: Plan | None = None
         self._could = False
-        self._unsaid = ""  # why nobody can say which GPUs its claims get
-        self._sick = ""  # a node that would take it, and which sick GPUs it may hand out
+        self._unsaid = ""  # why the GPUs of its claims are unknown
+        self._sick = ""  # a node that would take it, and the sick GPUs that it may hand out
         self._looked_at = 0
 
     def run(self) -> bool:
-        """Look for the cheapest plan; whether all sets were looked at."""
+        """Search for the cheapest plan. Return whether all sets were examined."""
         for info in self._nodes:
             self._deadline.check()
             without = self._without_asking(info)
@@ -173,7 +174,7 @@ class _Search:
         return all(len(site.pods) <= MAX_VICTIMS for site in sites)
 
     def advice(self, *, whole: bool) -> Advice:
-        """What has been found so far."""
+        """Return the result so far."""
         if self._takes is not None:
             return Advice(takes=self._takes.name)
         if self._best is not None:
@@ -195,7 +196,7 @@ class _Search:
         return Advice(reason=why, whole=whole)
 
     def _sites(self) -> Iterator[_Site]:
-        """The nodes on which a place could appear, one of each kind, with those that are alike."""
+        """Yield the nodes on which a placement could become possible; of equal nodes, the first."""
         of_kind: dict[Hashable, list[tuple[NodeInfo, tuple[PodRecord, ...]]]] = {}
         for info in self._nodes:
             if info.topology is None or info.record.problem is not None:
@@ -203,7 +204,7 @@ class _Search:
             self._deadline.check()
             if not self._goes(info):
                 continue
-            # Beside a nominated pod there may be a place once others have gone.
+            # Beside a nominated pod, a placement may be possible once other pods have gone.
             everything = self._without_asking(info).yielding_to(HIGHEST)
             if not self._places.may_take(everything, self._pod, self._request):
                 self._unsaid = self._unsaid or self._places.unsaid(everything, self._pod)
@@ -222,18 +223,18 @@ class _Search:
                     yield _Site(info, pods, reckoning, alike)
 
     def _without_asking(self, info: NodeInfo) -> NodeInfo:
-        """The facts without the pod, where it counts on them."""
+        """Return the info without the waiting pod, if the pod counts in it."""
         asking = self._pod.uid
         counts = asking in info.pods.assumed or info.is_reserved_for(asking)
         return info.without(frozenset({asking})) if counts else info
 
     def _may(self, victim: PodRecord) -> bool:
-        """Whether a pod may be evicted now."""
+        """Check whether a pod may be evicted now."""
         self._deadline.check()  # there may be thousands of budgets
         return _may_be_planned(victim, self._pod) and refused((victim,), self._budgets) is None
 
     def _kind(self, info: NodeInfo, pods: tuple[PodRecord, ...]) -> Hashable:
-        """Equal for nodes on which the same evictions cost the same."""
+        """Return a key that is equal for nodes on which the same evictions cost the same."""
         resource = self._request.resource
         offer = info.last_offer(resource)
         shown = offer.ledger.shown if isinstance(offer, Offer) else {}
@@ -257,7 +258,7 @@ class _Search:
         return (info.key(resource), tuple(each), tuple(terminating), itself)
 
     def _candidates(self, sites: Sequence[_Site], size: int) -> list[_Candidate] | None:
-        """The sets of so many pods that are worth working out; None where they are too many."""
+        """Return the sets of ``size`` pods to work out; None if there are too many."""
         found = []
         for site in sites:
             self._deadline.check()
@@ -272,9 +273,10 @@ class _Search:
         return found
 
     def _least(self, site: _Site, victims: tuple[PodRecord, ...]) -> Cost | None:
-        """The least that these evictions cost; None where one may not be lost, and would be.
+        """Return the lowest possible cost of these evictions.
 
-        Who has no place on any node as it is can only go back to this one, if there is room.
+        Returns None if a pod would be lost that may not be lost. A pod without a placement on any
+        node as it is can only return to this node, if there is room.
         """
         room = site.reckoning.devices_after(victims) - self._request.effective_count
         lost = 0
@@ -305,7 +307,7 @@ class _Search:
         )
 
     def _work_out(self, candidate: _Candidate) -> None:
-        """Keep the plan of a candidate if it is one, and cheaper than the best so far."""
+        """Record the plan of a candidate if it is valid, and cheaper than the best so far."""
         info, victims = candidate.site.info, candidate.victims
         if refused(victims, self._budgets) is not None:
             return
@@ -325,7 +327,7 @@ class _Search:
                 gone = frozenset(pod.uid for pod in victims)
                 why = self._group(without, gone, ()).rejection
                 if why is RESERVED_FOR_GROUP:
-                    continue  # for others, on this node
+                    continue  # reserved for others, on this node
                 if why is not None:
                     return
                 suits = partial(self._suits, without, gone, victims)
@@ -334,7 +336,7 @@ class _Search:
                 )
                 if relocations is not None:
                     self._best = self._plan(info, victims, relocations)
-                return  # on the nodes that are alike their relocations are the same
+                return  # relocations are the same on the equal nodes
 
     def _suits(
         self,
@@ -343,14 +345,16 @@ class _Search:
         victims: Sequence[PodRecord],
         relocations: Sequence[Relocation],
     ) -> bool:
-        """Whether the pod's group can come with these relocations of the victims: they may take
-        what its other members need."""
+        """Check whether the pod's group can come with these relocations of the victims.
+
+        The victims may take what other members of the group need.
+        """
         world = self._places.settled(without, victims, relocations)
         here = world.pop(without.name)
         return self._group(here, gone, world.values()).rejection is None
 
     def _alike(self, candidate: _Candidate) -> Iterator[tuple[NodeInfo, tuple[PodRecord, ...]]]:
-        """The candidate's node and pods, and those of the nodes that are alike."""
+        """Yield the candidate's node and pods, and those of the nodes that are alike."""
         site = candidate.site
         places = {pod.uid: i for i, pod in enumerate(site.pods)}
         for info, pods in site.alike:
@@ -376,8 +380,11 @@ def unplanned(
     waiting: PodRecord,
     victims: Sequence[PodRecord],
 ) -> str:
-    """Why no plan for the waiting pod evicts these ``victims`` from a node; empty where one may.
-    ``without`` is the node once they have let go. Budgets do not count: they may allow it later."""
+    """Return why no plan evicts these ``victims`` for the waiting pod; empty if one may.
+
+    ``without`` is the node once the victims have released it. Budgets do not count, since they may
+    allow the evictions later.
+    """
     found = candidates(info, resource_of(waiting))
     able = {pod.uid: pod for pod in found if _may_be_planned(pod, waiting)}
     for pod in victims:
@@ -391,14 +398,16 @@ def unplanned(
 def lost(
     places: Places, without: NodeInfo, waiting: PodRecord, victims: Sequence[PodRecord]
 ) -> float:
-    """How many of the victims have no relocation once all of them have let go of a node, which is
-    ``without`` them then; infinite where one of them may not be lost."""
+    """Return how many of the victims have no relocation; infinite if one may not be lost.
+
+    ``without`` is their node once all of them have released it.
+    """
     relocations = simulate_relocations(places, without, waiting, victims, len(victims))
     return inf if relocations is None else relocations.count(None)
 
 
 def _may_be_planned(victim: PodRecord, waiting: PodRecord) -> bool:
-    """Whether a plan may evict a pod at all, as a move or as a loss."""
+    """Check whether a plan may evict a pod at all, either moved or lost."""
     if victim.uid == waiting.uid or victim.attributes.controller in TIED:
         return False
     ours = waiting.group_ref

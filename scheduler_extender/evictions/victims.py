@@ -1,8 +1,9 @@
-"""Who may be evicted on a node, and whether a place appears there without them.
+"""The pods that may be evicted on a node, and whether a placement is possible without them.
 
-kube-scheduler's dry run counts devices and knows no links. If the pod would get no promise once its
-victims are gone, others are looked for whose GPUs complete the set (:func:`replaced`): as few as
-possible, of those the ones of the lowest priority, and none that violates a budget if others do.
+kube-scheduler's dry run counts devices and knows no links. If the pod would get no promise after
+the eviction of its victims, the search looks for others whose GPUs complete the set
+(:func:`replaced`). It takes as few as possible, and of these the ones with the lowest priority. It
+violates no budget if other victims do.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -23,23 +24,26 @@ from topology.core.placement import Rejection, Verdict
 from topology.core.placement.constraints import compiled
 from topology.core.requests import GpuRequest, Policy, gpu_request
 
-# Controllers that bring a pod back on the node on which it was.
+# Controllers that bring a pod back on the same node.
 TIED = ("Node", "DaemonSet")
 NOBODY = PodUid("")
 
 
 def importance(pod: PodRecord) -> tuple[float, float, PodUid]:
-    """Sorts the more important pod first, as kube-scheduler does: by priority, then by who has run
-    for longer."""
+    """Return a sort key that puts the more important pod first, as kube-scheduler does.
+
+    The order is by priority, then by the longer run time.
+    """
     return (-pod.attributes.priority, pod.started if pod.started is not None else inf, pod.uid)
 
 
 def candidates(info: NodeInfo, resource: str) -> list[PodRecord]:
-    """The pods with devices of ``resource`` here that an eviction would end, by importance.
+    """Return the pods here with devices of ``resource`` that an eviction would end, by importance.
 
-    Pods that are ending already are none: they let go by themselves. Nor are static pods, which
-    the kubelet starts again. One that has GPUs by claims of its own beside its number is as one
-    that has them by claims alone. One whose successor would have its GPUs again is none.
+    Terminating pods are left out, because they release their devices by themselves. So are static
+    pods, which the kubelet starts again, and a pod whose successor would get its GPUs again. A pod
+    that has GPUs by its own claims as well as by number counts like one that has them by claims
+    alone.
     """
     found = [
         replace(pod, request=gpu_request(0, resource=resource))
@@ -57,16 +61,19 @@ def candidates(info: NodeInfo, resource: str) -> list[PodRecord]:
 
 
 def after(info: NodeInfo, victims: Iterable[PodRecord], asking: PodUid) -> NodeInfo:
-    """The facts once the victims, and whoever is ending, have let go of their devices.
+    """Return the info once the victims and the terminating pods have released their devices.
 
-    ``asking`` is the pod for which that is done: nothing here counts against itself.
+    ``asking`` is the pod for which this is done; it never counts against itself.
     """
     return info.without(info.pods.terminating | {pod.uid for pod in victims} | {asking})
 
 
 def guarantees(decision: Decision, request: GpuRequest) -> bool:
-    """Whether a node that answers so has a guaranteed place: a promise for a pod with required
-    constraints, a sure admission for a plain one. A preferred one is content with GPUs."""
+    """Check whether a decision is a guaranteed placement.
+
+    This is a promise for a pod with required constraints, and a sure admission for a pod without
+    constraints. A pod with preferred constraints needs only GPUs.
+    """
     if decision.rejection is not None or decision.assessment is None:
         return False
     if not request.plain and request.policy is Policy.PREFERRED:
@@ -75,9 +82,9 @@ def guarantees(decision: Decision, request: GpuRequest) -> bool:
 
 
 class VictimPrecheck:
-    """What has to be true of victims before it is worth working a verdict out, for one node.
+    """Necessary conditions on victims, checked on one node before a verdict is worked out.
 
-    Enough devices come free, and on small machines some set that satisfies the constraints.
+    Enough devices must become free and, on small machines, a set that meets the constraints.
     """
 
     def __init__(
@@ -106,11 +113,11 @@ class VictimPrecheck:
             self._free = gpus(now.free, now.width) | gpus(now.widest(), now.width)
 
     def devices_after(self, victims: Iterable[PodRecord]) -> int:
-        """How many devices are left at most once these have let go."""
+        """Return an upper bound on the devices left once these pods have released theirs."""
         return self.devices_left + sum(self._held[pod.uid] for pod in victims)
 
     def worth_trying(self, victims: tuple[PodRecord, ...]) -> bool:
-        """Whether a place may appear without these."""
+        """Check whether a placement may be possible without these pods."""
         if self.devices_after(victims) < self._count:
             return False
         if self._good is None:
@@ -122,15 +129,17 @@ class VictimPrecheck:
 
 
 def devices_of(info: NodeInfo, pod: PodRecord) -> int:
-    """How many devices a pod holds on its node; none where its request cannot be read. Those of a
-    claim that it shares count, too."""
+    """Return how many devices a pod holds on its node; 0 if its request cannot be read.
+
+    Devices of a claim that it shares count, too.
+    """
     if not isinstance(pod.request, GpuRequest):
         return 0
     return pod.request.effective_count or len(info.claimed(pod.uid))
 
 
 def freed(victims: Iterable[PodRecord]) -> dict[str, int]:
-    """What else comes free, as CPU and memory, in thousandths."""
+    """Return the other resources that become free, such as CPU and memory, in thousandths."""
     found: dict[str, int] = {}
     for pod in victims:
         for name, amount in pod.attributes.requests:
@@ -141,28 +150,28 @@ def freed(victims: Iterable[PodRecord]) -> dict[str, int]:
 def frees_enough(
     victims: Iterable[PodRecord], instead_of: Iterable[PodRecord], asks: Amounts
 ) -> bool:
-    """Whether a pod that ``asks`` for this fits beside the others once the victims are gone, given
-    that it fits without those ``instead_of`` whom they are.
+    """Check whether evicting ``victims`` frees enough for a pod that fits without ``instead_of``.
 
-    Of each resource as much comes free as before, or as much as the pod asks for.
+    For each resource, as much becomes free as with ``instead_of``, or as much as the pod ``asks``
+    for.
     """
     ours, theirs = freed(victims), freed(instead_of)
     return all(ours.get(name, 0) >= min(amount, theirs.get(name, 0)) for name, amount in asks)
 
 
-# Sets of so many victims that are looked at on one node, the least important first; of 8 pods there
-# are 70 at most.
+# The largest number of sets of one size that are examined on one node, the least important first;
+# of 8 pods there are at most 70.
 MAX_SETS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The pod that asks for evictions.
+    """The pod for which others would be evicted.
 
-    ``asks`` is what it asks for besides devices, ``particular`` that it minds other pods of the
-    node (anti-affinity, host ports, spread): then all of kube-scheduler's victims have to go.
-    ``group`` is its group, whose members are no victims: the group would lack them. ``gang`` is the
-    same where it is a gang.
+    ``asks`` is what it requests besides devices. ``particular`` says that other pods of the node
+    matter to it (anti-affinity, host ports, spread); then all of kube-scheduler's victims have to
+    go. ``group`` is its group; members of the group are no victims, because the group would lack
+    them. ``gang`` is the same group if it is a gang.
     """
 
     uid: PodUid
@@ -174,11 +183,11 @@ class Preemptor:
     gang: Group | None = None
 
     def may_evict(self, pod: PodRecord) -> bool:
-        """Whether a pod may be evicted for it."""
+        """Check whether a pod may be evicted for this one."""
         return pod.attributes.priority < self.priority and not self.shares_group(pod)
 
     def shares_group(self, pod: PodRecord) -> bool:
-        """Whether a pod is in the same group."""
+        """Check whether a pod is in the same group."""
         theirs = pod.group_ref
         return self.group is not None and theirs is not None and theirs.group == self.group
 
@@ -191,8 +200,10 @@ def replaced(
     passes: Callable[[tuple[PodRecord, ...]], bool],
     deadline: Deadline = NO_DEADLINE,
 ) -> tuple[PodRecord, ...] | None:
-    """The victims to evict in place of those ``chosen``, the most important first; None where none
-    would do. ``passes`` says whether the pod passes once some have let go.
+    """Return the victims to evict instead of those ``chosen``, the most important first.
+
+    Returns None if no victims would do. ``passes`` checks whether the pod passes once some pods
+    have released their devices.
 
     Raises :class:`.OutOfTimeError` after the deadline.
     """
@@ -232,7 +243,7 @@ def _each_in_time(pods: Iterable[PodRecord], deadline: Deadline) -> Iterator[Pod
 
 
 def _forbidding(pods: Sequence[PodRecord], budgets: Budgets, deadline: Deadline) -> Budgets:
-    """The budgets that some of the pods are in, of thousands maybe."""
+    """Return the budgets that select some of the pods; there may be thousands of budgets."""
     namespaces = {pod.namespace for pod in pods}
     found = []
     for budget in budgets:
@@ -244,16 +255,19 @@ def _forbidding(pods: Sequence[PodRecord], budgets: Budgets, deadline: Deadline)
 
 
 def _sets(pods: Sequence[PodRecord], size: int) -> Iterator[tuple[PodRecord, ...]]:
-    """Sets of so many pods, each by importance; the least important ones first."""
+    """Yield sets of ``size`` pods, each by importance; the least important sets first."""
     upwards = list(reversed(pods))
     for found in islice(combinations(upwards, size), MAX_SETS):
         yield tuple(reversed(found))
 
 
 def _cost(victims: tuple[PodRecord, ...], violations: Violations) -> tuple[object, ...]:
-    """Sorts sets of one size: fewer violated budgets, a lower highest priority, a lower sum."""
+    """Return a sort key for sets of one size.
+
+    It puts first fewer violated budgets, then a lower highest priority, then a lower sum.
+    """
     priorities = [pod.attributes.priority for pod in victims]
     order = chain.from_iterable(importance(pod) for pod in victims)
-    # Who has run for the shortest time goes first: less work is lost.
+    # The pod that has run for the shortest time goes first, so that less work is lost.
     later_first = tuple(-part if isinstance(part, float) else part for part in order)
     return (violations.count(victims), max(priorities), sum(priorities), later_first)

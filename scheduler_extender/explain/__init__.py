@@ -1,13 +1,17 @@
-"""What people and programs are told of nodes and pods, on the admin port, the command line and the
-map.
+"""Explanations of nodes and pods for people and programs: admin port, command line and map.
 
-What is told is structs: values in Python, JSON on the wire, and the schemas of ``/openapi.json``.
-Of a node, ``gpustates`` says how each GPU stands, and ``nodesummary`` what is free of it and who
-shares a GPU. Of a pod, from the bottom: ``answers`` asks all nodes, and counts them in a line;
-``nodeanswers`` has all that one node answers, and what it lacks; ``remedies`` says whose end would
-help, or what the pod could ask for instead; ``placedpod`` says what the pod got; ``explanation``
-puts these together. ``waitingreasons`` has the pods that wait, ``idle`` says whose end would let
-them in, ``evictions`` whom to evict, and ``groupfit`` judges pods of a file. ``wording`` has the
+They are structs: values in Python, JSON on the wire, and the schemas of ``/openapi.json``.
+
+For a node, ``gpustates`` has the state of each GPU, and ``nodesummary`` the free devices and the
+pods that share a GPU.
+
+For a pod, from the bottom up: ``answers`` asks all nodes and counts their answers in a line.
+``nodeanswers`` has the whole answer of one node, and what the node lacks. ``remedies`` finds the
+pods whose end would help, and what the pod could request instead. ``placedpod`` has what the pod
+got. ``explanation`` combines these.
+
+``waitingreasons`` has the pods that wait. ``idle`` finds the idle pods whose end would let them in,
+and ``evictions`` the pods to evict. ``groupfit`` judges the pods of a file. ``wording`` has the
 phrases.
 """
 
@@ -15,4 +19,4 @@ import msgspec
 
 
 class Struct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A field without a default is in every answer; one that equals its default is left out."""
+    """A field without a default is always present; a field that equals its default is left out."""

@@ -1,9 +1,11 @@
-"""What nodes answer to a pod, for people: the verdict, the score, and why there is no promise.
+"""The answers of nodes to a pod, for people: the verdict, the score, and why nothing is promised.
 
-Filter says why a node refuses a pod. People also ask why a node that would take it promises
-nothing: that is what it would say to the same pod if its constraints were required.
+filter says why a node refuses a pod. People also want to know why a node that would take the pod
+promises nothing. The reason is the node's rejection of the same pod if its constraints were
+required.
 
-:class:`Counts` says in one line how many nodes take a pod, and for which reasons the others do not.
+:class:`Counts` says in one line how many nodes take a pod, and for which reasons the others refuse
+it.
 """
 
 from collections import Counter
@@ -28,27 +30,27 @@ from topology.core.graph import names_strange_nodes
 from topology.core.placement import ALL_SICK, SICK, Assessment, Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy
 
-BARS = 3  # that are named
+BARS = 3  # the number of bars that are named
 NO_NODE = "no node takes it"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One node's answer."""
+    """The answer of one node."""
 
-    info: NodeInfo  # those that it was worked out on
+    info: NodeInfo  # the input of the decision
     class_id: ClassId | None  # equal for nodes that answer one request alike
     decision: Decision
     score: int | None  # None on a node that refuses, is closed, or has the pod already
     doubt: Rejection | None  # why a node that takes the pod promises it nothing
 
-    # What the node may hand out, None for nothing. If the pod only prefers what the hardware never
-    # can, it is what the same pod would get without its constraints.
+    # What the node may hand out; None for nothing. If the pod prefers what this hardware never has,
+    # it is what the same pod would get without its constraints.
     outcomes: Assessment | None
 
-    # Fields of the node's record without which the pod's exclusive CPUs and memory do not count.
+    # Fields that the node's record lacks, so that the pod's exclusive CPUs and memory do not count.
     lacks: tuple[str, ...] = ()
-    bar: str = ""  # what keeps kube-scheduler from sending the pod here, whatever we answer
+    bar: str = ""  # why kube-scheduler sends no such pod here, whatever we answer
 
     @property
     def node(self) -> NodeName:
@@ -67,7 +69,7 @@ class Answer:
 
     @property
     def kind(self) -> Reason | None:
-        """The reason of a refusal or a doubt, without details; None if the node promises."""
+        """The kind of reason of a refusal or a doubt; None if the node promises."""
         why = self.decision.rejection or self.doubt
         return why.kind if why is not None else None
 
@@ -94,23 +96,23 @@ class Answer:
 
     @property
     def resolvable(self) -> bool | None:
-        """Whether evictions may turn a refusal; None without a refusal."""
+        """Whether evictions may resolve a refusal; None without a refusal."""
         return None if self.decision.rejection is None else self.decision.rejection.resolvable
 
     @property
     def promises(self) -> bool:
-        """Whether all that the pod asks for is promised."""
+        """Whether the whole request of the pod is promised."""
         return self.passes and self.doubt is None
 
 
 def answers_to(
     snapshot: Snapshot, pod: PodRecord, deadline: Deadline = NO_DEADLINE
 ) -> list[Answer]:
-    """Every node's answer to a pod at the moment of ``snapshot``, by name.
+    """Return every node's answer to a pod in the state of ``snapshot``, by name.
 
-    The pod may be on a node already: this node answers as it did before the pod came, and has no
-    score. The others have prioritize's scores, but for those to which kube-scheduler will not send
-    the pod. After the ``deadline`` nodes are not asked any more: those that are left over are
+    If the pod is on a node already, this node answers as it did before the pod came, and has no
+    score. The other nodes have prioritize's scores, except those to which kube-scheduler will not
+    send the pod. After the ``deadline`` no more nodes are evaluated: the remaining ones are
     undecided, and none of them is called closed.
     """
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
@@ -118,7 +120,7 @@ def answers_to(
     results = strict = evaluate(snapshot, question, None, deadline)
     of_claims = pod.of_claims is not None
     if not of_claims:
-        # Where a node would refuse the pod if it required what it asks for, it promises nothing.
+        # A node that would refuse the pod with required constraints promises it nothing.
         wanted = ANY_GPU if pod.request.plain else pod.request.constraints
         required = replace(pod.request, constraints=wanted, policy=Policy.REQUIRED)
         stern = replace(question, request=required, alone=True)
@@ -144,7 +146,8 @@ def answers_to(
         if of_claims:
             doubt = results.unknown.get(name) if decision.rejection is None else None
         elif decision.rejection is None:
-            # Without an answer of its own where there was no time to ask whether it is open.
+            # A node has no answer of its own if there was no time to check whether it is open to
+            # the pod.
             doubt = strict.own.get(name, strict.decisions[name]).rejection
             if doubt in (SICK, ALL_SICK):
                 named = sick_among(judged, results.request, outcomes)
@@ -158,7 +161,7 @@ def answers_to(
         if pod.uid in info.pods.bound
         or (
             pod.uid in info.pods.assumed
-            # Where the allocator is asked before the bind a nominated pod counts as assumed, too.
+            # If devices are allocated before the bind, a nominated pod counts as assumed, too.
             and (info.name != attributes.nominated or info.claimed(pod.uid))
         )
     }
@@ -169,9 +172,10 @@ def answers_to(
 
 
 def lacks(info: NodeInfo, request: GpuRequest) -> tuple[str, ...]:
-    """The fields of a node's record without which the pod's exclusive CPUs and memory do not count.
+    """Return the fields that a node's record lacks for the pod's exclusive CPUs and memory.
 
-    None where the pod has no exclusive ones there.
+    Without these fields the exclusive CPUs and memory do not count. Empty if the pod has none
+    there.
     """
     topology, report = info.topology, info.report
     if topology is None or report is None or info.record.problem is not None:
@@ -197,7 +201,10 @@ def lacks(info: NodeInfo, request: GpuRequest) -> tuple[str, ...]:
 def _outcomes(
     results: Results, info: NodeInfo, decision: Decision, deadline: Deadline
 ) -> Assessment | None:
-    """What the node may hand out to the pod, as far as there is time; see :class:`Answer`."""
+    """Return what the node may hand out to the pod, as far as there is time.
+
+    See :class:`Answer`.
+    """
     assessed = decision.assessment
     if assessed is None or not assessed.fits:
         return None
@@ -215,19 +222,19 @@ def _outcomes(
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Nodes by what they answer to a pod."""
+    """The number of nodes by their answer to a pod."""
 
     nodes: int
     takes: int = 0
     closed: int = 0  # of those that take it: kube-scheduler will not send it there
     refused: Mapping[Rejection, int] = field(default_factory=dict)
     doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
-    bars: Mapping[str, int] = field(default_factory=dict)  # what keeps it off the closed ones
+    bars: Mapping[str, int] = field(default_factory=dict)  # what closes the closed ones to it
     late: bool = False  # there was no time for every node
 
     @property
     def headline(self) -> str:
-        """All of it in one line."""
+        """All counts in one line."""
         if not self.nodes:
             return "no node is known"
         refused = sentence(self.refused)
@@ -250,7 +257,7 @@ class Counts:
 
 
 def by_kind(refused: Mapping[Rejection, int]) -> dict[Reason, int]:
-    """The nodes by the kind of their reason."""
+    """Return the number of nodes by the kind of their reason."""
     found: dict[Reason, int] = {}
     for why, nodes in refused.items():
         found[why.kind] = found.get(why.kind, 0) + nodes
@@ -258,7 +265,10 @@ def by_kind(refused: Mapping[Rejection, int]) -> dict[Reason, int]:
 
 
 def counts_of(answers: Sequence[Answer], *, late: bool = False) -> Counts:
-    """The nodes' answers to a pod, counted; ``late`` says that not all were worked out in time."""
+    """Return the counts of the nodes' answers to a pod.
+
+    ``late`` says that not all answers were worked out in time.
+    """
     return Counts(
         len(answers),
         sum(answer.passes for answer in answers),
@@ -271,7 +281,7 @@ def counts_of(answers: Sequence[Answer], *, late: bool = False) -> Counts:
 
 
 def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
-    """How many nodes would take the pod, and what that means."""
+    """Return how many nodes would take the pod, and what that means."""
     counts = counts_of(answers)
     promised = sum(answer.promises for answer in answers)
     text = f"{counts.takes} of {counts.nodes} nodes would take it"
@@ -288,8 +298,9 @@ def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
 
 
 def closed_text(counts: Counts) -> str:
-    """How many of the nodes that take the pod are closed to it, as the end of a sentence; empty for
-    none.
+    """Return how many of the nodes that take the pod are closed to it, as the end of a sentence.
+
+    Empty if none is closed.
 
     >>> closed_text(Counts(3, takes=2, closed=1, bars={"taint gpu:NoSchedule": 1}))
     ', 1 of them closed to it by taint gpu:NoSchedule'
@@ -301,7 +312,7 @@ def closed_text(counts: Counts) -> str:
 
 
 def bars_text(bars: Mapping[str, int]) -> str:
-    """What keeps a pod off nodes, the most frequent first.
+    """Return what closes nodes to a pod, the most frequent first.
 
     >>> bars_text({"a cordon": 1, "taint gpu:NoSchedule": 3})
     'taint gpu:NoSchedule (3 nodes) or a cordon (1 node)'

@@ -1,4 +1,4 @@
-"""Whom to evict so that a waiting pod gets a guaranteed place, and its reservation."""
+"""The evictions after which a waiting pod gets a guaranteed placement, and its reservation."""
 
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,7 @@ class Eviction(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The pod's name and namespace."""
+        """The pod's namespace and name."""
         return f"{self.namespace}/{self.pod}"
 
 
@@ -53,7 +53,7 @@ class PlanStep(Eviction, frozen=True):
 
 
 class EvictionPlan(Struct, frozen=True):
-    """The evictions after which a node has a guaranteed place."""
+    """The evictions after which a node has a guaranteed placement."""
 
     node: str
     cost: Cost
@@ -65,7 +65,7 @@ class EvictionPlan(Struct, frozen=True):
 
 
 class Reservation(Struct, frozen=True):
-    """The place that is reserved for the pod."""
+    """The reservation of the pod."""
 
     node: str
     until: str
@@ -75,7 +75,7 @@ class Reservation(Struct, frozen=True):
 
 
 class EvictionAdvice(Struct, frozen=True, omit_defaults=False):
-    """Whom to evict so that a pod gets a guaranteed place."""
+    """The evictions after which a pod gets a guaranteed placement."""
 
     pod: str
     uid: str
@@ -102,7 +102,7 @@ class EvictionAdvice(Struct, frozen=True, omit_defaults=False):
 
 
 def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice | None:
-    """The answer; None if the pod is unknown."""
+    """Return the advice for a pod; None if the pod is unknown."""
     snapshot = cluster.snapshot()
     pod = snapshot.pod_named(namespace, name)
     if pod is None:
@@ -162,7 +162,7 @@ def _plan(plan: Plan) -> EvictionPlan:
 
 
 def _why_not_scheduled(pod: PodRecord) -> str:
-    """Why kube-scheduler does not look at a pod, so that no eviction helps it; empty if it does."""
+    """Return why kube-scheduler does not consider a pod, so that no eviction helps; else empty."""
     if pod.ended:
         return "it has ended"
     if pod.terminating:
@@ -175,12 +175,13 @@ def _why_not_scheduled(pod: PodRecord) -> str:
 def _reservation_now(
     snapshot: Snapshot, pod: PodRecord, afterwards: Afterwards
 ) -> Reservation | None:
-    """The place that the pod's annotation keeps, and whether it is there once its victims have let
-    go. A member of a group also needs its group to let it go there.
+    """Return the reservation of the pod's annotation, and whether it works after the evictions.
 
-    The caller may not have written the annotation: only those victims are left that the place
-    needs, or the home of another victim, and all of them have to be such as a plan evicts. Raises
-    :class:`.OutOfTimeError`.
+    A member of a group may use it only if its group lets the pod go there.
+
+    The author of the annotation may be untrusted. So only victims are left that are needed, for the
+    reservation itself or for the relocation of another victim. All of them must be pods that a plan
+    may evict. Raises :class:`.OutOfTimeError`.
     """
     reservation = pod.reservation
     if (
@@ -196,7 +197,7 @@ def _reservation_now(
         return info.without(gone | info.pods.terminating | {pod.uid})
 
     def lacks(gone: frozenset[PodUid]) -> str:
-        """Why the place is not there once these have let go; empty where it is."""
+        """Return why the placement is not possible once these pods are gone; empty if it is."""
         then = without(gone)
         if not (may_go(snapshot, pod)(info) and places.takes(then, pod, request)):
             return f"{reservation.node} has no guaranteed place for the pod"
@@ -229,6 +230,6 @@ def _reservation_now(
 
 
 def _evicted(pod: PodRecord) -> tuple[str, str, str, int, str]:
-    """The fields of an :class:`Eviction`."""
+    """Return the fields of an :class:`Eviction`."""
     attributes = pod.attributes
     return pod.namespace, pod.name, pod.uid, attributes.priority, attributes.controller

@@ -1,6 +1,6 @@
-"""Why a pod waits, or what became of it: the whole answer, as data and as words.
+"""The whole explanation of a pod that waits or is placed, as data and as text.
 
-It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
+It is worked out once for ``/v1/explain``, ``why`` and ``check`` alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +25,11 @@ from topology.core.devices import NodeName
 from topology.core.placement import Reason
 
 MOST_SETS = 16
-"""Sets of one node in an answer over many."""
+"""The largest number of sets of one node in an answer over many nodes."""
 
 
 class GroupInBrief(Struct, frozen=True):
-    """A pod's group, and where its members live."""
+    """The group of a pod, and the nodes of its members."""
 
     name: str
     gang: bool
@@ -41,7 +41,7 @@ class GroupInBrief(Struct, frozen=True):
 
 
 class Unreadable(Struct, frozen=True):
-    """All that is told of a pod whose annotations cannot be read; ``reason`` says why."""
+    """The answer about a pod whose annotations cannot be read; ``reason`` says why."""
 
     pod: str
     node: str | None
@@ -51,7 +51,7 @@ class Unreadable(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """What every node answers to a pod, and what follows."""
+    """The answers of all nodes to a pod, and what follows from them."""
 
     pod: str
     node: str | None
@@ -90,10 +90,10 @@ def explanation_of(
     written: Written | None = None,
     deadline: Deadline = NO_DEADLINE,
 ) -> Explanation | Unreadable:
-    """The whole answer about a pod at the moment of ``snapshot``.
+    """Return the whole explanation of a pod in the state of ``snapshot``.
 
-    ``written`` is its placement annotation, where the caller has it. After the ``deadline`` nothing
-    more is worked out: nodes that are left over count as undecided, and the notes say so.
+    ``written`` is its placement annotation, if the caller has it. After the ``deadline`` nothing
+    more is worked out: the remaining nodes count as undecided, and the notes say so.
     """
     request = pod.request
     if isinstance(request, Malformed):
@@ -150,7 +150,7 @@ BY_SETS = (
 
 
 def group_of(snapshot: Snapshot, group_ref: GroupReference) -> GroupInBrief:
-    """A pod's group."""
+    """Return the group of a pod in brief."""
     attributes, kind = snapshot.group_status(group_ref), group_ref.domain
     return GroupInBrief(
         group_ref.group.name,
@@ -185,7 +185,7 @@ def _notes(
 
 
 def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
-    """What has to be mended first where no node promises, each once, with its first node."""
+    """Yield what has to be repaired first if no node promises, each with its first node."""
     if any(each.promises and not each.closed for each in answers):
         return
     first: dict[str, str] = {}
@@ -199,8 +199,10 @@ def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def passed_over(whom: str, said: str = "") -> str:
-    """That kube-scheduler sends ``whom`` nowhere, though nodes would take it, and what it ``said``
-    of that."""
+    """Return the text that kube-scheduler sends ``whom`` nowhere although nodes would take it.
+
+    It includes what kube-scheduler ``said`` about it.
+    """
     if said:
         return f"kube-scheduler has found no node for {whom}, though. It says: {said}"
     return (

@@ -1,4 +1,4 @@
-"""How every GPU of a node stands: free, on its way to a pod, held and by whom, or sick.
+"""The state of every GPU of a node: free, assumed, reserved, in use and by which pods, or sick.
 
 The commands, the map, the metrics and their JSON all count GPUs by :attr:`NodeState.uses`.
 """
@@ -27,7 +27,7 @@ from topology.times import age, seconds_of
 
 
 class Use(Enum):
-    """How a GPU stands; the value is the word for it in filters, style sheets and metrics."""
+    """The state of a GPU; the value is its name in filters, style sheets and metrics."""
 
     FREE = "free"
     STRANDED = "stranded"
@@ -41,12 +41,12 @@ class Use(Enum):
 
     @property
     def word(self) -> str:
-        """The word for people."""
+        """The name for people."""
         return use_text(self.value)
 
 
 def use_text(value: str) -> str:
-    """The word for people of a state's value.
+    """Return the name for people of a state's value.
 
     >>> use_text("free"), use_text("in-use"), use_text("in-use-as-asked")
     ('free', 'in use', 'in use (as asked)')
@@ -68,11 +68,11 @@ MEANINGS = {
     Use.SICK: "unhealthy, or it does not answer; in use or not",
 }
 USED = (Use.MISMATCHED, Use.AS_ASKED, Use.IN_USE, Use.TERMINATING)
-"""In use by pods. Of several pods on a GPU the first of these says how the GPU stands."""
+"""The states that are in use by pods. If a GPU has several pods, the first of these counts."""
 
 
 class Flag(Enum):
-    """What is particular about a node; the value is the word for it in pages and filters."""
+    """A particular condition of a node; the value is its name in pages and filters."""
 
     UNUSABLE = "no usable record"
     MAINTENANCE = "under maintenance"
@@ -96,44 +96,44 @@ class GpuHolder:
     use: Use
     devices: int  # of the GPU, that it holds
     asks: str = ""
-    since: float | None = None  # when its kubelet took it, in seconds since 1970
+    since: float | None = None  # when its kubelet admitted it, in seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU: how it stands."""
+    """The state of one GPU."""
 
     use: Use
     in_use: int  # of its devices
     devices: int  # 1 for a whole GPU
     holders: tuple[GpuHolder, ...] = ()
     trouble: str = ""  # what its agent says of its health
-    since: str = ""  # when it said so first (RFC 3339)
-    memory_used: int | None = None  # bytes, by its pods; None of a GPU that is not shared
+    since: str = ""  # when the agent first said so (RFC 3339)
+    memory_used: int | None = None  # bytes, by its pods; None for a GPU that is not shared
 
     @property
     def partly(self) -> bool:
-        """Whether some of its devices are in use, and some are not."""
+        """Whether only some of its devices are in use."""
         return 0 < self.in_use < self.devices
 
     @property
     def key(self) -> tuple[Use, int, int]:
-        """All of it that a drawing shows."""
+        """Everything that a drawing shows of it."""
         return self.use, self.in_use, self.devices
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node: its GPUs by position, and what else is to be said."""
+    """The state of a node: its GPUs by position, and further information."""
 
     info: NodeInfo
     kind: str  # the machine in one line
     gpus: tuple[GpuState, ...] = ()
     flags: frozenset[Flag] = frozenset()
-    coming: int = 0  # devices of pods that no report shows yet: which ones, the kubelet decides
-    reserved_for: str = ""  # the waiting pod for which a place is reserved
-    trouble: tuple[str, ...] = ()  # what is wrong, in words
-    uses: Counter[Use] = field(default_factory=Counter)  # GPUs by how they stand
+    coming: int = 0  # devices of unacknowledged pods: the kubelet decides which ones
+    reserved_for: str = ""  # the waiting pod that has a reservation
+    trouble: tuple[str, ...] = ()  # problems, as text
+    uses: Counter[Use] = field(default_factory=Counter)  # GPUs by state
     # For each pod that has several GPUs for itself, their positions.
     together: tuple[tuple[int, ...], ...] = ()
     capacity: Capacity = field(default_factory=Capacity)  # what it can still promise
@@ -150,7 +150,7 @@ class NodeState:
 
     @property
     def observed_at(self) -> str:
-        """When the agent looked, by its own clock (RFC 3339); empty if it does not say."""
+        """When the agent observed the node, by its own clock (RFC 3339); empty if unknown."""
         return self.info.report.observed_at if self.info.report is not None else ""
 
     @property
@@ -159,11 +159,11 @@ class NodeState:
         return {_camel(word): n for word, n in tally(self.uses).items()}
 
     def reported(self, today: float) -> float | None:
-        """Seconds since the agent looked; None if it does not say when."""
+        """Return the seconds since the agent observed the node; None if that time is unknown."""
         return age(seconds_of(self.observed_at), today)
 
     def as_json(self, *, devices: bool) -> dict[str, Any]:
-        """The node as data; with ``devices`` each of its GPUs."""
+        """Return the node as data; with ``devices``, each of its GPUs."""
         data: dict[str, Any] = {
             "node": self.name,
             "machine": self.kind,
@@ -199,8 +199,10 @@ class NodeState:
 
 
 def links_of(topology: NodeTopology) -> list[tuple[int, list[str]]]:
-    """Each GPU's index, and what joins it to every GPU and NIC, as ``nvidia-smi topo -m`` has it:
-    NV and the number of NVLinks, or the PCIe class."""
+    """Return each GPU's index, and its link to every GPU and NIC, as ``nvidia-smi topo -m`` does.
+
+    A link is NV and the number of NVLinks, or the PCIe class.
+    """
     words = {}
     for link in topology.links:
         word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
@@ -220,7 +222,7 @@ def links_of(topology: NodeTopology) -> list[tuple[int, list[str]]]:
 
 
 def tally(uses: Counter[Use]) -> dict[str, int]:
-    """GPUs by how they stand, those in use as one number."""
+    """Return the number of GPUs by state, with those in use as one number."""
     apart = {use.word: uses[use] for use in Use if use not in USED and use is not Use.SICK}
     return {**apart, "in use": sum(uses[use] for use in USED), "sick": uses[Use.SICK]}
 
@@ -232,7 +234,7 @@ def _camel(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Several nodes together."""
+    """The sums over several nodes."""
 
     nodes: int
     uses: Counter[Use]
@@ -243,12 +245,12 @@ class Totals:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs they have."""
+        """The number of GPUs of these nodes."""
         return self.uses.total()
 
 
 def totals(nodes: Iterable[NodeState]) -> Totals:
-    """The sums over these nodes."""
+    """Return the sums over these nodes."""
     nodes = list(nodes)
     uses: Counter[Use] = Counter()
     for node in nodes:
@@ -265,12 +267,14 @@ def totals(nodes: Iterable[NodeState]) -> Totals:
 
 
 NO_RECORD = "no usable record"
-"""In place of a machine's kind, if nothing is known of the machine."""
+"""Stands for a machine's kind if the machine is unknown."""
 
 
 class Nodes:
-    """How the nodes of a cluster stand; of those that have not changed it is remembered. Any
-    thread."""
+    """The states of a cluster's nodes; those of unchanged nodes are cached.
+
+    Any thread may use it.
+    """
 
     def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
@@ -278,18 +282,21 @@ class Nodes:
         self._known: dict[NodeName, NodeState] = {}
 
     def all(self) -> list[NodeState]:
-        """Every node, by name."""
+        """Return the state of every node, by name."""
         return self.of_all(self._cluster.snapshot())
 
     def of_all(self, snapshot: Snapshot) -> list[NodeState]:
-        """Every node at the moment of ``snapshot``, in its order."""
+        """Return the state of every node in ``snapshot``, in its order."""
         states = [self.of(info) for info in snapshot.nodes]
         self._known = {state.name: state for state in states}
         return states
 
     def of(self, info: NodeInfo) -> NodeState:
-        """One node. A fault of ours costs the node, not the answer: it is noted, and told as a
-        trouble."""
+        """Return the state of one node.
+
+        A fault in our own code costs the state of this node, not the whole answer. It is noted, and
+        shown as a trouble of the node.
+        """
         known = self._known.get(info.name)
         if known is not None and known.info is info:
             return known
@@ -304,14 +311,17 @@ class Nodes:
 
 
 def has_gpus(info: NodeInfo) -> bool:
-    """Whether there is anything to tell of a node."""
+    """Check whether there is anything to show of a node."""
     if info.topology is not None or info.record.problem is not None:
         return True
     return info.node_object.exists and not info.serves_nothing
 
 
 def node_state(info: NodeInfo) -> NodeState:
-    """How a node stands, but for its capacity. Raises whatever a fault of ours raises."""
+    """Return the state of a node without its capacity.
+
+    A fault in our own code is raised unchanged.
+    """
     flags, trouble = set(_flags(info)), []
     topology, report = info.topology, info.report
     if topology is None:
@@ -361,7 +371,7 @@ def node_state(info: NodeInfo) -> NodeState:
 
 
 def _together(states: tuple[GpuState, ...]) -> tuple[tuple[int, ...], ...]:
-    """For each pod that has several GPUs for itself, their positions."""
+    """Return, for each pod that has several GPUs for itself, their positions."""
     found: dict[PodUid, list[int]] = {}
     for p, state in enumerate(states):
         if len(state.holders) == 1 and not state.partly:
@@ -383,14 +393,14 @@ def _flags(info: NodeInfo) -> Iterator[Flag]:
 
 
 def _kind(topology: NodeTopology) -> str:
-    """The machine in one line, and how its GPUs are shared."""
+    """Return the machine in one line, and how its GPUs are shared."""
     replicas = max((served.replicas for served in topology.resources), default=1)
     summary = topology.summary() or "no GPU"
     return f"{summary}, {replicas} shares of each" if replicas > 1 else summary
 
 
 def _coming(offer: Offer) -> int:
-    """Devices that pods have or will get, and that no report shows yet."""
+    """Return the number of devices that unacknowledged pods have or will get."""
     now = offer.availability
     return now.hidden + sum(pod.held for pod in now.unacknowledged if not pod.terminated)
 
@@ -398,11 +408,11 @@ def _coming(offer: Offer) -> int:
 def _with_takers(
     states: tuple[GpuState, ...], assumed: int, taken: int
 ) -> tuple[tuple[GpuState, ...], Counter[Use]]:
-    """The GPUs, and how many stand how, if pods on their way take ``assumed`` of the free ones
-    at least, and these and a reservation ``taken``.
+    """Return the GPUs and the number in each state, with unacknowledged pods counted.
 
-    Which of the free ones they take nobody knows, so a GPU says it only if all of them are taken.
-    Stranded ones are counted as taken last.
+    Unacknowledged pods take at least ``assumed`` of the free GPUs. Together with a reservation they
+    take ``taken``. Which free GPUs they take is unknown, so a GPU gets such a state only if all
+    free GPUs are taken. Stranded GPUs are counted as taken last.
     """
     uses = Counter(state.use for state in states)
     free = uses[Use.FREE] + uses[Use.STRANDED]
@@ -464,7 +474,7 @@ WELL = Health(GpuUuid(""), True)
 
 
 def _holders(info: NodeInfo, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
-    """By the position of a GPU: who holds how many of its devices."""
+    """Yield, by the position of a GPU, each holder with the number of devices that it holds."""
     pods, width = {pod.uid: pod for pod in info.pods.every}, offer.availability.width
     names = pod_names(info)
     for uid, pool in offer.ledger.shown.items():
@@ -482,12 +492,15 @@ def _holders(info: NodeInfo, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
 
 
 def _would_know(info: NodeInfo) -> bool:
-    """Whether a holder is known as long as it is there. A claim lasts, whoever has it."""
+    """Check whether every holder is a known pod as long as it exists.
+
+    This does not hold for claims: a claim lasts, whichever pod has it.
+    """
     return info.pods.complete and not info.serves_claims
 
 
 def _use(info: NodeInfo, offer: Offer, uid: PodUid, pod: PodRecord | None, pool: int) -> Use:
-    """How a pod stands that holds these devices."""
+    """Return the state of the devices that a pod holds."""
     if uid in info.pods.terminating or (pod is None and _would_know(info)):
         return Use.TERMINATING
     request = pod.request if pod is not None else None
@@ -495,7 +508,7 @@ def _use(info: NodeInfo, offer: Offer, uid: PodUid, pod: PodRecord | None, pool:
         return Use.IN_USE
     width, replicas = offer.availability.width, offer.resource.replicas
     held = total(pool, width)
-    if held < request.count:  # the rest is not shown yet: nobody can judge
+    if held < request.count:  # the rest is not shown yet, so no judgement is possible
         return Use.AS_ASKED
     shape, mask = offer.devices.shape, gpus(pool, width)
     if satisfies(shape, request.constraints, mask, count=held, replicas=replicas):
@@ -504,7 +517,10 @@ def _use(info: NodeInfo, offer: Offer, uid: PodUid, pod: PodRecord | None, pool:
 
 
 def _use_of(holders: Sequence[GpuHolder], health: Health, *, lonely: bool) -> Use:
-    """How a GPU stands that these pods hold; ``lonely`` if no free one has an NVLink to it."""
+    """Return the state of a GPU with these holders.
+
+    ``lonely`` is True if no free GPU has an NVLink to it.
+    """
     if not health.healthy:
         return Use.SICK
     if not holders:

@@ -1,9 +1,9 @@
-"""Pods that do not exist yet, judged beside one another: each member of a group, and the group.
+"""Judges pods that do not exist yet beside one another: each member of a group, and the group.
 
-A node answers each pod by itself, so all members of a group may pass while there is no room for all
-of them at once. The group is *whole* where there is: its members are put on the nodes one after the
-other, each decided about with those before it bound and not reported. What is counted so surely
-fits, whichever GPUs each of them gets.
+A node answers each pod by itself. So all members of a group may pass although they do not all fit
+at once. A group is *whole* if they do. To find out, its members are placed on the nodes one after
+the other. Each is decided about with the earlier ones bound and unacknowledged. Members that are
+counted in this way surely fit, whichever GPUs each of them gets.
 """
 
 from collections import Counter
@@ -38,12 +38,12 @@ class Wanted:
 
     name: str
     request: GpuRequest
-    notes: tuple[str, ...] = ()  # what was written that does not count
+    notes: tuple[str, ...] = ()  # annotations that do not count
     group_ref: GroupReference | None = None
     attributes: SchedulingAttributes = BARE
-    copies: int = 1  # that its object makes of it at one time
-    file: str = ""  # that has it
-    maker: str = ""  # the object, if it makes pods that ask for other things, too
+    copies: int = 1  # that its object creates at one time
+    file: str = ""  # the file that contains it
+    maker: str = ""  # its object, if that also creates pods with other requests
 
     @property
     def text(self) -> str:
@@ -52,16 +52,16 @@ class Wanted:
 
     @property
     def alike(self) -> Hashable:
-        """Equal for pods to which all nodes answer alike."""
+        """A key that is equal for pods to which all nodes answer alike."""
         return self.request, self.group_ref, self.attributes
 
     def on(self, info: NodeInfo) -> NodeInfo:
-        """A node as it is for the pod: without a place that yields to it."""
+        """Return a node as the pod sees it, without a reservation that yields to the pod."""
         gang = None if self.group_ref is None else self.group_ref.as_gang
         return info.yielding_to(self.attributes.priority, gang)
 
     def record(self, uid: PodUid) -> PodRecord:
-        """The pod as one that waits."""
+        """Return the pod as a waiting pod."""
         namespace = self.group_ref.group.namespace if self.group_ref is not None else ""
         return PodRecord(
             uid=uid,
@@ -74,7 +74,7 @@ class Wanted:
         )
 
     def and_as_many_as(self, other: "Wanted") -> "Wanted":
-        """The same pod, as often again as another one of its object that asks for the same."""
+        """Return the pod with the copies of another one of its object that has the same request."""
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
         return replace(self, copies=self.copies + other.copies, notes=notes)
 
@@ -83,8 +83,8 @@ class Wanted:
 class Judged:
     """Pods to which all nodes answer alike, and the answers.
 
-    ``room`` is for how many pods without a group, up to the most copies of one, there surely is
-    room at once.
+    ``room`` is the number of pods without a group that surely fit at once, up to the most copies of
+    one pod.
     """
 
     pods: tuple[Wanted, ...]
@@ -92,12 +92,12 @@ class Judged:
     room: int = 1
 
     def fit(self, pod: Wanted) -> int | None:
-        """How many of a pod's copies fit at once; None where it has none, or a group."""
+        """Return how many of a pod's copies fit at once; None if there is one copy, or a group."""
         return None if pod.copies == 1 or pod.group_ref else min(self.room, pod.copies)
 
 
 class GroupFit(Struct, frozen=True):
-    """A group: of its members that have no place yet, how many fit at once."""
+    """A group: how many of its members without a node fit at once."""
 
     group: str
     namespace: str
@@ -112,7 +112,7 @@ class GroupFit(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The same in words.
+        """The same as text.
 
         >>> GroupFit("podgroup/gang", "team", ["a", "b"], 4, 3).text
         'group podgroup/gang: there is room for 3 of its 4 members at once, so it is refused'
@@ -126,7 +126,7 @@ class GroupFit(Struct, frozen=True):
 
 
 class ObjectFit(Struct, frozen=True):
-    """An object that makes several kinds of pods, without a group: how many of all fit at once."""
+    """An object that creates several kinds of ungrouped pods: how many of all fit at once."""
 
     object: str
     file: str
@@ -135,14 +135,16 @@ class ObjectFit(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """The same as text."""
         return f"{self.object}: there is room for {self.fit:,} of its {self.copies:,} pods at once"
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The answers about several pods, about the groups among them, and about the objects that make
-    several kinds of them."""
+    """The answers about several pods.
+
+    They include the groups among these pods, and the objects that create several kinds of them.
+    """
 
     judged: list[Judged]
     groups: list[GroupFit]
@@ -150,12 +152,12 @@ class Together:
 
     @property
     def all_may_come(self) -> bool:
-        """Whether some node takes each pod, and there is room for each group."""
+        """Whether some node takes each pod, and each group fits."""
         return all(any(answer.may_come for answer in each.answers) for each in self.judged)
 
     @property
     def all_fit(self) -> bool:
-        """Whether there is room at once for all pods without a group of each object."""
+        """Whether all pods without a group fit at once, for each object."""
         return all(each.fit == each.copies for each in self.objects) and all(
             fit is None or fit == pod.copies
             for each in self.judged
@@ -165,10 +167,10 @@ class Together:
 
 
 def judge(cluster: Cache, wanted: Sequence[Wanted]) -> Together:
-    """What every node would answer to each of these pods.
+    """Return what every node would answer to each of these pods.
 
-    Members of a group are judged as siblings that wait together. Pods without a group are judged
-    each by itself, as if the others were not there. ``cluster`` is told of the members.
+    Members of a group are judged as peers that wait together. Pods without a group are judged each
+    by itself, as if the others did not exist. The members are added to ``cluster``.
     """
     uids: dict[int, PodUid] = {}
     members: dict[Group, list[Wanted]] = {}
@@ -178,11 +180,11 @@ def judge(cluster: Cache, wanted: Sequence[Wanted]) -> Together:
         if pod.group_ref is None:
             continue
         members.setdefault(pod.group_ref.group, []).append(pod)
-        # It is one of the file's; others of this name are further pods of the same template.
+        # It is a pod of the file; others of this name are further pods of the same template.
         known = there.pop((pod.group_ref.group.namespace, pod.name), None)
         if known is None:
             cluster.put_pod(pod.record(uids[id(pod)]))
-        else:  # the file tells of a pod that is there already
+        else:  # the file describes a pod that exists already
             uids[id(pod)] = known.uid
             if lives(known):
                 come.add(id(pod))
@@ -209,7 +211,7 @@ def judge(cluster: Cache, wanted: Sequence[Wanted]) -> Together:
 
 
 def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit]:
-    """Whether each object that makes several kinds of pods has room for all of them at once."""
+    """Yield how many pods fit at once of each object that creates several kinds of pods."""
     made: dict[tuple[str, str], dict[Wanted, set[NodeName]]] = {}
     for each in judged:
         names = {answer.node for answer in each.answers if answer.may_come}
@@ -224,7 +226,7 @@ def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit
 
 
 def _refused(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:
-    """The same, but no node takes the pods if their group is refused."""
+    """Return the same answers, with every node refusing the pods if their group is refused."""
     group_ref = judged.pods[0].group_ref
     fit = fits[group_ref.group] if group_ref is not None else None
     if fit is None or not fit.refused:
@@ -253,9 +255,12 @@ def _fit(
     judged: Sequence[Judged],
     come: Collection[int],
 ) -> GroupFit:
-    """How many members fit at once: those of the file, and those that its size says are missing,
-    which count as if they asked what the first one asks. ``come`` are the ids of those that have
-    their place."""
+    """Return how many members fit at once.
+
+    Counted are the members in the file, and those that are missing according to the group's size;
+    the latter count as if their request was the first member's. ``come`` are the ids of the members
+    that have a node.
+    """
     first = pods[0]
     assert first.group_ref is not None  # noqa: S101 (the caller looked)
     status = snapshot.group_status(first.group_ref)
@@ -286,9 +291,11 @@ def _fit(
 def room_for(
     snapshot: Snapshot, pod: Wanted, told: Sequence[Answer], copies: int, deadline: Deadline
 ) -> int:
-    """How many of so many copies of a pod fit at once on the nodes that it may come to, whatever
-    GPUs each of them gets. ``explain`` are the nodes' answers to the pod. Raises
-    :class:`.OutOfTimeError`."""
+    """Return how many of these copies of a pod surely fit at once.
+
+    They fit whichever GPUs each of them gets. The pods go to the nodes to which they may come;
+    ``told`` are the nodes' answers to the pod. Raises :class:`.OutOfTimeError`.
+    """
     names = {answer.node for answer in told if answer.may_come}
     with deadline.enforced():
         return packed(snapshot.settings, snapshot.nodes, {pod: copies}, {pod: names})

@@ -1,7 +1,7 @@
-"""Who holds GPUs without using them, for how long, and which waiting pods the end would help.
+"""Pods that hold GPUs without using them, for how long, and the waiting pods that need these GPUs.
 
-That GPUs are unused the agents say (``idleSince`` in the records). What their release would do is
-tried out: the node is asked about each waiting request as if the pod had ended.
+The agents say which GPUs are idle (``idleSince`` in the records). The effect of a release is tried:
+the node is asked about each waiting request as if the idle pod had ended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,14 @@ from topology.core.requests import GpuRequest
 from topology.times import seconds_of
 
 MOST_REQUESTS = 32
-"""Different requests of waiting pods that are tried, those of most pods first."""
+"""The largest number of different waiting requests that are tried, the most frequent first."""
 MOST_TOGETHER = 64
-"""Idle pods of one node whose ends are tried together."""
+"""The largest number of idle pods of one node whose ends are tried together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completes:
-    """Waiting pods that ask the same, of which the node would take one then."""
+    """Waiting pods with the same request, of which the node would then take one."""
 
     pods: Sequence[PodRecord]
     together: tuple[PodUid, ...] = ()  # idle pods of the node that would have to end, too
@@ -38,7 +38,7 @@ class Completes:
 
 @dataclass(frozen=True, slots=True)
 class IdlePod:
-    """A pod, and those of its devices of one resource that it does not use."""
+    """A pod, and its unused devices of one resource."""
 
     node: NodeName
     uid: PodUid
@@ -46,31 +46,32 @@ class IdlePod:
     pod: str
     containers: tuple[str, ...]
     resource: str
-    gpus: tuple[int, ...]  # driver indices; of MIG instances those of their GPUs
+    gpus: tuple[int, ...]  # driver indices; for MIG instances those of their GPUs
     devices: tuple[DeviceId, ...]
     since: str  # RFC 3339, rounded down by the agent
-    seconds: float  # between this and the agent's last look, both by the node's clock
-    looked: str  # when that was (RFC 3339)
-    partly: bool  # another container of the pod uses what it holds
+    seconds: float  # from this to the agent's last observation, both by the node's clock
+    looked: str  # the time of that observation (RFC 3339)
+    partly: bool  # another container of the pod uses its devices
 
     @property
     def full_name(self) -> str:
-        """The pod's namespace and its name."""
+        """The pod's namespace and name."""
         return f"{self.namespace}/{self.pod}"
 
 
 @dataclass(slots=True)
 class Tried:
-    """What came of trying: by idle pod, whom its end would help."""
+    """The waiting pods that the end of each idle pod would help."""
 
     completes: dict[PodUid, list[Completes]] = field(default_factory=dict)
     whole: bool = True  # there was time to try everything
 
 
 def idle_pods(snapshot: Snapshot, today: float) -> list[IdlePod]:
-    """The pods that do not use what they hold, the longest idle first.
+    """Return the pods that do not use the devices that they hold, the longest idle first.
 
-    ``today`` is the time in seconds since 1970, for agents that do not say when they looked.
+    ``today`` is the time in seconds since 1970. It is used for agents that do not say when they
+    observed the node.
     """
     found = [pod for info in snapshot.nodes for pod in _on(info, today)]
     return sorted(found, key=lambda pod: (-pod.seconds, pod.node, pod.namespace, pod.pod))
@@ -81,7 +82,7 @@ def what_ends_would_do(
     idle: Sequence[IdlePod],
     deadline: Deadline,
 ) -> Tried:
-    """Whom the end of each idle pod would help, of the waiting pods that no node takes now."""
+    """Return, for each idle pod, the waiting pods without a node now that its end would help."""
     found = Tried()
     terminating = [pod for pod in idle if not pod.partly]
     by_node: dict[NodeName, list[PodUid]] = {}
@@ -111,7 +112,10 @@ def _try(
     pods: Sequence[PodRecord],
     found: Tried,
 ) -> None:
-    """Try the end of each idle pod of a node; if none would do alone, of several together."""
+    """Try the end of each idle pod of a node.
+
+    If no single end would do, try the ends of several together.
+    """
     request = pods[0].request
     if not isinstance(request, GpuRequest):
         return
@@ -129,10 +133,10 @@ def _try(
 
 
 def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRecord]]:
-    """The waiting pods that no node takes now, those that ask the same together.
+    """Yield the waiting pods that no node takes now, grouped by request.
 
-    A member of a group waits for its group, too: nothing is said of it, nor of a pod with claims of
-    its own.
+    Members of a group are left out, because they also wait for their group. So are pods with claims
+    of their own.
     """
     readable = (
         pod
@@ -148,7 +152,7 @@ def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRec
 
 
 def _on(info: NodeInfo, today: float) -> Iterator[IdlePod]:
-    """The idle pods of one node."""
+    """Yield the idle pods of one node."""
     report = info.report
     if report is None or not report.idle:
         return

@@ -1,6 +1,6 @@
-"""All that is told of one node that a pod may be sent to: one row, the same for every reader.
+"""The whole answer of one node to a pod: one row, the same for every reader.
 
-A row also says what a refusing node lacks: the set of GPUs that comes nearest, and who holds it.
+A row also says what a refusing node lacks: the nearest set of GPUs, and the pods that hold it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,10 +37,10 @@ from topology.core.shape import Shape
 from topology.times import age
 
 MOST_LOOKED_AT = 20_000
-"""Sets of GPUs that are looked at on one node; of more only counts are told."""
+"""The largest number of sets of GPUs that are examined on one node; beyond it, only counts."""
 NOBODY: frozenset[PodUid] = frozenset()
 NEAREST = 3
-"""Nodes that are named as the nearest ones."""
+"""The number of nodes that are named as the nearest ones."""
 NEAR = frozenset(
     {
         Reason.BUSY,
@@ -53,7 +53,7 @@ NEAR = frozenset(
         Reason.LINKS,
     }
 )
-"""Reasons for which it is worth saying what is missing."""
+"""Reasons for which the missing devices should be named."""
 
 
 class Holding(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Holding(Struct, frozen=True):
 
 
 class Miss(Struct, frozen=True):
-    """How near a node comes that does not promise what the pod asks for."""
+    """The distance of a node from promising the pod's request."""
 
     wants: Annotated[int, Meta(ge=0, description="devices that the pod asks for")]
     have: Annotated[int, Meta(ge=0, description="those of them that are free")]
@@ -81,22 +81,22 @@ class Miss(Struct, frozen=True):
 
     @property
     def distance(self) -> tuple[int, int]:
-        """What misses are ordered by: fewer missing devices first, then fewer pods."""
+        """A sort key for misses: fewer missing devices first, then fewer pods."""
         return (self.wants - self.have, len(self.holders))
 
 
 class NearMiss(Struct, frozen=True):
-    """A node that comes near, and what it lacks."""
+    """A node that is near, and what it lacks."""
 
     node: str
     words: str
 
 
 def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
-    """The :data:`NEAREST` of the nodes that refuse the pod, the nearest first.
+    """Return the :data:`NEAREST` nearest of the nodes that refuse the pod, the nearest first.
 
-    A node that is closed to the pod is not near, whatever it has. If the same words are told of
-    several nodes, the first one by name stands for all.
+    A node that is closed to the pod is not near, whatever it has. If several nodes have the same
+    text, the first one by name stands for all.
     """
     near = [
         (answer.kind is Reason.LINKS, miss.distance, answer.node, miss.words)
@@ -112,9 +112,12 @@ def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
 def miss_of(
     row: Answer, request: GpuRequest, today: float, terminating: frozenset[PodUid] = NOBODY
 ) -> Miss | None:
-    """What the node lacks; None if no set of its GPUs is near, or nothing is known of it, or the
-    pod's own claims say which GPUs it asks for. The end of the pods that are ``terminating`` would
-    help: then the set is nearest that they make free."""
+    """Return what the node lacks.
+
+    Returns None if no set of its GPUs is near, if nothing is known of it, or if the pod's own
+    claims say which GPUs it gets. If there are pods in ``terminating``, their end would help: then
+    the nearest set is the one that they make free.
+    """
     offer = row.info.last_offer(request.resource)
     if (
         not request.effective_count
@@ -131,7 +134,7 @@ def miss_of(
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One node, while its nearest set is looked for."""
+    """One node, while its nearest set is searched."""
 
     info: NodeInfo
     request: GpuRequest
@@ -142,21 +145,21 @@ class _Node:
 
     @property
     def _linked(self) -> str:
-        """What a set is called that meets the constraints."""
+        """The word for a set that meets the constraints."""
         constraints = self.request.constraints
         if constraints.over_links:
             return "linked "
         return "" if constraints == NO_CONSTRAINTS else "fitting "
 
     def _good(self, size: int) -> Masks | None:
-        """The sets of ``size`` GPUs that meet the constraints; None if they cannot be listed."""
+        """Return the sets of ``size`` GPUs that meet the constraints; None if not listable."""
         kubelet = self.offer.kubelet
         if kubelet.width != 1:
             return None
         return _good_sets(kubelet.shape, self.request.constraints, size)
 
     def nearest(self) -> Miss | None:
-        """The fitting set of which most GPUs are free; of several the one of fewest pods."""
+        """Return the fitting set with the most free GPUs; of equals, that with the fewest pods."""
         now, wants = self.offer.availability, self.request.count
         good = self._good(wants)
         if good is None or not len(good):
@@ -176,7 +179,7 @@ class _Node:
         holders = self._holders(missing)
         called, linked = list(self.offer.devices.indices(free)), self._linked
         if not missing and now.devices_left < wants:
-            return self.counted()  # it only seems free: nobody sees which GPUs some pods have
+            return self.counted()  # it only seems free: the GPUs of some pods are not seen
         if not missing:
             seem = "seems" if len(called) == 1 else "seem"
             words = f"{gpus_text(called)} would do and {seem} free"
@@ -186,7 +189,7 @@ class _Node:
         words = f"{len(called)} of {wants} {linked}GPUs {_are(called)} free{some}"
         told = [f"{gpus_text(h.gpus)} {_are(h.gpus)} held by {_holder(h)}" for h in holders]
         held = {index for holder in holders for index in holder.gpus}
-        # Those that no pod is seen to hold, and that do not count as free.
+        # GPUs that no pod is seen to hold, and that do not count as free.
         for p in positions(missing):
             if (index := self.offer.devices.indices_of[p]) not in held:
                 why = "sick" if now.sick >> p & 1 else withheld(self.info)
@@ -214,7 +217,7 @@ class _Node:
         return "but the node may hand out others"
 
     def _unseen(self) -> list[PodRecord]:
-        """The pods that hold devices, or will, of which nobody sees which ones."""
+        """Return the pods that hold devices, or will, whose devices no report shows."""
         resource, shown = self.request.resource, self.offer.ledger.shown
         pods = (pod for pod in self.info.pods.living if resource_of(pod) == resource)
         claimed = self.info.claimed
@@ -225,7 +228,7 @@ class _Node:
         ]
 
     def largest(self) -> Miss | None:
-        """The largest set that the constraints allow, if none is as large as the pod asks."""
+        """Return the largest set that the constraints allow, if none is as large as the request."""
         wants = self.request.count
         for size in range(wants - 1, 1, -1):
             good = self._good(size)
@@ -238,7 +241,7 @@ class _Node:
         return None
 
     def counted(self) -> Miss:
-        """How many devices are left, without the sets."""
+        """Return how many devices are left, without the sets."""
         now, wants = self.offer.availability, self.request.effective_count
         left = max(0, min(wants, now.devices_left))
         unit = device_unit(self.offer.kubelet)
@@ -254,7 +257,7 @@ class _Node:
         return Miss(wants, left, words, [], [], holders)
 
     def _holders(self, mask: Mask) -> list[Holding]:
-        """The pods that a report shows on some of these GPUs; who has most of them comes first."""
+        """Return the pods that a report shows on some of these GPUs, the largest holder first."""
         now = self.offer.availability
         started = {pod.uid: pod.started for pod in self.info.pods.every}
         rows = []
@@ -295,7 +298,7 @@ class ContainerSets(Struct, frozen=True):
 
 
 class NodeAnswer(Struct, frozen=True):
-    """What one node answers to a pod, and what it may hand out, as driver indices."""
+    """The answer of one node to a pod, and what it may hand out, as driver indices."""
 
     node: str
     verdict: str
@@ -343,13 +346,16 @@ class NodeAnswer(Struct, frozen=True):
 def rows_of(
     request: GpuRequest, answers: Sequence[Answer], today: float, most: int | None = None
 ) -> list[NodeAnswer]:
-    """What each of these answers to the request comes to, in the same order. ``most`` is how many
-    sets of a node are listed at most, since answers may be over thousands of nodes."""
+    """Return one row for each of these answers to the request, in the same order.
+
+    ``most`` is the largest number of sets that are listed for a node, since there may be answers of
+    thousands of nodes.
+    """
     known: dict[object, tuple[list[list[int]], list[ContainerSets]]] = {}
     rows = []
     for answer in answers:
         topology = answer.info.topology
-        # Nodes in one state hand out alike; what their GPUs are called may differ.
+        # Nodes of one equivalence class hand out alike, but the indices of their GPUs may differ.
         called = tuple(gpu.index for gpu in topology.gpus) if topology else ()
         key = (answer.node if answer.class_id is None else answer.class_id, called)
         offer = answer.info.last_offer(request.resource)
@@ -386,8 +392,10 @@ def rows_of(
 def _handed_out(
     row: Answer, request: GpuRequest, offer: Offer | Rejection, most: int | None
 ) -> tuple[list[list[int]], list[ContainerSets]]:
-    """The sets that the pod may get, and each container's, as if nothing else happened on the node
-    in between."""
+    """Return the sets that the pod may get, and those of each container.
+
+    They assume that nothing else happens on the node in between.
+    """
     named: dict[str, list[list[int]]] = {
         c.name: [] for c in request.containers if c.role is not Role.INIT
     }

@@ -1,6 +1,6 @@
-"""A node in brief, as ``/v1/nodes`` tells it: what is wrong with it, and what is free.
+"""A node in brief, as in ``/v1/nodes``: its problems, and its free devices.
 
-Of shared GPUs: who is on which with whom, and how much memory that comes to.
+For shared GPUs: the pods on each, and how much memory they use together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ class SharedGpu(Struct, frozen=True):
 
 
 def shared_gpus(info: NodeInfo, offer: Offer) -> list[SharedGpu]:
-    """The GPUs that a node shares among pods by one of its offers; empty if it shares none."""
+    """Return the GPUs that a node shares among pods by one offer; empty if it shares none."""
     if offer.resource.replicas == 1:
         return []
     devices, now, profile_at = offer.devices, offer.availability, _profiles(offer)
@@ -62,14 +62,14 @@ def shared_gpus(info: NodeInfo, offer: Offer) -> list[SharedGpu]:
 
 
 def _profiles(offer: Offer) -> dict[int, str]:
-    """The profiles of MIG instances by the positions of devices; empty for a GPU."""
+    """Return the profiles of MIG instances by the positions of devices; empty for a GPU."""
     gpus = offer.topology.gpus
     profiles = {part.uuid: part.profile for gpu in gpus for part in gpu.mig_instances}
     return {at: profiles.get(uuid, "") for uuid, at in offer.devices.position_of.items()}
 
 
 def memory_in_use(gpus: Iterable[SharedGpu]) -> str:
-    """In a line: the GPUs that are in use, and how much of their memory.
+    """Return the GPUs in use, and how much of their memory is used, in a line.
 
     >>> pods = ["a/b", "a/c"]
     >>> memory_in_use([SharedGpu(0, "nvidia.com/gpu", "", 4, 2, 48 * MIB, 30 * MIB, pods)])
@@ -85,7 +85,7 @@ def memory_in_use(gpus: Iterable[SharedGpu]) -> str:
 
 
 class Refusal(Struct, frozen=True):
-    """The refusals of a node's kubelet in a row, of the pods that ask one thing."""
+    """The consecutive refusals of a node's kubelet, for pods with one request."""
 
     resource: str
     asks: str
@@ -106,7 +106,7 @@ class MigInstances(Struct, frozen=True):
 
 
 class PodInBrief(Struct, frozen=True):
-    """A pod of a node, and what it asks."""
+    """A pod of a node, and its request."""
 
     uid: str
     namespace: str
@@ -115,10 +115,10 @@ class PodInBrief(Struct, frozen=True):
 
 
 class NodeInBrief(Struct, frozen=True):
-    """A node: what is wrong, and what is free. What follows ``problem`` is there where it is known.
+    """A node: its problems, and its free devices.
 
-    ``free``, ``promised``, ``left`` and ``unacknowledged`` are about whole GPUs, if the node has
-    some.
+    The fields after ``problem`` are present if they are known. ``free``, ``promised``, ``left`` and
+    ``unacknowledged`` are about whole GPUs, if the node has some.
     """
 
     node: str
@@ -152,15 +152,17 @@ class NodeInBrief(Struct, frozen=True):
 
 
 class NodeWhole(NodeInBrief, frozen=True, kw_only=True):
-    """The same with its pods and its record, a GPUTopology object."""
+    """The same with the node's pods and its record, a GPUTopology object."""
 
     pods: list[PodInBrief]
     record: dict[str, Any] = {}
 
 
 def in_brief(cluster: Cache, info: NodeInfo, states: Mapping[str, int]) -> NodeInBrief:
-    """A node in brief. ``cluster`` counts faults; ``states`` are the node's GPUs by how they
-    stand."""
+    """Return a node in brief.
+
+    ``cluster`` counts faults. ``states`` are the node's GPUs by state.
+    """
     topology, report, problem = info.topology, info.report, info.record.problem
     found = NodeInBrief(
         node=info.name,
@@ -203,7 +205,7 @@ def in_brief(cluster: Cache, info: NodeInfo, states: Mapping[str, int]) -> NodeI
 
 
 def whole(cluster: Cache, info: NodeInfo, states: Mapping[str, int]) -> NodeWhole:
-    """A node with its pods and its record."""
+    """Return a node with its pods and its record."""
     topology = info.topology
     return NodeWhole(
         **structs.asdict(in_brief(cluster, info, states)),
@@ -216,7 +218,7 @@ def whole(cluster: Cache, info: NodeInfo, states: Mapping[str, int]) -> NodeWhol
 
 
 def _room(offer: Offer) -> dict[str, Any]:
-    """What is free of one resource, and what is left of it."""
+    """Return what is free of one resource, and what is left of it."""
     now = offer.availability
     return {
         "free": list(offer.devices.indices(gpus(now.free, now.width))),
@@ -227,7 +229,7 @@ def _room(offer: Offer) -> dict[str, Any]:
 
 
 def _instances(offer: Offer, served: GpuResource) -> Iterator[MigInstances]:
-    """The MIG instances that a node serves as one resource; none of any other resource."""
+    """Yield the MIG instances that a node serves as one resource; none of any other resource."""
     if served.strategy != MIG:
         return
     devices, now, profile_at = offer.devices, offer.availability, _profiles(offer)
@@ -237,15 +239,16 @@ def _instances(offer: Offer, served: GpuResource) -> Iterator[MigInstances]:
 
 
 def _refusals(cluster: Cache, info: NodeInfo) -> Iterator[Refusal]:
-    """The kubelet's refusals in a row, and when a pod is tried again.
+    """Yield the consecutive refusals of the kubelet, and when a pod is tried again.
 
-    First of all pods, if two things were refused; then of those that ask one thing.
+    If two different requests were refused, the refusals of all pods come first. Then follow those
+    of each request.
     """
     ignored = cluster.settings.refusals is Refusals.IGNORE
     for resource, backoffs in info.history.backoffs.items():
         rows = [
             (
-                # What pods ask, with what static CPU and Memory Managers would give them.
+                # The request, with what static CPU and Memory Managers would give for it.
                 ", ".join(filter(None, (kind.text, kind.exclusive.text))),
                 info.refusing(kind) is not None,
                 backoff,

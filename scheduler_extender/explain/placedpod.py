@@ -1,4 +1,4 @@
-"""A pod that is on a node: its promise, the GPUs that it got, and whether they keep the promise."""
+"""A pod that is on a node: its promise, its GPUs, and whether they meet the promise."""
 
 from typing import Annotated
 
@@ -29,7 +29,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def bound_text(placement: str, request: GpuRequest | None) -> str:
-    """What a placement annotation tells, for an Event: node, promise, possible GPUs.
+    """Return the text of a placement annotation for an Event: node, promise, possible GPUs.
 
     >>> from topology.core.requests import gpu_request
     >>> bound_text('{"verdict":"guaranteed","node":"n","sets":[[0,1]]}', gpu_request(2))
@@ -55,7 +55,7 @@ def _written(text: str) -> Written | None:
 
 
 def written_on(pod: Pod) -> Written | None:
-    """The pod's placement annotation; None without one, or if it is another pod's."""
+    """Return the pod's placement annotation; None without one, or if it belongs to another pod."""
     found = _written((pod.metadata.annotations or {}).get(PLACEMENT, ""))
     return found if found is not None and found.uid == pod.metadata.uid else None
 
@@ -84,7 +84,7 @@ class Placed(Struct, frozen=True):
 
 
 def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed:
-    """What is known of a pod on its node."""
+    """Return what is known of a pod on its node."""
     request = pod.request
     verdict = written.verdict if written is not None else ""
     if not verdict and pod.promised.text:
@@ -125,7 +125,7 @@ def _got(
     offer = info.last_offer(request.resource)
     if isinstance(offer, Rejection) or pod.uid in offer.ledger.unacknowledged:
         return None, None  # some of its containers may wait for theirs
-    # By claims it has those that it shares, too, and a report knows nothing of these.
+    # Under DRA it also has devices of claims that it shares, which a report does not show.
     devices = info.devices_of(pod)
     if not devices and pod.uid not in offer.ledger.shown:
         return None, None

@@ -1,9 +1,10 @@
-"""What would help a pod that waits: tried out, one change at a time, on what is known now.
+"""The changes that would help a waiting pod: each is tried alone, on the current snapshot.
 
-Pods end, or the pod asks for less: one constraint less strict each time, least change first.
+Either pods end, or the pod requests less: one constraint is less strict each time, the smallest
+change first.
 
-Nodes to which kube-scheduler will not send the pod, by its selector or their taints or cordon, help
-nobody: they are left out.
+Nodes to which kube-scheduler will not send the pod, by its selector or their taints or cordon,
+cannot help. They are left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,17 +35,21 @@ from topology.core.placement import Reason
 from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, Role
 
 LEVELS = (LinkKind.NVLINK, LinkKind.PIX, LinkKind.PXB, LinkKind.PHB, LinkKind.NODE)
-"""What ``link`` and ``nic`` may say, the nearest first."""
+"""The possible values of ``link`` and ``nic``, the nearest first."""
 MOST_VALUES = 8
-"""Values of one key that are tried; fewer GPUs and less memory are values, too."""
+"""The largest number of values of one key that are tried.
+
+Fewer GPUs and less memory are values, too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
     """A request with one constraint less strict.
 
-    ``key`` is the annotation without its prefix, ``value`` what it would say then: None where it
-    would be left out. For fewer devices the key is "count". ``words`` says the change.
+    ``key`` is the annotation without its prefix. ``value`` is its new value, or None if the
+    annotation would be left out. For fewer devices the key is "count". ``words`` describes the
+    change.
     """
 
     key: str
@@ -54,8 +59,10 @@ class Relaxed:
 
 
 def relaxations(request: GpuRequest, nodes: Iterable[NodeTopology]) -> Iterator[Iterator[Relaxed]]:
-    """For each key that the pod uses its looser values, the least change first. ``nodes`` say
-    which memories and link counts there are."""
+    """Yield, for each key that the pod uses, its looser values, the smallest change first.
+
+    The memories and link counts to try are those of ``nodes``.
+    """
     wanted = request.constraints
     there = list({node.shape: node for node in nodes}.values())
     nvlinks = {link.nvlinks for node in there for link in node.shape.distinct_links} - {0}
@@ -73,8 +80,10 @@ def relaxations(request: GpuRequest, nodes: Iterable[NodeTopology]) -> Iterator[
     whole_mib = [Bytes(used * eighths // 8 >> 20 << 20) for eighths in (7, 6, 5, 4, 2)]
 
     def less(field: str, values: Iterable[Any] = (), nothing: Any = None) -> list[Constraints]:
-        """A field with each of these values that asks for less, and at last with ``nothing``; none
-        if the pod does not use it."""
+        """Return constraints with each smaller value of a field, and at last with ``nothing``.
+
+        Empty if the pod does not use the field.
+        """
         used = getattr(wanted, field)
         looser = () if used == nothing else (*(value for value in values if value < used), nothing)
         return [replace(wanted, **{field: value}) for value in looser]
@@ -115,12 +124,14 @@ def _relaxed(request: GpuRequest, key: str, constraints: Constraints) -> Relaxed
 
 
 def _fewer(request: GpuRequest) -> Iterator[Relaxed]:
-    """Fewer devices, if one container asks for all of them: one less at a time for few devices,
-    else half each time."""
+    """Yield requests for fewer devices, if one container requests all of them.
+
+    For few devices, each request has one less; for many, half as many.
+    """
     if len(request.containers) != 1 or request.containers[0].role is not Role.APP:
         return
     if request.exclusive.demands:
-        return  # what its CPUs would be then is not ours to say
+        return  # how many CPUs it would need then is unknown
     (container,) = request.containers
     count = container.count
     while count > 1:
@@ -131,9 +142,9 @@ def _fewer(request: GpuRequest) -> Iterator[Relaxed]:
 
 
 MOST_NODES = 16
-"""Nodes on which the ends of pods are tried, the nearest first."""
+"""The largest number of nodes on which the ends of pods are tried, the nearest first."""
 MOST_PODS = 64
-"""Pods of one node whose end is tried."""
+"""The largest number of pods of one node whose ends are tried."""
 SHOWN_ENDS = 3
 BY_AN_END = frozenset(
     {
@@ -149,7 +160,7 @@ BY_AN_END = frozenset(
 
 
 class Help(Struct, frozen=True, omit_defaults=False):
-    """One thing that would help: pods end, or an annotation asks for less."""
+    """One change that would help: pods end, or an annotation requests less."""
 
     kind: Literal["end", "relax"]
     words: str
@@ -165,8 +176,10 @@ class Help(Struct, frozen=True, omit_defaults=False):
 
 @dataclass(slots=True)
 class Helped:
-    """What would help, whether all of it was tried in time, and the misses: where ends help, they
-    are those of the sets which these ends make free."""
+    """The changes that would help, whether all were tried in time, and the misses.
+
+    On nodes where ends of pods help, the misses are those of the sets that these ends make free.
+    """
 
     helps: list[Help]
     whole: bool
@@ -174,8 +187,10 @@ class Helped:
 
 
 class Ends:
-    """Tries the ends of pods for one that waits, on facts of one moment, until the deadline.
-    ``trials`` are of the same ``snapshot``."""
+    """Tries the ends of pods for one waiting pod, in one snapshot, until the deadline.
+
+    ``trials`` belongs to the same ``snapshot``.
+    """
 
     def __init__(
         self, snapshot: Snapshot, trials: Trials, pod: PodRecord, deadline: Deadline
@@ -186,7 +201,7 @@ class Ends:
         self._deadline = deadline
 
     def lets_in(self, info: NodeInfo, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
-        """Whether the node would take a pod with this request if these pods had ended.
+        """Check whether the node would take a pod with this request if these pods had ended.
 
         Raises :class:`.OutOfTimeError`.
         """
@@ -200,8 +215,11 @@ class Ends:
     def fewest(
         self, info: NodeInfo, request: GpuRequest, uids: Sequence[PodUid]
     ) -> frozenset[PodUid] | None:
-        """Pods without whom the node takes the pod, none of whom could stay; None where all
-        together do not help. Raises :class:`.OutOfTimeError`."""
+        """Return a minimal set of pods without which the node takes the pod.
+
+        None of these pods could stay. Returns None if even the end of all of them does not help.
+        Raises :class:`.OutOfTimeError`.
+        """
         gone = frozenset(uids)
         if not self.lets_in(info, request, gone):
             return None
@@ -218,7 +236,7 @@ def helps_of(
     answers: Sequence[tuple[Answer, Miss | None]],
     deadline: Deadline,
 ) -> Helped:
-    """What would help. Nothing is tried for a pod with claims of its own."""
+    """Return the changes that would help. Nothing is tried for a pod with claims of its own."""
     found = Helped([], whole=True, missing=list(answers))
     if pod.of_claims is not None:
         return found
@@ -260,9 +278,11 @@ def _ends(
     answers: Sequence[tuple[Answer, Miss | None]],
     deadline: Deadline,
 ) -> Iterator[tuple[Help, frozenset[PodUid]]]:
-    """Pods whose end would do, of the nearest nodes: one whose end alone would, else the fewest
-    that hold the node together. A member of a group waits for its group, too: nothing is said of
-    it."""
+    """Yield pods of the nearest nodes whose end would help.
+
+    Yield one pod if its end alone would do, else a minimal set that must end together. Nothing is
+    yielded for a member of a group, because it also waits for its group.
+    """
     if pod.group_ref is not None and (pod.group_ref.gang or pod.group_ref.domain):
         return
     ends, helps = Ends(snapshot, Trials(snapshot), pod, deadline), 0
@@ -293,13 +313,13 @@ def _ends(
 
 
 def _holders(info: NodeInfo, request: GpuRequest) -> Mapping[PodUid, str]:
-    """The pods that hold some of the resource here, or will."""
+    """Return the pods that hold some of the resource here, or will."""
     offer = info.last_offer(request.resource)
     shown = set(offer.ledger.shown) if isinstance(offer, Offer) else set()
     here = {
         pod.uid for pod in info.pods.bound.alive.values() if resource_of(pod) == request.resource
     }
     given = () if info.report is None else info.report.allocations
-    # In place of a claim that several pods share those pods end.
+    # For a claim that several pods share, these pods end instead.
     shown -= {each.pod_uid for each in given if each.sharers and here >= {*each.sharers}}
     return {uid: name for uid, name in pod_names(info).items() if uid in here | shown}

@@ -1,8 +1,8 @@
-"""The pods that wait, and why, by reason: of one pod for its Event, of all of them for Prometheus.
+"""The waiting pods by reason: of one pod for its Event, of all of them for Prometheus.
 
-A pod is refused by nodes for several reasons, and counts for one (:func:`main_reason`). Pods that
-ask the same are looked at together. However many wait, one look at all of them takes about
-:data:`SECONDS`; whom it does not get to keeps the reason from before, or has none yet.
+Nodes refuse a pod for several reasons, but it counts for one (:func:`main_reason`). Pods with the
+same request are evaluated together. However many pods wait, one pass over all of them takes about
+:data:`SECONDS`. A pod that the pass does not reach keeps its previous reason, or has none yet.
 """
 
 from __future__ import annotations
@@ -22,15 +22,20 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.placement import Reason, Rejection
 
 SECONDS = 0.2
-"""For how long nodes' answers are worked out in one look at all waiting pods. Most are remembered,
-since kube-scheduler asks for them, too."""
+"""The time for working out answers in one pass over all waiting pods.
+
+Most answers are cached, since kube-scheduler asks for them, too.
+"""
 LATER = 60.0
-"""Seconds after which the reason of a request is looked for again."""
+"""Seconds after which the reason of a request is worked out again."""
 NONE = "none"
-"""In place of a reason: some node would take the pod. CPU, memory or another rule of kube-scheduler
-is missing there, or it has not looked again yet."""
+"""Stands for a reason if some node would take the pod.
+
+CPU, memory or another rule of kube-scheduler is missing there, or kube-scheduler has not tried
+again yet.
+"""
 UNKNOWN = "unknown"
-"""In place of a reason: the pod has not been looked at yet."""
+"""Stands for a reason if the pod has not been evaluated yet."""
 NEVER = UNKNOWN, float("-inf")
 NO_WORDS = ", by its own rules or not yet"
 NOT_IN_TIME = "not worked out in time"
@@ -49,7 +54,7 @@ LASTING = frozenset(
         Reason.DRA_ONLY,
     }
 )
-"""Reasons that stay whichever pods end: the node's hardware, or how its GPUs are served."""
+"""Reasons that do not change when pods end: the node's hardware, or how its GPUs are served."""
 
 
 class WaitingPod(Struct, frozen=True):
@@ -57,11 +62,11 @@ class WaitingPod(Struct, frozen=True):
 
     pod: str
     asks: str  # empty if that cannot be read
-    since: str | None  # when it was made (RFC 3339), if anybody says it
+    since: str | None  # when it was created (RFC 3339), if known
     gated: bool  # it has scheduling gates
     reason: str
-    nodes: int | None  # those that were asked; None: nobody was
-    takes: int | None  # those that would, and to which kube-scheduler may send it
+    nodes: int | None  # those that were asked; None if none was
+    takes: int | None  # those that would take it, and to which kube-scheduler may send it
     refusals: dict[str, int]
 
     @property
@@ -71,13 +76,13 @@ class WaitingPod(Struct, frozen=True):
 
 
 def waiting_pods(snapshot: Snapshot) -> list[PodRecord]:
-    """The pods that wait for a node, by namespace and name."""
+    """Return the pods that wait for a node, by namespace and name."""
     pods = (pod for pod in snapshot.unbound if not pod.terminating and not pod.ended)
     return sorted(pods, key=lambda pod: (pod.namespace, pod.name))
 
 
 def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
-    """The pods by what they ask (:func:`alike`), the most numerous first."""
+    """Return the pods by request (:func:`alike`), the most numerous first."""
     together: dict[Hashable, list[PodRecord]] = {}
     for pod in pods:
         together.setdefault(alike(pod), []).append(pod)
@@ -85,11 +90,11 @@ def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
 
 
 def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Rejection, int]:
-    """The nodes by the reason for which they refuse the pod, as far as there is time.
+    """Return the number of nodes by their rejection of the pod, as far as there is time.
 
-    Nodes for which there was no time count as undecided, and nodes without GPUs not at all. Empty
-    where some node would take the pod,
-    or its annotations cannot be read, which kube-scheduler's Event says as it is.
+    Nodes for which there was no time count as undecided, and nodes without GPUs do not count. Empty
+    if some node would take the pod. Also empty if the pod's annotations cannot be read;
+    kube-scheduler's Event gives that reason.
     """
     if isinstance(pod.request, Malformed):
         return {}
@@ -101,8 +106,11 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
 
 
 def reason_of(pod: PodRecord, counts: Counts | None) -> str:
-    """Why a pod waits, in a line. ``counts`` has the nodes' answers, None if there was no time to
-    work out whether some node would take it."""
+    """Return why a pod waits, in a line.
+
+    ``counts`` has the nodes' answers. It is None if there was no time to work out whether some node
+    would take the pod.
+    """
     if isinstance(pod.request, Malformed):
         return pod.request.reason
     ask = f"{NOT_IN_TIME}: ask why {pod.full_name}"
@@ -117,10 +125,10 @@ def reason_of(pod: PodRecord, counts: Counts | None) -> str:
 
 
 def main_reason(counts: Mapping[Reason, int]) -> Reason:
-    """The reason for which most nodes refuse a pod, of those whose hardware could take it.
+    """Return the most frequent reason of the nodes whose hardware could take the pod.
 
-    Only where there is no such node it is a :data:`LASTING` one. Raises :class:`ValueError` where
-    nothing is counted.
+    If there is no such node, it is a :data:`LASTING` one. Raises :class:`ValueError` if nothing is
+    counted.
 
     >>> main_reason({Reason.LINKS: 90, Reason.BUSY: 2, Reason.SCATTERED: 5})
     <Reason.SCATTERED: 'scattered'>
@@ -137,22 +145,24 @@ def main_reason(counts: Mapping[Reason, int]) -> Reason:
 
 
 class WaitingReasons:
-    """How many waiting pods there are by reason; any thread, one at a time."""
+    """Counts the waiting pods by reason. Any thread may call it; calls run one at a time."""
 
     def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._known: dict[Hashable, tuple[str, float]] = {}  # a label, and when it was found
+        self._known: dict[Hashable, tuple[str, float]] = {}  # a label, and when it was worked out
 
     def count(self) -> dict[str, int]:
-        """Pods that kube-scheduler has called unschedulable, by one of :data:`LABELS`; all of these
-        are there."""
+        """Return the number of pods that kube-scheduler has called unschedulable, by label.
+
+        Every one of :data:`LABELS` is present.
+        """
         with self._lock:
             snapshot = self._cluster.snapshot()
             waiting = queues(snapshot.unschedulable)
             self._known = {key: found for key, found in self._known.items() if key in waiting}
             now, deadline = self._cluster.clock(), within(self._cluster.clock, SECONDS)
-            # Those first that were looked at longest ago.
+            # The requests that were evaluated longest ago come first.
             for key in sorted(waiting, key=lambda key: self._known.get(key, NEVER)[1]):
                 if deadline.passed() or self._known.get(key, NEVER)[1] > now - LATER:
                     break

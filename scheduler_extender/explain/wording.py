@@ -1,4 +1,4 @@
-"""Words for people: verdicts, sets of GPUs, pods, reasons, requests and durations."""
+"""Texts for people: verdicts, sets of GPUs, pods, reasons, requests and durations."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, 
 
 SHOWN_SETS = 4
 GONE = "a pod that is gone"
-"""In place of a pod's name that is not known any more."""
+"""Stands for the name of a pod that is not known any more."""
 
 STYLES = {
     "guaranteed": "bold green",
@@ -29,12 +29,14 @@ WHERE_IT_FITS = {
     "not-now": "fits, preferred: not-now",
     "never": "fits, preferred: never",
 }
-"""What people read of a verdict on a node that takes the pod all the same: the verdict is about
-constraints that the pod only prefers."""
+"""The text of a verdict on a node that takes the pod nevertheless.
+
+The verdict is about constraints that the pod only prefers.
+"""
 
 
 def verdict_text(verdict: str, *, passes: bool = False) -> Text:
-    """A verdict as people read it; ``passes`` says that the node would take the pod.
+    """Return a verdict as text; ``passes`` says that the node would take the pod.
 
     >>> verdict_text("not-now").plain, verdict_text("expected").plain
     ('not-now', 'expected')
@@ -47,7 +49,7 @@ def verdict_text(verdict: str, *, passes: bool = False) -> Text:
 
 
 def sets_text(outcomes: Sequence[Sequence[int]]) -> str:
-    """Some sets of GPUs in brief.
+    """Return some sets of GPUs in brief.
 
     >>> sets_text([[0, 1], [2, 3]]), sets_text([[0, 1, 2, 3], [0, 1, 2, 7]])
     ('0,1 | 2,3', '0-3 | 0-2,7')
@@ -58,7 +60,7 @@ def sets_text(outcomes: Sequence[Sequence[int]]) -> str:
 
 
 def set_text(gpus: Sequence[int]) -> str:
-    """One set of GPUs in brief; three and more in a row are a range.
+    """Return one set of GPUs in brief; three and more in a row are a range.
 
     >>> set_text((0, 1)), set_text((0, 1, 2, 5, 6, 7)), set_text(())
     ('0,1', '0-2,5-7', '')
@@ -104,13 +106,15 @@ TOLD: dict[Reason, str] = {
     Reason.OUT_OF_DATE: "may have changed unseen",
     Reason.OTHER: "refuse it",
 }
-"""What is said of several nodes that refuse a pod for different reasons, by their kind."""
+"""The text about several nodes that refuse a pod for different reasons of one kind."""
 
 
 def sentence(refused: Mapping[Rejection, int]) -> str:
-    """The nodes that refuse a pod, counted, in one line. What people read as one is one part: its
-    nodes' reason as filter says it if they share it, else what they have in common. Most nodes come
-    first; empty for no nodes.
+    """Return the nodes that refuse a pod, counted, in one line.
+
+    Kinds of reasons with the same text form one part. It gives the nodes' reason in filter's words
+    if they share it, else the text of the kind. The largest number of nodes comes first. Empty for
+    no nodes.
 
     >>> links = Rejection("the hardware has no set of 2 GPUs with link=pix", False, Reason.LINKS)
     >>> gpus = Rejection("not enough free GPUs", True, Reason.BUSY)
@@ -131,12 +135,12 @@ def sentence(refused: Mapping[Rejection, int]) -> str:
 
 
 def nodes_text(nodes: int) -> str:
-    """So many nodes."""
+    """Return a number of nodes as text."""
     return f"{nodes:,} node{'s' if nodes != 1 else ''}"
 
 
 def pod_names(info: NodeInfo) -> dict[PodUid, str]:
-    """Every pod of the node, also those that only its report names."""
+    """Return the names of all pods of the node, also of those that only its report names."""
     reported = {
         (a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")): f"{a.namespace}/{a.pod}"
         for a in (info.report.allocations if info.report is not None else ())
@@ -145,19 +149,19 @@ def pod_names(info: NodeInfo) -> dict[PodUid, str]:
 
 
 def withheld(info: NodeInfo) -> str:
-    """What is said of a GPU that no pod holds and no pod gets."""
+    """Return the text about a GPU that no pod holds and no pod gets."""
     if info.serves_claims:
         return "in no ResourceSlice, or tainted"
     return "not handed out by the kubelet"
 
 
 def asks_text(request: GpuRequest | Malformed) -> str:
-    """A request in a few words, or why it cannot be read."""
+    """Return a request in a few words, or why it cannot be read."""
     return request.reason if isinstance(request, Malformed) else request.text
 
 
 def asked_text(pod: PodRecord) -> str:
-    """A pod's request and its group in a few words; empty if the request cannot be read."""
+    """Return a pod's request and its group in a few words; empty if the request cannot be read."""
     if isinstance(pod.request, Malformed):
         return ""
     group = pod.group_ref.text if pod.group_ref is not None else ""
@@ -165,7 +169,7 @@ def asked_text(pod: PodRecord) -> str:
 
 
 def request_text(request: GpuRequest) -> str:
-    """What a pod asks for as a sentence, with the annotations that ask for it.
+    """Return a pod's request as a sentence, with the annotations that express it.
 
     >>> from topology.core.requests import gpu_request
     >>> request_text(gpu_request(2, Constraints(link=LinkKind.NVLINK)))
@@ -184,8 +188,10 @@ def request_text(request: GpuRequest) -> str:
 
 
 def not_joined(request: GpuRequest, group_ref: GroupReference | None) -> str:
-    """That keys about several GPUs of a pod do not join the pods of a group, each of which has one;
-    empty where that is no matter."""
+    """Return a warning that keys about several GPUs of a pod do not join the pods of a group.
+
+    It applies if each pod of the group has one GPU. Empty if it does not apply.
+    """
     wanted = request.constraints
     given = {
         "link": wanted.link,
@@ -238,7 +244,7 @@ def _constraints(wanted: Constraints) -> Iterable[str]:  # noqa: C901 (a line fo
 
 
 def duration(seconds: float) -> str:
-    """A time span in its largest whole unit.
+    """Return a time span in its largest whole unit.
 
     >>> [duration(s) for s in (12, 90, 3 * 3600 + 240, 200_000)]
     ['12 s', '1 min', '3 h', '2 d']
@@ -250,7 +256,7 @@ def duration(seconds: float) -> str:
 
 
 def gpus_text(indices: Sequence[int]) -> str:
-    """GPUs by their indices.
+    """Return GPUs by their indices.
 
     >>> gpus_text([5]), gpus_text([4, 5, 6])
     ('GPU 5', 'GPUs 4-6')
@@ -259,7 +265,7 @@ def gpus_text(indices: Sequence[int]) -> str:
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:
-    """Some words in one; of many the first ones.
+    """Return some words joined into one text; of many, only the first ones.
 
     >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
     ('a and b', 'a, b, c and 2 more')
