@@ -136,8 +136,10 @@ class Allocations:
     def given_in(
         self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> set[DeviceSet] | None:
-        """Return the sets that one container may get in any of the stages; None if there are too
-        many, or the budget is spent."""
+        """Return the sets that one container may get in any of the stages.
+
+        None if they are too many, or the budget is spent.
+        """
         pairs = self._given_by_stage(stages, asked, pod_hint)
         return None if pairs is None or self.spent else {given for _, given in pairs}
 
@@ -172,15 +174,17 @@ class Allocations:
     # 1. Releases.
 
     def _too_many_releases(self, stages: set[Stage]) -> bool:
-        """Check whether pods may release devices between two containers in more ways than the
-        budget allows."""
+        """Check whether the budget is spent by the ways in which pods may release between
+        containers."""
         pods = len(self._releasing)
         self.steps += sum(1 << pods - stage.released.bit_count() for stage in stages) if pods else 0
         return self.spent
 
     def _with_releases(self, stages: set[Stage]) -> set[Stage]:
-        """Return the stages after any of the pods in ``releasing`` have released. Each pod does so
-        once."""
+        """Return the stages after any of the pods in ``releasing`` have released their devices.
+
+        Each pod does so once.
+        """
         for i, pool in enumerate(self._releasing):
             stages = stages | {
                 stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
@@ -203,8 +207,10 @@ class Allocations:
     def _after_container(
         self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> set[Stage] | None:
-        """Return the stages after one more container; None if there are too many, or the budget is
-        spent."""
+        """Return the stages after one more container.
+
+        None if there are too many, or the budget is spent.
+        """
         unchanged: set[Stage] = set()
         if asked.role is Role.INIT:  # it leaves all that it takes for use again
             width, count = self._width, asked.devices
@@ -220,8 +226,7 @@ class Allocations:
     def _given_by_stage(
         self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> list[tuple[Stage, DeviceSet]] | None:
-        """Return each set that a container may get, with the stage in which it gets it; None if
-        there are too many."""
+        """Return each set that a container may get, with its stage; None if there are too many."""
         pairs: list[tuple[Stage, DeviceSet]] = []
         for stage in stages:
             hints = self._hints_for(stage, asked, pod_hint)
@@ -247,8 +252,8 @@ class Allocations:
         return Stage(free, left, stage.shown + given, stage.released)
 
     def _asked(self, stage: Stage, count: int, hint: Aligned) -> tuple[DeviceSet, ...] | None:
-        """Return the sets that a container may get under one hint, by the plugin's answers; None if
-        they are too many to list."""
+        """Return the sets that a container may get under one hint; None if they are too many to
+        list."""
         width, required = self._width, stage.reusable
         available = stage.free
         if hint is not None:
@@ -281,8 +286,8 @@ class Allocations:
     def _hints(
         self, free: DeviceSet, reusable: DeviceSet, count: int, answers: KnownHints
     ) -> tuple[Aligned, ...]:
-        """Return every hint that the merge may result in, and record the refusals that it may
-        cause."""
+        """Return every hint that the merge may result in, and record the refusals that may come of
+        it."""
         asked = (free, reusable, count, answers)
         if asked not in self._hinted:
             self.steps += 1 << len(hinted_nodes(self._kubelet.shape))
@@ -362,8 +367,7 @@ def _admissions(
     answers: ProviderAnswers,
     releasing: tuple[DeviceSet, ...],
 ) -> Admissions:
-    """Return the admissions without the plugin's rule on several shares and without the managers'
-    refusals."""
+    """Return the admissions without the plugin's rule on shares and the managers' refusals."""
     if kubelet.monotone:
         widest = free + sum(releasing)
         anything, plugin = _any_devices(kubelet, widest, counts), kubelet.allocator
@@ -380,8 +384,10 @@ def _admissions(
 
 
 def _any_devices(kubelet: Kubelet, free: DeviceSet, counts: Counts) -> Admissions:
-    """Return the admissions under ``any``: the stages do not matter, and the pod may show and hold
-    any devices."""
+    """Return the admissions under ``any``, where a pod may show and hold any devices.
+
+    The stages make no difference then.
+    """
     width = kubelet.width
     most = MAX_SETS_OF_MIG if kubelet.shape.of_mig else most_sets(kubelet.shape.size, width)
     shown = sum(n for role, n in counts if role is not Role.INIT)
@@ -419,8 +425,7 @@ def _walked(
     containers: tuple[Asked, ...],
     releasing: tuple[DeviceSet, ...],
 ) -> Admissions:
-    """Return the admissions found by a search container by container, once for each hint of the
-    pod."""
+    """Return the admissions, searched container by container, once for each hint of the pod."""
     stages: set[Stage] = set()
     containers = _without_repeats(containers)
     counts = tuple((c.role, c.devices) for c in containers)
@@ -476,8 +481,7 @@ def container_sets(
     counts: Counts,
     answers: ProviderAnswers = NO_ANSWERS,
 ) -> tuple[tuple[DeviceSet, ...] | None, ...]:
-    """Return, for each container, every set that it may get; None for a container with too many to
-    list."""
+    """Return, for each container, every set that it may get; None if they are too many to list."""
     if kubelet.aligns and too_many_nodes(kubelet.shape):
         return (None,) * len(counts)
     known: list[tuple[DeviceSet, ...] | None] = [()] * len(counts)

@@ -86,8 +86,10 @@ def provider_answers(
     only_gpu_plugin: bool = True,
     exclusive: Exclusive = Exclusive.NOTHING,
 ) -> ProviderAnswers:
-    """Return the other managers' answers to a pod with these containers, given the node's free NUMA
-    resources."""
+    """Return the other managers' answers to a pod with these containers.
+
+    ``numa_free`` are the NUMA resources that the node has left; None if unknown.
+    """
     if only_gpu_plugin and not exclusive:  # most pods
         return NO_ANSWERS
     return _provider_answers(kubelet, numa_free, counts, only_gpu_plugin, exclusive)
@@ -127,8 +129,7 @@ def _provider_answers(
 
 
 def _with_devices(exclusive: Exclusive, counts: Counts) -> tuple[int, ...] | None:
-    """Return the indices of the containers with devices; None if they contradict the pod's
-    ``counts``."""
+    """Return the indices of the containers with devices; None if ``counts`` contradicts them."""
     places = tuple(i for i, demand in enumerate(exclusive.demands) if demand.devices)
     same = tuple((exclusive.demands[i].role, exclusive.demands[i].devices) for i in places)
     return places if same == counts else None
@@ -209,10 +210,10 @@ class _StaticManagers:
         )
 
     def _hints(self, demand: Demand, step: _Step, *, whole: bool = False) -> KnownHints:
-        """Return the hints for one container, or for the ``whole`` pod as one. None if any hint may
-        come.
+        """Return the hints for one container, or for the ``whole`` pod as one.
 
-        For one container, also record whether the Memory Manager refuses it or may refuse it.
+        None if any hint may come. For one container, also record whether the Memory Manager refuses
+        it or may refuse it.
         """
         providers: list[HintProvider] = []
         accepted = None
@@ -272,7 +273,7 @@ class _StaticManagers:
             )
 
     def _refuse_cpus(self, demand: Demand, step: _Step) -> None:
-        """Record whether the CPU Manager refuses, or may refuse, a container, whatever the hints
+        """Record whether the CPU Manager refuses a container, or may refuse it, whatever the hints
         are."""
         if not self._cpus or not demand.cpus:
             return

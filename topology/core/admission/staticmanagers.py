@@ -28,8 +28,7 @@ def cpu_hints(
     before: int = 0,
     reusable: int = 0,
 ) -> HintProvider | None:
-    """Return the CPU Manager's hints for a container that asks for ``cpus``; None if they are
-    unknown.
+    """Return the CPU Manager's hints for a container that asks for ``cpus``; None if unknown.
 
     Earlier containers of the pod have taken ``before`` CPUs. Ordinary init containers left
     ``reusable`` of them for use again. Then a hint has to include the NUMA nodes of these CPUs.
@@ -192,8 +191,7 @@ class MemoryManager:
 
 
 def _groups(blocks: Iterable[MemoryBlock]) -> defaultdict[int, set[Mask]]:
-    """Return the groups that each NUMA node is in. There is one at most, unless the data is
-    inconsistent."""
+    """Return the groups that each NUMA node is in: one at most, unless the data is inconsistent."""
     groups: defaultdict[int, set[Mask]] = defaultdict(set)
     for block in blocks:
         for node in block.nodes:

@@ -154,8 +154,7 @@ class Unforeseen(NvidiaPlugin):
         return every_choice(call, exact=True, hazards=hazards)
 
     def refusals(self, shape: Shape, available: Mask, size: int) -> tuple[str, ...]:
-        """Return the refusals that may come if the plugin chooses ``size`` of any part of these
-        GPUs."""
+        """Return the refusals that may come of choosing ``size`` of any part of these GPUs."""
         counts = frozenset(range(available.bit_count() + 1))
         return _bounded(shape, available, size, counts, required=True, ranked=self.ranked)
 
@@ -274,8 +273,10 @@ def _ranked(shape: Shape, pools: Ints, sets: Ints, size: int) -> Answers:
 def _blank_sets_can_win(
     pools: Ints, count: int, size: int, low: Table, high: Table, least: Ints
 ) -> Flags:
-    """Return, for each pool, whether a set with blanks can be the best of a best split. A tie
-    counts."""
+    """Return, for each pool, whether a set with blanks can be the best of a best split.
+
+    A tie counts.
+    """
     blank = count % size
     if not blank:
         return np.zeros(len(pools), dtype=np.bool_)
@@ -356,8 +357,10 @@ class Table:
 
 
 def tables(shape: Shape, size: int, count: int) -> tuple[Table, Table]:
-    """Return the tables for the lowest and for the highest scores of the pairs. They are one object
-    if the scores agree."""
+    """Return the tables for the lowest and the highest scores of the pairs.
+
+    Both are one object if the scores agree.
+    """
     low, high = _empty_tables(shape, size)
     _fill_for(low, size, count)
     if high is not low:

@@ -33,7 +33,9 @@ class NotFollowedError(Exception):
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """One way to meet a request: any ``count`` of ``devices`` or, without a count, all of them.
-    Devices are positions in the order in which they are published."""
+
+    Devices are positions in the order in which they are published.
+    """
 
     devices: Mask
     count: int | None
@@ -118,8 +120,7 @@ def _allocated(
 
 
 class _NeverError(Exception):
-    """A request asks for all devices, and one of them does not match the others. That ends the
-    search."""
+    """A request asks for all devices, and one of them does not match. That ends the search."""
 
 
 @dataclass(slots=True)

@@ -58,8 +58,8 @@ class NvidiaPlugin(Allocator):
         return ANYTHING if alike and self.name != ANYTHING.name else self
 
     def refuses_several(self, topology: NodeTopology, resource: GpuResource) -> bool | None:
-        """Check whether the plugin refuses a container more than one share. It never does if
-        nothing is shared."""
+        """Check whether the plugin refuses a container more than one share; False if nothing is
+        shared."""
         if resource.strategy == "none" or (resource.strategy == MIG and resource.replicas == 1):
             return False
         version = plugin_version(topology.allocator.plugin_version)

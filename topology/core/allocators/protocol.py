@@ -156,8 +156,7 @@ class Allocator(ABC):
         raise NotImplementedError(self.name)
 
     def refusals(self, shape: Shape, available: DeviceSet, size: int) -> tuple[str, ...]:
-        """Return the refusals that may come if the plugin chooses ``size`` of any part of these
-        devices."""
+        """Return the refusals that may come of choosing ``size`` of any part of these devices."""
         return tuple(self.hazards)
 
     def never_refuses(self, shape: Shape, size: int, counts: frozenset[int] | None) -> bool:
@@ -171,27 +170,29 @@ class Allocator(ABC):
     def on_node(
         self, topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...]
     ) -> Allocator:
-        """Return the allocator of one of a node's resources while the ``missing`` GPUs do not
-        answer."""
+        """Return the allocator of one resource of a node.
+
+        The ``missing`` GPUs of the node do not answer.
+        """
         return self
 
     def refuses_several(self, topology: NodeTopology, resource: GpuResource) -> bool | None:
-        """Check whether the plugin refuses a container more than one device; None if that is
-        unknown."""
+        """Check whether the plugin refuses a container more than one device; None if unknown."""
         return False
 
     def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
-        """Return the allocator under a kubelet with this configuration; ``whole`` is true for whole
-        GPUs.
+        """Return the allocator under a kubelet with this configuration.
 
-        If the NUMA nodes by which the kubelet aligns are unknown, it may ask the plugin about any
-        part of the devices. So any of them may come.
+        ``whole`` is true for whole GPUs. If the NUMA nodes by which the kubelet aligns are unknown,
+        it may ask the plugin about any part of the devices. So any of them may come.
         """
         return Anything(self.hazards) if config.aligned_anyhow else self
 
     def words(self, hazards: Iterable[str]) -> str:
-        """Return the text that users read if these refusals may come; empty if none is the
-        plugin's."""
+        """Return the text that users read if these refusals may come.
+
+        It is empty if none of them is the plugin's.
+        """
         met = set(hazards)
         return next((words for hazard, words in self.hazards.items() if hazard in met), "")
 

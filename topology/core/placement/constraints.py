@@ -204,8 +204,10 @@ def _of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
 def passing_share(
     shape: Shape, constraints: CompiledConstraints, pool: DeviceSet, size: int, width: int
 ) -> tuple[bool, bool, float]:
-    """Return whether every choice of ``size`` devices from a pool passes, whether some choice does,
-    and the share of the choices that do.
+    """Return how many of all choices of ``size`` devices from a pool pass.
+
+    The result says whether every choice passes, whether some choice does, and the fraction that
+    does.
 
     >>> from topology.core.requests import Constraints
     >>> shape = Shape(("a", "a"), (1, 1), (0, 1), (False,) * 2, (0, 0), ((None,) * 2,) * 2,

@@ -1,4 +1,4 @@
-"""Pods for which any devices will do: a property of all choices is found without listing them."""
+"""Find pods for which any devices will do, so that their outcomes need not be listed."""
 
 from topology.core.admission import Kubelet, opaque
 from topology.core.availability import Availability
@@ -34,12 +34,11 @@ def indifferent_to(
 
 
 def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
-    """Return every number of devices that may be free when one more pod comes, or a superset of
-    them.
+    """Return the numbers of devices that may be free when one more pod comes, or more numbers.
 
     Each pod that holds devices may have ended by then. Each pod that is to come may have come.
-    Every victim is gone. It is any number if pods hide devices, if devices are gone or withheld, or
-    if a pod is opaque or in the middle of its admission.
+    Every victim is gone. The result has every number if pods hide devices, if devices are gone or
+    withheld, or if a pod is opaque or in the middle of its admission.
     """
     most = kubelet.devices_on(kubelet.shape.all_gpus)
     unsure = now.gone or now.hidden or now.withheld

@@ -59,11 +59,11 @@ def pod_outcomes(
     *,
     endings: bool = False,
 ) -> PodOutcomes:
-    """Return the outcomes of a pod with these containers. With ``endings`` running pods may end
-    first.
+    """Return the outcomes of a pod with these containers.
 
-    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`. Availabilities that
-    do not differ in this key have the same outcomes.
+    With ``endings`` running pods may end first. ``now`` is an
+    :meth:`~topology.core.availability.Availability.outcome_key`. Availabilities that have the same
+    key have the same outcomes.
     """
     one = len(counts) == 1 and not kubelet.aligns  # a pod may end after its hint was merged
     count = sum(n for role, n in counts if role is not Role.INIT)
@@ -126,8 +126,7 @@ def _one_by_one(
 def _looked_up(
     kubelet: Kubelet, possible: tuple[FreeState, ...], count: int, hazards: set[str]
 ) -> tuple[tuple[DeviceSet, ...], bool]:
-    """Return the outcomes for one container on a small node, from the table of every pool's
-    outcomes."""
+    """Return the outcomes for one container on a small node, by a look-up of each free state."""
     by_pool = of_every_pool(kubelet.allocator, kubelet.shape, count)
     known = (by_pool[state.free] for state in possible)
     outcomes = [one for one in known if one is not None]

@@ -1,8 +1,8 @@
-"""The reasons why a node is refused: a value for each, those of the hardware, and certain refusals.
+"""The reasons why a node is refused, the limits of its hardware, and the refusals that are certain.
 
 A refusal is *certain* if the kubelet rejects the pod whatever else happens on the node. Outcomes
-are a superset of what a node may hand out. So if there are no outcomes, and the refusals that were
-met on the way are known (the hazards), the kubelet refuses the pod, whatever its constraints are. A
+are a superset of the sets that a node may hand out. So if there are no outcomes, and all refusals
+met on the way are known (the hazards), the kubelet rejects the pod, whatever its constraints are. A
 pod that is bound there is lost: it becomes Failed. Its controller creates the next one, which is
 bound there too.
 """

@@ -102,12 +102,11 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
 def chosen(
     kubelet: Kubelet, now: Availability, request: GpuRequest
 ) -> tuple[Kubelet, Availability] | None:
-    """Return the node as if only the devices that the pod gets were free; None if they are not
-    settled.
+    """Return the node as if only the devices that the pod gets were free; None if not settled.
 
-    They are settled if the allocator's choice is, no pod comes or goes, and the pod asks for no
-    exclusive CPUs or memory. Then the verdict depends on nothing else. If too few devices are left,
-    the pod gets none, whatever the order and the other devices are.
+    The devices are settled if the allocator's choice is, no pod comes or goes, and the pod asks for
+    no exclusive CPUs or memory. Then the verdict depends on nothing else. If too few devices are
+    left, the pod gets none, whatever the order and the other devices are.
     """
     size = request.effective_count
     if not kubelet.allocator.settled or request.exclusive or not size:
@@ -211,11 +210,11 @@ def _assess_plain(
 def sets_spoken_of(
     kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment
 ) -> tuple[Mask, ...] | None:
-    """Return the GPUs that the pod may have by its verdict, the likelier sets first; None: too
-    many.
+    """Return the GPUs that the pod may have by its verdict, the likelier sets first.
 
-    The sets of ``assessed`` may come if no running pod ends. A guarantee to a pod with constraints
-    holds even if running pods end. So the sets that only come after such an end follow.
+    The sets of ``assessed`` may come if no running pod ends. They are first. A guarantee to a pod
+    with constraints holds even if running pods end, so the sets that only come after such an end
+    follow. None if there are too many sets.
     """
     settled = request.plain or kubelet.allocator.settled
     if assessed.verdict is not Verdict.GUARANTEED or settled or assessed.sets is None:
@@ -336,8 +335,7 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unacknowledged) -> Judgement
 def predicted(
     kubelet: Kubelet, now: Availability, pod: Unacknowledged
 ) -> tuple[tuple[DeviceSet, ...] | None, tuple[str, ...]]:
-    """Return every set that an unacknowledged pod may be reported with, and the refusals it may
-    meet.
+    """Return every set that a report may show of an unacknowledged pod, and its possible refusals.
 
     ``now`` is what was known before the report, without the pod itself. Running pods may have ended
     since. The sets include the devices that the pod had ``shown`` already. None means any devices.
@@ -353,8 +351,10 @@ def predicted(
 
 
 def _with_terminated_alive(now: Availability) -> Availability:
-    """Return the availability that an unacknowledged pod may have met when terminated pods were
-    there."""
+    """Return the availability with the terminated pods still there.
+
+    An unacknowledged pod may have been admitted beside them.
+    """
     if not any(pod.terminated for pod in now.unacknowledged):
         return now
     pods = (
