@@ -1,29 +1,29 @@
-"""The node agent: publishes what is in its node, who holds it, and whether it is healthy.
+"""The node agent, which publishes the GPUs of its node, the pods that hold them, and their health.
 
 ::
 
     probes/    reads NVML, sysfs, the kubelet and the API server; everything here does I/O
-    model/     what follows from the readings: pure, on a clock that is passed in
-    settings   what an operator chooses
-    loop       one sync: probes what is due, lets ``model`` decide, says what follows
+    model/     what follows from the readings; pure, on a clock that is passed in
+    settings   the options that an operator chooses
+    loop       one sync: runs the probes that are due, lets ``model`` decide, returns the results
     publisher  writes the record
-    metrics    what Prometheus is told; serving: the port for it
+    metrics    the metrics for Prometheus; serving: the port for them
     service    the threads; runs the syncs and carries out their results
-    command    what the command line calls
+    command    the functions that the command line calls
 
-A report comes about like this:
+The agent makes a report in these steps:
 
-1. A watcher in :mod:`~topology.agent.probes` sees something new (NVML, a pod) and takes a note.
+1. A watcher in :mod:`~topology.agent.probes` sees a change (in NVML, of a pod) and notes it.
 2. :class:`~topology.agent.service.AgentService` wakes up and runs a sync of
    :class:`~topology.agent.loop.NodeAgent`.
-3. The sync asks the kubelet if it is time (:mod:`~topology.agent.model.polling`), finds out whose
-   the listed devices are (:mod:`~topology.agent.model.podentries`) and which entries count
-   (:mod:`~topology.agent.model.holders`).
-4. It looks at the hardware (:mod:`~topology.agent.model.hardware`) and its health
-   (:mod:`~topology.agent.model.health`), and composes the record of all this
+3. The sync asks the kubelet if the next request is due (:mod:`~topology.agent.model.polling`). It
+   finds the pod of each listed device (:mod:`~topology.agent.model.podentries`) and decides which
+   entries count (:mod:`~topology.agent.model.holders`).
+4. The sync reads the hardware (:mod:`~topology.agent.model.hardware`) and its health
+   (:mod:`~topology.agent.model.health`). It composes the record from all of this
    (:mod:`~topology.agent.model.record`).
-5. :class:`~topology.agent.publisher.Publisher` writes what has changed.
+5. :class:`~topology.agent.publisher.Publisher` writes the parts that have changed.
 
-If a question fails, the agent publishes the rest and lists the one fact that it asked for as
-unseen. The extender imports nothing of this package.
+If a request fails, the agent publishes the rest and lists the one fact that it requested as unseen.
+The extender imports nothing from this package.
 """

@@ -1,4 +1,4 @@
-"""``gpu-topology agent``: the options of the command, and what it prints."""
+"""The command ``gpu-topology agent``: its options, and what it prints."""
 
 import signal
 import sys
@@ -26,17 +26,17 @@ class OptionError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The agent's settings, and whom it talks to."""
+    """The agent's settings, and the servers that it connects to."""
 
     settings: Settings
-    kubeconfig: Path | None  # with None: the API server of the cluster in which this process runs
+    kubeconfig: Path | None  # None: the API server of the cluster in which this process runs
     context: str | None  # of the kubeconfig
     host: str  # address that the metrics port listens on
     metrics_port: int
 
 
 def once(options: Options, *, show: bool) -> int:
-    """Look once, then print or publish. Returns the exit code."""
+    """Run one sync, then print or publish the record. Returns the exit code."""
     try:
         api = _api(options)
     except ApiFailure as error:
@@ -85,7 +85,7 @@ def run(options: Options, *, show: bool) -> int:
 
 
 def text(node: NodeName, picture: Picture) -> str:
-    """The object as YAML; a node that nobody could look into has no devices."""
+    """Return the GPUTopology object as YAML; without devices if the hardware could not be read."""
     topology = picture.topology or nothing_seen(node)
     return yaml.safe_dump(codec.encode(topology, picture.report), sort_keys=False)
 

@@ -1,22 +1,23 @@
-"""One sync of the agent: look at what is due, and say what the record should be now.
+"""One sync of the agent, which reads what is due and returns the record as it should be now.
 
-The loop asks the kubelet, the driver and the API server and lets the trackers in
+The loop reads from the kubelet, the driver and the API server. Modules of
 :mod:`~topology.agent.model` decide:
 
 ====================  ============================================================================
-what is asked         who decides
+source                modules that decide
 ====================  ============================================================================
-the kubelet's list    ``polling``: when it is asked; ``holders``: what of the list counts
-the driver            ``silent``: whose answers count, and who does not answer; ``health``: who is
-                      sick; ``hardware``: what is there; ``use``: who computes without a pod, and
-                      which pods do not use what they hold
-everything together   ``allocation``: whether a container gets several shares; ``record``: what is
-                      published, and whether it can be relied on
+the kubelet's list    ``polling``: when the list is requested; ``holders``: which entries count the
+driver            ``unresponsive``: whose answers count, and which GPUs do not answer;
+                      ``health``: which GPUs are sick; ``hardware``: what the node has;
+                      ``utilization``: which GPUs are used without a pod, and which pods do not
+                      use what they hold
+everything together   ``devicepolicy``: whether a container gets several shares; ``record``: what
+                      is published, and whether it can be relied on
 ====================  ============================================================================
 
-A sync changes nothing outside. Its :class:`SyncResult` says what follows, and the service carries
-it out. In one boot nothing is forgotten: an agent that starts anew takes over health, lost GPUs and
-who held what from the record itself.
+A sync changes nothing outside the agent. Its :class:`SyncResult` says what has to be done, and the
+service does it. Within one boot nothing is forgotten. A restarted agent takes over health, lost
+GPUs and the holders of devices from the record itself.
 """
 
 from collections import defaultdict
@@ -60,12 +61,12 @@ log = structlog.get_logger(__name__)
 
 
 class Kubelet(Protocol):
-    """The part of :class:`~topology.agent.probes.podresources.PodResources` that is needed here."""
+    """The part of :class:`~topology.agent.probes.podresources.PodResources` that the loop uses."""
 
     restarts: int
 
     def entries(self) -> list[Entry]:
-        """Every active pod. Raises :class:`KubeletDownError`."""
+        """Return every active pod. Raises :class:`KubeletDownError`."""
 
     @property
     def topology_nodes(self) -> Mapping[DeviceId, tuple[int, ...]]:
@@ -73,28 +74,31 @@ class Kubelet(Protocol):
 
     @property
     def exclusive(self) -> Allocatable:
-        """What pods may have exclusively, from the last :meth:`allocatable`."""
+        """The CPUs and memory that pods may have exclusively, from the last :meth:`allocatable`."""
 
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
-        """What the kubelet hands out from. Raises :class:`KubeletDownError`."""
+        """Return the devices that the kubelet hands out from, by resource.
+
+        Raises :class:`KubeletDownError`.
+        """
 
 
 class Driver(Protocol):
-    """The part of :class:`~topology.agent.probes.nvmlwatch.NvmlWatch` that is needed here."""
+    """The part of :class:`~topology.agent.probes.nvmlwatch.NvmlWatch` that the loop uses."""
 
     def state(self) -> NvmlState:
-        """What was seen last."""
+        """Return what NVML has shown last."""
 
     def xids(self) -> list[Xid]:
-        """The errors since the last call."""
+        """Return the errors since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """The sources that the loop asks.
+    """The sources that the loop reads.
 
-    Only a question to the kubelet goes over a connection and can fail. Watchers have noted the
-    driver's and the API server's answers before; ``pci`` and ``processors`` read sysfs.
+    Only a request to the kubelet uses a connection and can fail. Watchers have already stored the
+    answers of the driver and of the API server. ``pci`` and ``processors`` read sysfs.
     """
 
     kubelet: Kubelet
@@ -108,29 +112,29 @@ class PodRequest:
 class Clock:
     """The two clocks of the loop."""
 
-    seconds: Callable[[], float]  # only run forward
+    seconds: Callable[[], float]  # monotonic
     text: Callable[[], str]  # the time of day as RFC 3339
 
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What one sync has found, and what follows from it."""
+    """The results of one sync, and what has to be done."""
 
     picture: Picture
-    next_sync: float  # when the next sync is due without news, by the clock's seconds
-    heard: bool  # whether the kubelet has been understood, or has failed to answer
-    # How many GPUs the driver should show; with fewer, NVML is opened anew. None before the first
-    # look.
+    next_sync: float  # when the next sync is due if nothing happens before, by the clock's seconds
+    heard: bool  # whether a list of the kubelet was accepted, or the kubelet failed to answer
+    # How many GPUs the driver should show. If it shows fewer, NVML is opened again. None before the
+    # first reading.
     expected_gpus: int | None
-    # How many NVLinks ought to be up, by GPU.
+    # The number of NVLinks that should be up, by GPU.
     expected_links: Mapping[GpuUuid, int]
-    # How often the kubelet has restarted; its configuration may be another one then.
+    # How often the kubelet has restarted. Each restart may change its configuration.
     kubelet_restarts: int
-    kubelet_failures: int  # how many questions to the kubelet have failed
+    kubelet_failures: int  # how many requests to the kubelet have failed
 
 
 class NodeAgent:
-    """The agent of one node. Not safe for several threads: one calls :meth:`sync` repeatedly."""
+    """The agent of one node. It is not thread-safe: one thread calls :meth:`sync` repeatedly."""
 
     def __init__(self, settings: Settings, boot_id: str, probes: PodRequest, clock: Clock) -> None:
         self._settings = settings
@@ -158,20 +162,21 @@ class NodeAgent:
         self._unfit = ""
 
     def remember(self, topology: NodeTopology, report: Report | None) -> None:
-        """Take over from the former agent's record, if it is of this boot."""
+        """Take over from the former agent's record, if that record is of this boot."""
         if report is None or report.boot_id != self._boot:
             return
         self._hardware.remember(topology)
         observation = topology.allocator
         if observation.topology_manager_policy != "none" and observation.sees_topology:
-            # The kubelet does not show a GPU that is sick now.
+            # The kubelet does not list a GPU that is sick now, so its NUMA nodes come from the
+            # record.
             self._topology_nodes = {gpu.uuid: gpu.topology_nodes or () for gpu in topology.gpus}
         self._health = HealthTracker(report.health)
         self._missing = MissingGpuTracker(report.missing)
         self._conditions = ConditionTracker(report.conditions)
         self._shares = SharesTracker(report.several_shares)
         if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
-            return  # the record lacks some holders, so the kubelet has to tell all of them
+            return  # the record lacks some holders, so the kubelet has to list all of them
         self._idle.remember(report, self._clock.seconds(), self._clock.text())
         held: defaultdict[PodUid, list[Held]] = defaultdict(list)
         names = {}
@@ -184,7 +189,10 @@ class NodeAgent:
         )
 
     def sync(self, *, news: bool = False) -> SyncResult:
-        """Look at what is due. ``news``: something has happened that the kubelet may know of."""
+        """Read what is due, and return the results.
+
+        ``news`` says that something has happened that the kubelet may know of.
+        """
         if news:
             self._polling.news(self._clock.seconds())
         context = self._probes.context()
@@ -202,9 +210,9 @@ class NodeAgent:
         self._shares.look(context, self._holders.holders, self._clock.text())
         picture = compose(self._observation(context, nvml), self._conditions, self._clock.text())
         if picture.unknown:
-            self._unaccounted.forget()  # nobody can tell either which GPUs are used without a pod
+            self._unaccounted.forget()  # then it is also unknown which GPUs are used without a pod
         reason = picture.unfit.reason if picture.unfit else ""
-        if picture.unfit and reason != self._unfit:  # it is logged once, when it begins
+        if picture.unfit and reason != self._unfit:  # log it once, when it begins
             log.warning("record not ready", reason=reason, cause=picture.unfit.message)
         self._unfit = reason
         return SyncResult(
@@ -251,7 +259,7 @@ class NodeAgent:
         self._holders.take(entries, context, now, self._clock.text(), watchful=watchful)
 
     def _awaited(self, context: NodeContext) -> frozenset[PodUid]:
-        """The pods of which news from the kubelet is due."""
+        """Return the pods whose change the kubelet has yet to show."""
         allocatable = self._allocatable.allocatable
         served = None if allocatable is None else allocatable.keys()
         by_uid = self._holders.holders.by_uid
@@ -282,8 +290,10 @@ class NodeAgent:
         self._missing.look(nvml, self._hardware.gone(nvml), self._clock.text())
 
     def _look_at_processors(self, context: NodeContext) -> None:
-        """Read sysfs if a manager is static, once for each start of the kubelet, which does the
-        same."""
+        """Read the CPUs from sysfs if a manager is static, once after each start of the kubelet.
+
+        The kubelet also reads them when it starts.
+        """
         if not context.kubelet.static:
             return
         now, restarts = self._clock.seconds(), self._polling.restarts

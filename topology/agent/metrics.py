@@ -1,4 +1,4 @@
-"""What the agent tells Prometheus."""
+"""The agent's metrics for Prometheus."""
 
 import time
 from collections import defaultdict
@@ -29,7 +29,7 @@ from topology.times import seconds_of
 PREFIX = "gpu_topology_agent"
 SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0)
 
-# Labels of a figure: which GPU, and also the container that holds it.
+# Labels of a metric: GPU identifies the GPU, POD also the container that holds it.
 GPU = ("gpu", "uuid")
 POD = (*GPU, "namespace", "pod", "container")
 NOBODY = ("", "", "")
@@ -50,7 +50,10 @@ Sample = tuple[list[str], float]  # the values of the labels, and the metric's v
 
 
 class Metrics(Collector):
-    """The loop replaces the attributes, a scrape reads them. ``clock`` is the publisher's."""
+    """The agent's metrics. The loop replaces the attributes, and a scrape reads them.
+
+    ``clock`` is the publisher's.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -72,11 +75,11 @@ class Metrics(Collector):
         ProcessCollector(registry=self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: which metrics there are depends on the node."""
+        """Return nothing, because the set of metrics depends on the node."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Everything but the latency."""
+        """Yield all metrics except the latency."""
         yield _gauge(
             "build_info", "1; the label has the version.", [([our_version()], 1)], "version"
         )
@@ -105,7 +108,7 @@ class Metrics(Collector):
             yield _idle(self.picture.report)
 
     def _of_gpus(self, picture: Picture) -> Iterator[Metric]:
-        """What moves on each GPU, with the pod that holds it."""
+        """Yield the values that change on each GPU, with the pod that holds it."""
         gpus = picture.topology.gpus if picture.topology else ()
         index = {gpu.uuid: str(gpu.index) for gpu in gpus}
         held = {base_uuid(i): a for a in picture.report.allocations for i in a.device_ids}
@@ -130,7 +133,7 @@ class Metrics(Collector):
 
 
 def _of_record(picture: Picture) -> Iterator[Metric]:
-    """What the record says as a whole."""
+    """Yield the metrics of the record as a whole."""
     gpus = picture.topology.gpus if picture.topology else ()
     held = sum(len(a.device_ids) for a in picture.report.allocations)
     status = {condition.type: condition.status for condition in picture.report.conditions}
@@ -158,7 +161,7 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
 
 
 def _idle(report: Report) -> Metric:
-    """Since when allocations have been idle; used ones have no such figure."""
+    """Return since when each idle allocation has been idle. A used allocation has no sample."""
     names = {a.pod_uid: (a.namespace, a.pod) for a in report.allocations}
     found: list[Sample] = [
         ([*names[idle.pod_uid], idle.container, idle.resource], since)
@@ -190,20 +193,20 @@ def _filled(
 
 
 class ReportLatency:
-    """How long a bind takes until a written record shows it, in seconds of one clock."""
+    """The time from a bind until a written record shows it, in seconds of one clock."""
 
     def __init__(self) -> None:
         self._since: dict[PodUid, float] = {}
 
     def waiting(self, due: Collection[PodUid], now: float) -> None:
-        """News of these pods is due."""
+        """Note that a change of each of these pods is due."""
         for uid in due:
             self._since.setdefault(uid, now)
 
     def written(
         self, due: Collection[PodUid], shown: Collection[PodUid], now: float
     ) -> list[float]:
-        """A record was written just now. Returns how long the pods took that are no longer due.
+        """Return how long each pod took that is no longer due, now that a record was written.
 
         A pod that is not ``shown`` has gone without ever being in a record, and does not count.
         """

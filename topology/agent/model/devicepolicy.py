@@ -1,22 +1,22 @@
 """How a node's devices are chosen, and what the device plugin does with shared ones.
 
-Nothing is assumed that would turn a guess into a promise: a plugin that is not known to be NVIDIA's
-may pick anything (``any``).
+The module assumes nothing that would turn a guess into a guarantee. A plugin that is not known to
+be NVIDIA's may pick any devices (``any``).
 
-Whether NVIDIA's plugin gives a container several shares of GPUs is learnt from what it did
-(:class:`SharesTracker`): the option for it, ``failRequestsGreaterThanOne``, is in a configuration
-file of the plugin's own, and no label and no flag tells of it. But what the plugin has done tells:
+The option ``failRequestsGreaterThanOne`` decides whether NVIDIA's plugin gives a container several
+shares of GPUs. This option is in a configuration file of the plugin's own, and no label or flag
+shows it. So :class:`SharesTracker` learns it from what the plugin has done:
 
-* a container that holds several shares was given them;
-* a pod that was refused with :data:`REFUSED` was refused for want of the option.
+* a container that holds several shares shows that the plugin gives them;
+* a pod that was refused with :data:`REFUSED` shows that the plugin refuses them.
 
 Either counts if the pod started after the plugin did. The configuration may change when the plugin
-starts anew, and when its config-manager takes another file because of the Node's label: then all
-that was learnt is forgotten. If the plugin did both, the later one counts.
+restarts, and when its config-manager takes another file because of the Node's label. Then
+everything learnt before is forgotten. If the plugin did both, the later one counts.
 
-What was learnt is in the record, with the plugin's start and the label that it holds for. So an
-agent that starts anew knows it, too. It stays there after the label has changed: then the agent
-knows that the plugin did part of what it did under another configuration.
+The result is in the record, with the plugin's start and the label that it holds for. So a restarted
+agent knows it, too. It stays there after the label has changed. Then the agent knows that the
+plugin did part of this under another configuration.
 """
 
 import re
@@ -37,13 +37,13 @@ from topology.core.report import SharesAnswer
 
 DEFAULT_RESOURCE = GpuResource()
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
-# The plugin's option for shared devices, by any of the names it has had.
+# The plugin's option for shared devices, by each name that it has had.
 POLICY_OPTION = re.compile(r"(?:^|-|_)allocation[-_]policy$", re.IGNORECASE)
 CONFIG_OPTION = re.compile(r"^(--)?config[-_]file$", re.IGNORECASE)
 PACKED_SINCE = (0, 20)
-# The plugin's words when it refuses a container several shares, by its versions 0.15 to 0.19.
+# The message with which the plugin's versions 0.15 to 0.19 refuse a container several shares.
 REFUSED = "maximum request size for shared resources is 1"
-# The Node's label by which the plugin's config-manager chooses the configuration file.
+# The Node's label from which the plugin's config-manager chooses the configuration file.
 CONFIGURATION_LABEL = "nvidia.com/device-plugin.config"
 
 
@@ -53,11 +53,12 @@ def resources_of(
     refuses_several: bool | None = None,
     counted: Mapping[str, int] | None = None,
 ) -> tuple[GpuResource, ...]:
-    """The GPU resources that the kubelet hands out; device ids show replicas and MIG instances.
+    """Return the GPU resources that the kubelet hands out.
 
-    ``refuses_several`` says whether the plugin refuses a container more than one shared device,
-    ``counted`` how many devices each resource has, sick ones included. A node whose plugin serves
-    nothing right now has the usual resource, with nothing to hand out.
+    Replicas and MIG instances are recognised by their device ids. ``refuses_several`` says whether
+    the plugin refuses a container more than one shared device. ``counted`` is how many devices each
+    resource has, sick ones included. A node whose plugin serves nothing right now has the default
+    resource, with nothing to hand out.
     """
     found = []
     for name, ids in sorted(allocatable.items()):
@@ -76,11 +77,12 @@ def resources_of(
 
 
 def _replicas(ids: Collection[DeviceId], counted: int) -> int | None:
-    """How many devices the plugin serves for each GPU or MIG instance; None if it shares none.
+    """Return how many devices the plugin serves for each GPU or MIG instance; None if it shares
+    none.
 
-    After a fault of a whole GPU the plugin calls one of its shares unhealthy, and the kubelet does
-    not hand that share out. So one GPU may show too few shares. But shares are numbered from 0, all
-    GPUs have equally many, and each has at least one that is in order.
+    After a fault of a whole GPU the plugin reports one of its shares as unhealthy, and the kubelet
+    does not hand that share out. So one GPU may show too few shares. But shares are numbered from
+    0, all GPUs have the same number of shares, and each GPU has at least one healthy share.
     """
     shared = Counter(base_uuid(i) for i in ids if "::" in i)
     if not shared:
@@ -91,7 +93,7 @@ def _replicas(ids: Collection[DeviceId], counted: int) -> int | None:
 
 
 def lacks_shares(ids: Collection[DeviceId], served: GpuResource) -> bool:
-    """Whether the kubelet does not hand out all shares of some GPU, or MIG instance."""
+    """Check whether the kubelet holds back a share of some GPU or MIG instance."""
     found = Counter(base_uuid(i) for i in ids if "::" in i)
     return any(shares < served.replicas for shares in found.values())
 
@@ -103,10 +105,11 @@ def allocator_of(
     chosen: str | None = None,
     doubt: str = "",
 ) -> tuple[AllocatorConfig, tuple[Unseen, ...]]:
-    """The allocator's facts, and which of them nobody could tell.
+    """Return how the devices are chosen, and which parts of that are not known.
 
     ``chosen`` is the plugin's policy if an operator has set it. ``doubt`` says why the plugin sees
-    other links than the record has; then nobody can tell what it prefers. It is empty otherwise.
+    other links than the record has, in which case its preference is not known. It is empty
+    otherwise.
     """
     unseen = []
     policy = chosen or _policy(resources, plugin)
@@ -142,9 +145,10 @@ def allocator_of(
 
 
 def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | None:
-    """The plugin's policy: ``best-effort`` if it serves only whole GPUs, else the configured one.
+    """Return the plugin's policy: ``best-effort`` if it serves only whole GPUs, else the configured
+    one.
 
-    Unshared MIG instances do not matter: the plugin has no preference among them.
+    Unshared MIG instances do not matter, because the plugin has no preference among them.
     """
     if plugin is None:
         return None
@@ -155,7 +159,7 @@ def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | No
     if kinds == {True}:
         return "best-effort"
     if len(kinds) > 1:
-        return None  # one node, two allocators: no one policy speaks for both
+        return None  # two allocators on one node have no common policy
     version = plugin_version(plugin.version)
     if version is not None and version < PACKED_SINCE:
         return "distributed"
@@ -166,24 +170,24 @@ def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | No
     return None if told_by_file else "distributed"
 
 
-# The device plugin that runs: since when (RFC 3339), and with which configuration.
+# The start of the running device plugin (RFC 3339), and its configuration.
 _Running = tuple[str, str]
 
 
 class SharesTracker:
-    """What one node's plugin has done since it got its configuration.
+    """What the plugin of one node has done since it got its configuration.
 
-    ``former`` is what the agent before this one has learnt.
+    ``former`` is what the former agent has learnt.
     """
 
     def __init__(self, former: SharesAnswer | None = None) -> None:
-        self.learnt = former  # what was learnt last, also of another configuration
+        self.learnt = former  # what was learnt last, perhaps under another configuration
         self._plugin: _Running | None = None
         self._since = ""
 
     @property
     def answer(self) -> SharesAnswer | None:
-        """What the plugin that runs did last; None if that is not known."""
+        """What the running plugin did last; None if that is not known."""
         learnt = self.learnt
         holds_for = None if learnt is None else (learnt.plugin_started, learnt.configuration)
         return learnt if holds_for == self._plugin else None
@@ -194,12 +198,12 @@ class SharesTracker:
         return None if self.answer is None else self.answer.refused
 
     def look(self, context: NodeContext, holders: Holders, now: str) -> None:
-        """Learn from the pods and from who holds what; ``now`` is the time of day."""
+        """Learn from the pods and from the devices that they hold; ``now`` is the time of day."""
         if context.plugin is None or not context.plugin.started:
             self._plugin = None
             return
         if not context.labels and all(unseen.fact != NODE for unseen in context.unseen):
-            return  # nobody has looked at the Node yet, so its label is not known
+            return  # the Node has not been read yet, so its label is not known
         started = context.plugin.started
         configuration = context.labels.get(CONFIGURATION_LABEL, "")
         before, self._plugin = self._plugin, (started, configuration)
@@ -207,7 +211,8 @@ class SharesTracker:
             reconfigured = self._reconfigured(before, started, configuration)
             self._since = now if reconfigured else started
             if reconfigured and self.answer is not None:
-                self.learnt = None  # it is of an earlier time with this configuration
+                # it was learnt earlier, when the plugin had this configuration before
+                self.learnt = None
         for at, refused in _deeds(context, holders):
             known = self.answer
             if at > self._since and (
@@ -216,10 +221,10 @@ class SharesTracker:
                 self.learnt = SharesAnswer(refused, at, started, configuration)
 
     def _reconfigured(self, before: _Running | None, started: str, configuration: str) -> bool:
-        """Whether the running plugin had, or may have had, another configuration before.
+        """Check whether the running plugin had, or may have had, another configuration before.
 
-        An agent that starts anew and knows nothing of this plugin cannot tell how long the Node has
-        had its label.
+        A restarted agent that knows nothing of this plugin cannot tell how long the Node has had
+        its label.
         """
         if before is not None:
             return before[0] == started
@@ -230,7 +235,7 @@ class SharesTracker:
 
 
 def _deeds(context: NodeContext, holders: Holders) -> list[tuple[str, bool]]:
-    """When each of the present pods started, and whether the plugin refused it, in that order."""
+    """Return, sorted, when each present pod started and whether the plugin refused it."""
     found = [
         (context.pods[uid].started, False)
         for uid, entry in holders.by_uid.items()

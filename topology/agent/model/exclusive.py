@@ -1,13 +1,13 @@
-"""Exclusive CPUs and memory of pods: what the kubelet may give, and who has what.
+"""Exclusive CPUs and memory of pods: what the kubelet may give, and which pod has what.
 
-A static CPU Manager gives whole CPUs to a container, a static Memory Manager memory of certain NUMA
-nodes, both to pods of the class Guaranteed. The kubelet's PodResources API shows what it has given,
-to pods without GPUs, too, and what it gives from; the kernel shows on which NUMA node, socket and
-core each CPU is.
+A static CPU Manager gives whole CPUs to a container. A static Memory Manager gives it memory of
+certain NUMA nodes. Both serve only pods of the class Guaranteed. The kubelet's PodResources API
+shows what the kubelet has given, to pods without GPUs, too, and what it gives from. The kernel
+shows the NUMA node, socket and core of each CPU.
 
-The kubelet does not show what ordinary init containers have. Later containers of the pod may take
-over their CPUs, or not; the rest stays taken until the pod ends, and nobody hears of it. Their
-memory is free as soon as the next container has started.
+The kubelet does not show what ordinary init containers have. Later containers of the pod may or may
+not take over their CPUs. The rest stays allocated until the pod ends, and no API shows it. The
+memory of an init container is free as soon as the next container has started.
 
 If neither manager is static, none of this matters and nothing is published.
 """
@@ -33,23 +33,23 @@ from topology.core.numa import (
     cpu_list,
 )
 
-MOST_NUMA_NODES = 64  # as many as the kubelet can name
+MOST_NUMA_NODES = 64  # the most that the kubelet can name
 
 
 @dataclass(frozen=True, slots=True)
 class Allocatable:
-    """What the kubelet may give to pods exclusively, including what they already have.
+    """The CPUs and memory that the kubelet may give to pods exclusively, including what they have.
 
-    Both are empty if no manager is static, or the kubelet is too old to tell.
+    Both are empty if no manager is static, or if the kubelet is too old to list them.
     """
 
     cpus: CpuSet = NO_CPUS
     memory: Mapping[tuple[int, str], int] = field(default_factory=dict)  # bytes by node and type
 
     def over(self, former: "Allocatable | None") -> "Allocatable":
-        """This answer of the kubelet, completed by its former one.
+        """Return this answer of the kubelet, completed by its former one.
 
-        For a moment after its start a kubelet answers as if it gave nothing to anybody.
+        For a moment after its start a kubelet answers as if it had nothing to give.
         """
         if former is None:
             return self
@@ -61,7 +61,10 @@ class _HiddenError(Exception):
 
 
 def published(kubelet: KubeletConfig, allocatable: Allocatable | None) -> bool:
-    """Whether the record says what pods have: a manager is static, and the kubelet tells it."""
+    """Check whether the record lists exclusive CPUs and memory.
+
+    It does if a manager is static and the kubelet says what it gives from.
+    """
     if not kubelet.static or allocatable is None:
         return False
     told_memory = bool(allocatable.memory) or not kubelet.static_memory
@@ -71,10 +74,10 @@ def published(kubelet: KubeletConfig, allocatable: Allocatable | None) -> bool:
 def numa_config(
     kubelet: KubeletConfig, processors: Processors | Unseen | None, allocatable: Allocatable | None
 ) -> tuple[NumaConfig | None, tuple[Unseen, ...]]:
-    """The CPUs and memory that the kubelet may give, and why they are not known.
+    """Return the CPUs and memory that the kubelet may give, or the reasons why they are not known.
 
-    None if no manager is static, before the kubelet's first answer, and if a fact is missing.
-    ``processors`` are None before anybody has looked.
+    The first part is None if no manager is static, before the kubelet's first answer, and if a fact
+    is missing. ``processors`` is None before the CPUs were read.
     """
     if not kubelet.static or allocatable is None or processors is None:
         return None, ()
@@ -112,15 +115,14 @@ def _config(kubelet: KubeletConfig, processors: Processors, allocatable: Allocat
         ),
         allocatable.cpus,
         CpuSet(allocatable.cpus & ~shared),
-        # The kubelet counts so: it assumes that all cores are alike.
+        # The kubelet computes it in this way: it assumes that all cores are alike.
         max(1, there.bit_count() // max(1, len(processors.cores))),
         kubelet.socket_aligned,
     )
 
 
 def _check_memory(allocatable: Allocatable, count: int) -> None:
-    """Raises :class:`_HiddenError` for memory that a machine of ``count`` NUMA nodes cannot have,
-    or that a record cannot hold."""
+    """Raise :class:`_HiddenError` for memory that ``count`` NUMA nodes or a record cannot have."""
     for (number, kind), amount in allocatable.memory.items():
         if not 0 <= number < count:
             raise _HiddenError(f"the kernel does not show NUMA node {number}")
@@ -139,7 +141,7 @@ def _memory(allocatable: Allocatable, number: int) -> tuple[tuple[str, int], ...
 
 
 def union(sets: Iterable[CpuSet]) -> CpuSet:
-    """The CPUs that are in one of the sets."""
+    """Return the CPUs that are in at least one of the sets."""
     return CpuSet(reduce(or_, sets, 0))
 
 
@@ -148,10 +150,11 @@ def holdings(
     before: Sequence[Holding] = (),
     alive: Collection[PodName] = (),
 ) -> tuple[Holding, ...]:
-    """Exclusive CPUs and memory of each pod in the kubelet's list that has some.
+    """Return the exclusive CPUs and memory of each pod in the kubelet's list that has some.
 
-    Two pods of one name count as one. Pods that are ``alive`` and not listed at all (a kubelet that
-    has just started lists nobody) keep what they had ``before``, unless others have their CPUs now.
+    Two pods of one name count as one. A kubelet that has just started lists no pods. So pods that
+    are ``alive`` and not listed at all keep what they had ``before``, unless other pods have their
+    CPUs now.
     """
     by_name: dict[PodName, Holding] = {}
     for entry in entries:
@@ -172,14 +175,18 @@ def holdings(
 
 
 def block_order(block: MemoryBlock) -> tuple[str, tuple[int, ...], int]:
-    """The key by which a pod's blocks are sorted; the kubelet lists them in any order."""
+    """Return the key by which a pod's blocks are sorted; the kubelet lists them in any order."""
     return block.type, block.nodes, block.amount
 
 
 def awaited(
     joined: Holdings, pods: Mapping[PodUid, NodePod], kubelet: KubeletConfig
 ) -> frozenset[PodUid]:
-    """The pods of which news is due: not wholly shown yet, or leaving and still shown."""
+    """Return the pods whose change the kubelet has yet to show.
+
+    These are pods that it does not completely show yet, and pods that are terminating, ended or
+    gone but still shown.
+    """
     coming = {
         pod.uid
         for pod in pods.values()

@@ -1,13 +1,13 @@
-"""A node's topology, made from what NVML and sysfs say and from what was seen earlier in this boot.
+"""A node's topology, from what NVML and sysfs show now and what was seen earlier in this boot.
 
-A link counts only if it can be relied on. NVLinks that peers may not use (NVML's P2P status)
-are left out. If a far end cannot be identified, as in many virtual machines, a pair whose peers may
-use NVLink counts as one link through a switch: that much is certain, and the plugin's allocator,
-which sees no more than we do, scores it as nothing.
+A link counts only if it can be relied on. NVLinks that peers may not use (NVML's P2P status) are
+left out. In many virtual machines a link's far end cannot be identified. Then a pair whose peers
+may use NVLink counts as one link through a switch. That much is certain, and the plugin's
+allocator, which sees the same, gives it a score of zero.
 
-In one boot nothing is forgotten. A GPU that was there and is gone is lost, not absent; a link that
-has dropped does not count again. :class:`HardwareTracker` starts from what the agent before this
-one published.
+Within one boot nothing is forgotten. A GPU that was there and is gone is lost, not absent. A link
+that has dropped does not count again. :class:`HardwareTracker` starts from the record that the
+former agent published.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from topology.core.graph import UNKNOWN, AllocatorConfig, NodeTopology, Topology
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port, wired_links
 
 VERSION_ONE_WAY: dict[int, GBps] = {
-    # nvmlNvlinkVersion_t → GB/s of one link, one way; for products that links.py does not know.
+    # nvmlNvlinkVersion_t → GB/s of one link in one direction, for products that links.py lacks.
     1: GBps(20.0),
     2: GBps(25.0),
     3: GBps(25.0),
@@ -44,11 +44,12 @@ VERSION_ONE_WAY: dict[int, GBps] = {
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """What does not count of the NVLinks, whatever they show now."""
+    """The NVLinks that do not count, whatever they show now."""
 
     down: Mapping[GpuUuid, frozenset[int]] = field(default_factory=dict)  # NVML's numbers
-    off_fabric: frozenset[GpuUuid] = frozenset()  # these have no links through a switch
-    degraded: frozenset[GpuUuid] = frozenset()  # the speed of theirs is not known
+    off_fabric: frozenset[GpuUuid] = frozenset()  # GPUs without usable links through a switch
+    # GPUs whose links through a switch have an unknown speed
+    degraded: frozenset[GpuUuid] = frozenset()
 
 
 NO_FAULTS = LinkFaults()
@@ -57,7 +58,7 @@ NO_FAULTS = LinkFaults()
 def topology_of(
     name: NodeName, seen: SeenNode, pci: PciTree, faults: LinkFaults = NO_FAULTS
 ) -> tuple[NodeTopology, tuple[Unseen, ...]]:
-    """The hardware of a node, without its allocator's facts, and what of it could not be seen."""
+    """Return a node's hardware, without its device policy, and the facts that are not known."""
     unseen = [*seen.unseen, *pci.unseen]
     by_index = sorted(seen.gpus, key=lambda each: each.gpu.index)
     links = tuple(_link(a, b, seen, pci, faults, unseen) for a, b in combinations(by_index, 2))
@@ -71,11 +72,12 @@ def topology_of(
 
 
 def wired(seen: SeenNode) -> Mapping[GpuUuid, int]:
-    """How many NVLinks ought to be up: all that a GPU has, where the machine joins them all, and in
-    MIG mode none.
+    """Return how many NVLinks of each GPU should be up: all that its product has, or none in MIG
+    mode.
 
-    Virtual machines with a part of a machine lack some. So what another GPU of the node has tells,
-    or that the GPU has links to a switch.
+    A virtual machine with a part of a machine lacks some of the links. So a GPU is in the result
+    only if it is in MIG mode, if it has links to a switch, or if another GPU of the same product
+    has all its links up.
     """
     up = {each.gpu.uuid: sum(e.active for e in each.nvlinks) for each in seen.gpus}
     products = {each.gpu.product for each in seen.gpus}
@@ -91,9 +93,10 @@ def wired(seen: SeenNode) -> Mapping[GpuUuid, int]:
 
 
 def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
-    """Why the device plugin sees other direct links than the record has; empty if it does not.
+    """Return why the device plugin sees other direct links than the record has; empty if it does
+    not.
 
-    The plugin looks for itself at each call, and believes what is up at that moment.
+    The plugin reads the links at each call, and uses those that are up at that time.
     """
     plugins, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
     indices = {gpu.uuid: gpu.index for gpu in trusted.gpus}
@@ -107,10 +110,11 @@ def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
 
 
 def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
-    """What is seen now, completed by GPUs of a former look in the same boot that have gone since.
+    """Return what is seen now, completed by the GPUs that were seen earlier in this boot and are
+    gone.
 
-    A GPU that was there is lost, not free, and no other GPU gets its index, although the driver
-    renumbers the rest. So GPUs keep the index that they had, and lost ones keep their links.
+    A GPU that was there is lost, not free. No other GPU gets its index, although the driver
+    renumbers the rest. So GPUs keep the index that they had, and lost GPUs keep their links.
     """
     if former is None:
         return seen
@@ -145,7 +149,7 @@ def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
 
 
 def _gpu(gpu: Gpu, pci: PciTree) -> Gpu:
-    """The GPU, on the NUMA node that sysfs shows if NVML shows none."""
+    """Return the GPU, with the NUMA node from sysfs if NVML shows none."""
     numa = pci.numa.get(gpu.pci_bus_id or "") if gpu.numa_node is None else gpu.numa_node
     return replace(gpu, numa_node=numa, topology_nodes=None)
 
@@ -221,7 +225,7 @@ def _nic(name: str, there: PciNic, gpus: Sequence[SeenGpu], pci: PciTree) -> Nic
 
 
 def _fabric(gpus: tuple[SeenGpu, ...], unseen: list[Unseen]) -> Fabric | None:
-    """The node's multi-node fabric; None if there is none, or there are several."""
+    """Return the node's multi-node fabric; None if there is none, or if there are several."""
     found = {gpu.fabric for gpu in gpus if gpu.fabric is not None}
     if len(found) > 1:
         unseen.append(Unseen("fabric", "the node's GPUs are in several"))
@@ -230,31 +234,32 @@ def _fabric(gpus: tuple[SeenGpu, ...], unseen: list[Unseen]) -> Fabric | None:
 
 
 def nothing_seen(node: NodeName) -> NodeTopology:
-    """A node that nobody could look into: no devices, and an unknown way of choosing them."""
+    """Return a node whose hardware could not be read: no devices, and an unknown device policy."""
     return NodeTopology(node, (), allocator=AllocatorConfig(topology_manager_policy=UNKNOWN))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What is known of a node's hardware at one moment."""
+    """What is known of a node's hardware at one time."""
 
-    # Without the allocator's facts; None before anybody has seen the node.
+    # Without the device policy; None before the hardware was read or taken over.
     topology: NodeTopology | None = None
-    # Whether the driver has been looked at; False if `topology` is only remembered.
+    # Whether the driver has been read; False if `topology` is only taken over from the record.
     looked: bool = False
-    unseen: tuple[Unseen, ...] = ()  # what could not be seen of it, or does not fit into a record
-    contradiction: str = ""  # why the last look makes no topology; empty if it does
+    # facts that could not be seen, or that do not fit into a record
+    unseen: tuple[Unseen, ...] = ()
+    contradiction: str = ""  # why the last reading makes no topology; empty if it makes one
     # Why the device plugin sees other links than the record has; empty if it does not.
     doubt: str = ""
 
     @property
     def expected_gpus(self) -> int | None:
-        """How many GPUs the driver should show; None before the first look."""
+        """The number of GPUs that the driver should show; None before the first reading."""
         return len(self.topology.gpus) if self.looked and self.topology is not None else None
 
 
 class HardwareTracker:
-    """What is known of one node's hardware."""
+    """The hardware of one node, updated by each reading."""
 
     def __init__(self, node: NodeName) -> None:
         self._node = node
@@ -262,11 +267,11 @@ class HardwareTracker:
         self.hardware = Hardware()
 
     def remember(self, topology: NodeTopology) -> None:
-        """Take over what the agent before this one published in the same boot."""
+        """Take over what the former agent published in the same boot."""
         self.hardware = Hardware(topology=topology)
 
     def is_news(self, seen: SeenNode, faults: LinkFaults) -> bool:
-        """Whether this differs from the last look."""
+        """Check whether this differs from the last reading."""
         return self._looked_at != (seen, faults)
 
     def look(self, seen: SeenNode, faults: LinkFaults, pci: PciTree) -> TopologyError | None:
@@ -295,7 +300,9 @@ class HardwareTracker:
         return None
 
     def gone(self, state: NvmlState) -> list[GpuUuid]:
-        """GPUs that were there in this boot and that the driver does not even count any more."""
+        """Return the GPUs that were there in this boot and that the driver does not even count any
+        more.
+        """
         known = self.hardware.topology.gpus if self.hardware.topology is not None else ()
         seen = state.seen.gpus if state.seen is not None else ()
         here = {each.gpu.uuid for each in seen} | {vital.uuid for vital in state.vitals}

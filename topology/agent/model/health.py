@@ -1,15 +1,15 @@
-"""Which GPUs are sick, and which links have dropped: remembered until a reset or a reboot.
+"""The health of GPUs and links: faults are remembered until a reset or a reboot.
 
-A fault is not over because it is not seen any more. A GPU that had a critical Xid, fell off the bus
-or could not remap a row is sick until it is reset. A link that dropped does not count until then
-either: it may come back and drop again. Two things tell a reset: the GPU's energy counter starts
-from zero, or the driver's recovery action goes back to none. A reboot has another boot id, and
-nothing of a former boot is remembered.
+A fault is not over when it is no longer seen. A GPU that had a critical Xid, fell off the bus or
+could not remap a row is sick until it is reset. A link that dropped does not count until then
+either, because it may come back and drop again. Two signs show a reset: the GPU's energy counter
+starts from zero, or the driver's recovery action goes back to none. A reboot has another boot id,
+and nothing of a former boot is remembered.
 
-Some reasons go away without a reset. A GPU over which a call hangs is sick until it answers: calls
-may be slow for other causes than a fault. What the driver tells anew at each look (how the GPU
-stands in its NVLink fabric, links that have not been up since the boot, the errors of its SRAM) is
-true for as long as it tells it.
+Some reasons go away without a reset. A GPU over which a call hangs is sick until it answers, since
+a call may also be slow without a fault. Other reasons hold for as long as the driver shows them at
+each reading: the state of the GPU in its NVLink fabric, links that have not been up since the boot,
+and the errors of its SRAM.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,10 +26,10 @@ from topology.core.report import (
     Health,
 )
 
-# Faults of the application, not of the GPU; NVIDIA's device plugin ignores them as well.
+# Faults of the application, not of the GPU. NVIDIA's device plugin ignores them, too.
 HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-# A memory row is to be remapped at the next reset, and nothing else is wrong. NVIDIA's device
-# plugin takes the GPU for sick all the same, until it is started anew.
+# A memory row will be remapped at the next reset, and nothing else is wrong. NVIDIA's device plugin
+# still marks the GPU unhealthy until the plugin restarts.
 REMAP_XIDS = frozenset({63, 94})
 
 LOST = "Lost"
@@ -46,19 +46,19 @@ HANGS = "Hangs"
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is remembered of one GPU."""
+    """The remembered faults of one GPU."""
 
     reasons: list[str] = field(default_factory=list)  # in the order in which they were found
     since: str = ""
     baseline: int | None = None  # the energy counter when it fell sick
     down: set[int] = field(default_factory=set)  # links that have dropped
-    known: frozenset[int] = frozenset()  # links that were up at some time
-    energy: int | None = None  # the energy counter at the last look
+    known: frozenset[int] = frozenset()  # links that have been up at some time
+    energy: int | None = None  # the energy counter at the last reading
     recovery: str | None = None
     lost: bool = False
     fabric: FabricState | None = None
-    wired: int = 0  # links that ought to be up; 0 where that is not known
-    passing: tuple[str, ...] = ()  # reasons that the last look showed; they go with it
+    wired: int = 0  # the number of links that should be up; 0 if that is not known
+    passing: tuple[str, ...] = ()  # reasons that hold only as long as each reading shows them
 
     @property
     def sick(self) -> bool:
@@ -67,7 +67,7 @@ class _Gpu:
 
 
 class HealthTracker:
-    """The faults of a node's GPUs. Times are texts that are only passed on."""
+    """The faults of a node's GPUs. Times are texts that are passed on unread."""
 
     def __init__(self, former: Iterable[Health] = ()) -> None:
         self._gpus: dict[GpuUuid, _Gpu] = {}
@@ -83,11 +83,11 @@ class HealthTracker:
             )
 
     def xid(self, event: Xid, now: str) -> bool:
-        """Take in an Xid. Returns whether it makes a GPU sick, at least in the plugin's eyes."""
+        """Store an Xid. Returns whether it makes a GPU sick, at least for the device plugin."""
         if event.number in HARMLESS_XIDS:
             return False
         if event.uuid is None:
-            self._unattributed.append(event.number)  # the next look may tell which GPU
+            self._unattributed.append(event.number)  # the next reading may show which GPU
         else:
             self._blame(self._of(event.uuid), f"{XID}{event.number}", now)
         return True
@@ -95,7 +95,7 @@ class HealthTracker:
     def look(
         self, vitals: Iterable[Vitals], now: str, wired: Mapping[GpuUuid, int] | None = None
     ) -> None:
-        """Take in what the GPUs show; ``wired`` says how many links of each ought to be up."""
+        """Store what the GPUs show; ``wired`` says how many links of each should be up."""
         seen = list(vitals)
         for vital in seen:
             gpu = self._of(vital.uuid)
@@ -109,10 +109,10 @@ class HealthTracker:
             self._unattributed.clear()
 
     def gone(self, uuids: Collection[GpuUuid], hung: int, now: str) -> None:
-        """Take in GPUs that were there in this boot and that the driver does not name any more.
+        """Store the GPUs that were there in this boot and that the driver does not name any more.
 
-        Calls hang over ``hung`` GPUs, and nobody knows which: the agent has started since. If
-        ``uuids`` may be among them, they count as hung, not as lost.
+        Calls hang over ``hung`` GPUs whose UUIDs are unknown, because the agent has started since.
+        If ``uuids`` may be among them, they count as hung, not as lost.
         """
         for uuid in uuids:
             gpu = self._of(uuid)
@@ -123,26 +123,28 @@ class HealthTracker:
             self._blame(gpu, LOST, now)
 
     def down(self) -> Mapping[GpuUuid, frozenset[int]]:
-        """The links that do not count, by GPU."""
+        """Return the links that do not count, by GPU."""
         return {uuid: frozenset(gpu.down) for uuid, gpu in self._gpus.items() if gpu.down}
 
     def link_faults(self) -> LinkFaults:
-        """What does not count of the NVLinks."""
+        """Return the NVLinks that do not count."""
         states = {uuid: gpu.fabric for uuid, gpu in self._gpus.items() if gpu.fabric is not None}
         off = frozenset(uuid for uuid, state in states.items() if not state.usable)
         slow = frozenset(uuid for uuid, state in states.items() if state.degraded)
         return LinkFaults(self.down(), off, slow)
 
     def fabric(self) -> Mapping[GpuUuid, bool]:
-        """For each GPU that can be in an NVLink fabric, whether it can rely on that."""
+        """Return whether each GPU that can be in an NVLink fabric can rely on it."""
         return {u: gpu.fabric.usable for u, gpu in self._gpus.items() if gpu.fabric is not None}
 
     def expected(self) -> Mapping[GpuUuid, int]:
-        """How many links each GPU ought to have up: those of its model, or that it had before."""
+        """Return how many links of each GPU should be up: those of its model, or those that it had
+        before.
+        """
         return {u: max(gpu.wired, len(gpu.known | gpu.down)) for u, gpu in self._gpus.items()}
 
     def report(self) -> tuple[Health, ...]:
-        """The health of the GPUs that have a fault."""
+        """Return the health of the GPUs that have a fault."""
         found = [
             Health(
                 uuid,
@@ -155,7 +157,7 @@ class HealthTracker:
             for uuid, gpu in sorted(self._gpus.items())
             if gpu.reasons or gpu.down or gpu.passing
         ]
-        # More than a node can have GPUs; the sick ones come first.
+        # The limit is above the number of GPUs of any node. The sick ones come first.
         kept = sorted(found, key=lambda h: h.healthy)[:MOST_HEALTH]
         return tuple(sorted(kept, key=lambda h: h.uuid))
 
@@ -217,18 +219,18 @@ class HealthTracker:
 
 
 def _was_reset(gpu: _Gpu, vital: Vitals) -> bool:
-    """Whether the GPU has been reset since the last look, or since it fell sick."""
+    """Check whether the GPU has been reset since the last reading, or since it fell sick."""
     earlier = gpu.energy if gpu.energy is not None else gpu.baseline
     if earlier is not None and vital.energy is not None:
         if vital.energy < earlier:
             return True
     elif gpu.lost:
-        return True  # only a reset brings it back, and it has no counter to show that
+        return True  # only a reset brings a lost GPU back, and this one has no counter to show it
     return gpu.recovery not in (None, "none") and vital.recovery == "none"
 
 
 def _passing(gpu: _Gpu, vital: Vitals) -> Iterator[str]:
-    """The reasons that are true for as long as the driver tells them."""
+    """Yield the reasons that hold for as long as the driver shows them."""
     if (fabric := vital.fabric) is not None:
         for reason, told in (
             (FABRIC_NOT_READY, not fabric.registered),
@@ -261,7 +263,7 @@ SHOWN_ANEW = frozenset(
 
 
 def _fitting(reasons: list[str]) -> str:
-    """As many reasons as a record holds, the earlier ones first."""
+    """Return the reasons that fit into a record, the earlier ones first."""
     text = ""
     for reason in reasons:
         longer = f"{text}, {reason}" if text else reason

@@ -1,13 +1,13 @@
-"""Which part of the kubelet's list of pods the agent believes, and what it keeps back.
+"""Which entries of the kubelet's list of pods count, and which are held back.
 
 Three things can be wrong with a list:
 
-* **It shows nobody.** For a moment after its start a kubelet lists no pods, with all devices free.
-  So after a restart, living pods that held devices and show none go on holding them. If that lasts,
-  the record says that it cannot be relied on.
-* **Nobody can tell whose devices these are**: the kubelet shows a pod that the API server has not
-  sent us yet. It may be on its way, so the list is kept back for a moment.
-* **The node's pods are not known yet.** Then no list says anything.
+* **It shows no pods.** For a moment after its start a kubelet lists no pods and shows all devices
+  as free. So after a restart, a living pod that held devices and shows none keeps them. If that
+  lasts, the record says that it cannot be relied on.
+* **A pod cannot be identified.** The kubelet shows a pod that the API server has not sent us yet.
+  The pod may be on its way, so the list is held back for a moment.
+* **The node's pods are not known yet.** Then no list counts.
 """
 
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ from topology.core.numa import Holding
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds what, by the last list that was believed."""
+    """The pods and what they hold, by the last list that was accepted."""
 
     by_uid: Holdings = field(default_factory=dict)
-    unidentified: tuple[Entry, ...] = ()  # entries with devices whose pod nobody can tell
+    unidentified: tuple[Entry, ...] = ()  # entries with devices whose pod is not known
     observed_at: str = ""  # when the kubelet was asked (RFC 3339)
-    # What was known of the node's pods then, see `NodeContext`.
+    # The state of the node's pods at that time, see `NodeContext`.
     pods_version: str = ""
     deletions: int = 0
     exclusive: tuple[Holding, ...] = ()  # exclusive CPUs and memory, also of pods without GPUs
 
     @property
     def device_ids(self) -> set[DeviceId]:
-        """The devices that somebody holds."""
+        """The devices that a pod holds."""
         return device_ids([*self.by_uid.values(), *self.unidentified])
 
     @property
@@ -46,7 +46,10 @@ class Holders:
 
 
 class HoldersTracker:
-    """Takes in the kubelet's lists one by one. Times are in seconds of one clock."""
+    """The holders of one node's devices, updated by each list of the kubelet.
+
+    Times are in seconds of one clock.
+    """
 
     def __init__(self, intervals: PollIntervals) -> None:
         self._intervals = intervals
@@ -55,20 +58,20 @@ class HoldersTracker:
         self._vanished_since: float | None = None
         self._unidentified_since: Mapping[Entry, float] = {}
         self.holders = Holders()
-        self.accepted = False  # whether a list has been believed
+        self.accepted = False  # whether a list has been accepted
 
     @property
     def doubtful(self) -> bool:
-        """Whether part of the last list is not believed, or nobody can tell whose it is."""
+        """Whether part of the last list was not accepted, or a pod in it is not identified."""
         return bool(self._vanished or self._unidentified_since)
 
     def pods_missing(self, now: float) -> bool:
-        """Whether the kubelet has not shown living pods for longer than a restart takes."""
+        """Check whether the kubelet has hidden living pods for longer than a restart takes."""
         since = self._vanished_since
         return since is not None and now - since > self._intervals.restart
 
     def remember(self, by_uid: Holdings, exclusive: tuple[Holding, ...] = ()) -> None:
-        """Take over what the agent before this one published."""
+        """Take over what the former agent published."""
         self.holders = Holders(by_uid, exclusive=exclusive)
         self._remembered = True
 
@@ -81,7 +84,10 @@ class HoldersTracker:
         *,
         watchful: bool,
     ) -> None:
-        """Take in a list. ``watchful``: the kubelet has restarted recently."""
+        """Store a list of the kubelet.
+
+        ``watchful`` says that the kubelet has restarted recently.
+        """
         if not context.synced:
             return
         before = self.holders.by_uid if self._remembered or self.accepted else None
@@ -102,7 +108,9 @@ class HoldersTracker:
     def _exclusive(
         self, entries: list[Entry], context: NodeContext, *, watchful: bool
     ) -> tuple[Holding, ...]:
-        """The pods' exclusive CPUs and memory. A kubelet that has just started may show less."""
+        """Return the pods' exclusive CPUs and memory. A kubelet that has just started may show
+        less.
+        """
         alive = {p.key for p in context.pods.values() if not (p.ended or p.terminating)}
         shown = [*entries, *self._vanished.values()]
         return exclusive.holdings(shown, self.holders.exclusive, alive if watchful else ())
@@ -110,7 +118,7 @@ class HoldersTracker:
     def _keep_vanished(
         self, joined: Joined, context: NodeContext, now: float, *, watchful: bool
     ) -> None:
-        """Find the living pods that the list lacks; they go on holding their devices."""
+        """Find the living pods that the list lacks; they keep their devices."""
         known = self.holders.by_uid
         missing: frozenset[PodUid] = frozenset()
         if watchful or self._vanished:
@@ -118,7 +126,7 @@ class HoldersTracker:
         kept = {uid: known[uid] for uid in missing}
         shown = device_ids([*joined.by_uid.values(), *joined.unidentified])
         if not device_ids(kept.values()).isdisjoint(shown):
-            kept = {}  # somebody else has their devices: they are gone indeed
+            kept = {}  # other pods have their devices, so they are really gone
         self._vanished = kept
         if not kept:
             self._vanished_since = None
@@ -126,7 +134,7 @@ class HoldersTracker:
             self._vanished_since = now
 
     def _keep_back(self, unidentified: tuple[Entry, ...], now: float) -> bool:
-        """Whether to wait until the API server tells of one of these entries."""
+        """Check whether to wait until the API server shows the pods of these entries."""
         since = self._unidentified_since
         self._unidentified_since = {entry: since.get(entry, now) for entry in unidentified}
         waited = [now - at for at in self._unidentified_since.values()]

@@ -1,7 +1,7 @@
-"""What the API server, the kubelet and the device plugin's container say of the node.
+"""What the API server, the kubelet and the device plugin's container say about the node.
 
-Nothing is assumed that would turn a guess into a promise: nothing is known of a plugin that is not
-NVIDIA's, and a Topology Manager that nobody could ask may do anything (``unknown``).
+The module assumes nothing that would turn a guess into a guarantee. Nothing is known of a plugin
+that is not NVIDIA's. A Topology Manager whose policy cannot be read may do anything (``unknown``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from topology.core.devices import PodUid
 from topology.core.graph import UNKNOWN, plugin_version
 
 LONGEST_VERSION = 64  # characters of the plugin's version in a record
-# Words in the commands of other programs that the plugin's image runs.
+# Words in the commands of the other programs in the plugin's image.
 OTHER_PROGRAMS = ("gpu-feature-discovery", "config-manager", "mps-control-daemon")
 # Options of the Topology Manager and the CPU Manager, as a kubelet's configuration names them.
 PREFERS_CLOSEST = "prefer-closest-numa-nodes"
 FULL_CORES_ONLY = "full-pcpus-only"
 ALIGN_BY_SOCKET = "align-by-socket"
 TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
-NODE = "Node"  # the name of the unseen fact if the Node could not be read
+NODE = "Node"  # the fact that is listed as unseen if the Node could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletConfig:
-    """The part of a KubeletConfiguration that matters here; None is what nobody has told."""
+    """The part of a KubeletConfiguration that matters here; None means that it is not known."""
 
     topology_manager_policy: str | None = None
     topology_manager_scope: str | None = None
@@ -61,7 +61,7 @@ class KubeletConfig:
         return self.static_cpus or self.static_memory
 
     def over(self, other: "KubeletConfig") -> "KubeletConfig":
-        """These facts, completed by the other's."""
+        """Return this configuration, completed by the other one."""
         return KubeletConfig(
             self.topology_manager_policy or other.topology_manager_policy,
             self.topology_manager_scope or other.topology_manager_scope,
@@ -81,15 +81,16 @@ class Plugin:
     """A container on the node that looks like NVIDIA's device plugin."""
 
     version: str | None
-    # Flags and environment by name; those count that say how shared devices are handed out.
+    # Flags and environment by name. The ones that matter say how shared devices are handed out.
     options: Mapping[str, str]
     started: str = ""  # when it started (RFC 3339); empty if it does not run
 
 
 def kubelet_config(configuration: Mapping[str, object]) -> KubeletConfig:
-    """The facts of a KubeletConfiguration; what it leaves out has the kubelet's default.
+    """Return the parts of a KubeletConfiguration that matter; a missing key has the kubelet's
+    default.
 
-    A word that we do not know counts as none, and a Topology Manager policy as ``unknown``.
+    An unknown value counts as None, and an unknown Topology Manager policy as ``unknown``.
     """
 
     def word(key: str, *known: str) -> str | None:
@@ -108,7 +109,9 @@ def kubelet_config(configuration: Mapping[str, object]) -> KubeletConfig:
 
 
 def _option(options: object, name: str) -> bool | None:
-    """A manager's option; None if the options are no mapping, which a kubelet could not read."""
+    """Return a manager's option; None if the options are no mapping, which a kubelet could not
+    read.
+    """
     if options is None:
         return False
     if not isinstance(options, Mapping):
@@ -117,9 +120,10 @@ def _option(options: object, name: str) -> bool | None:
 
 
 def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) -> Plugin | None:
-    """NVIDIA's device plugin, recognised by its image's name; None for any other container.
+    """Return NVIDIA's device plugin, recognised by its image's name; None for any other container.
 
-    ``words`` are the container's command and arguments: the same image also runs other programs.
+    ``words`` are the container's command and arguments, since the same image also runs other
+    programs.
 
     >>> plugin_of("registry.example/nvidia/k8s-device-plugin:v0.17.1-ubi9", (), {}).version
     'v0.17.1'
@@ -142,15 +146,15 @@ def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What the API server and the kubelet's configuration say, at one moment."""
+    """What the API server and the kubelet's configuration say at one time."""
 
     pods: Mapping[PodUid, NodePod]
     plugin: Plugin | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     kubelet: KubeletConfig = NOTHING_KNOWN
     synced: bool = True  # whether these are all pods of the node
-    has_api_server: bool = True  # without one, no pod's UID will ever be known
+    has_api_server: bool = True  # without one, no UID of a pod ever becomes known
     unseen: tuple[Unseen, ...] = ()
-    pods_version: str = ""  # the pods are known at least up to this resourceVersion
-    deletions: int = 0  # pods that asked for GPUs and have left the API server
-    counted: CountedDevices | None = None  # None if the Node could not be asked
+    pods_version: str = ""  # the pods are at least as new as this resourceVersion
+    deletions: int = 0  # how many pods that requested GPUs have been deleted from the API server
+    counted: CountedDevices | None = None  # None if the Node could not be read

@@ -1,9 +1,9 @@
-"""What the agent has seen of its node, as values: nothing here asks anybody.
+"""What the agent has seen of its node, as values. Nothing here does I/O.
 
-NVML shows GPUs and their links (:class:`SeenNode`) and what moves on them (:class:`Vitals`). sysfs
-shows where GPUs and RDMA NICs sit (:class:`PciTree`) and the machine's CPUs (:class:`Processors`).
-The classes of PCIe paths are those of ``nvidia-smi topo -m``: two devices' class follows from where
-their paths part.
+NVML shows GPUs and their links (:class:`SeenNode`) and the values that change (:class:`Vitals`).
+sysfs shows where GPUs and RDMA NICs are in the PCI tree (:class:`PciTree`) and the machine's CPUs
+(:class:`Processors`). The classes of PCIe paths are those of ``nvidia-smi topo -m``. The class of
+two devices depends on where their paths from the root part.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Unseen:
 
     fact: str
     cause: str  # why not
-    of: str = ""  # the devices that it concerns; empty if none in particular
+    of: str = ""  # the devices that the fact is about; empty if it is about no particular device
 
     def __str__(self) -> str:
         return f"{self.fact}{f' of {self.of}' if self.of else ''}: {self.cause}"
@@ -33,7 +33,7 @@ class Remote(Enum):
     GPU = "gpu"
     SWITCH = "switch"
     OTHER = "other"  # a CPU, as on POWER9; it leads to no GPU
-    UNKNOWN = "unknown"  # the driver does not tell, as in many virtual machines
+    UNKNOWN = "unknown"  # the driver does not say, as in many virtual machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class NvlinkEnd:
 
 @dataclass(frozen=True, slots=True)
 class FabricState:
-    """How a GPU that can be in an NVLink fabric stands in it."""
+    """The state of a GPU in its NVLink fabric."""
 
     registered: bool  # whether its registration is complete
     misconfigured: bool = False
@@ -65,7 +65,7 @@ class FabricState:
 
 @dataclass(frozen=True, slots=True)
 class SeenGpu:
-    """What NVML says of one GPU."""
+    """What NVML shows of one GPU."""
 
     gpu: Gpu
     nvlinks: tuple[NvlinkEnd, ...] = ()  # the links that it has, active or not
@@ -74,13 +74,13 @@ class SeenGpu:
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """What NVML says of a node.
+    """What NVML shows of a node.
 
-    Pairs are GPU indices, the smaller one first. A pair is absent if NVML does not tell.
+    Pairs are GPU indices, the smaller one first. A pair is absent if NVML does not say.
     """
 
     gpus: tuple[SeenGpu, ...] = ()
-    # The PCIe class of each pair, and whether its peers may use NVLink.
+    # The PCIe class of each pair (`pcie`), and whether its peers may use NVLink (`p2p`).
     pcie: Mapping[tuple[int, int], LinkKind] = field(default_factory=dict)
     p2p: Mapping[tuple[int, int], bool] = field(default_factory=dict)
     unseen: tuple[Unseen, ...] = ()
@@ -96,18 +96,18 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class InstanceVitals:
-    """What moves on one MIG instance; the driver knows no utilisation of it."""
+    """The values that change on one MIG instance. The driver has no utilisation for it."""
 
     uuid: str
-    processes: int | None = None  # how many there are; None if the driver does not tell
-    memory_used: Bytes | None = None  # None if the driver does not tell
+    processes: int | None = None  # how many run there; None if the driver does not say
+    memory_used: Bytes | None = None  # None if the driver does not say
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What moves on one GPU. None is what the driver does not tell.
+    """The values that change on one GPU. None means that the driver does not say.
 
-    Of a GPU that does not answer, nothing is known but that.
+    For a GPU that does not answer, only that fact is known.
     """
 
     uuid: GpuUuid
@@ -119,7 +119,7 @@ class Vitals:
     remap_failed: bool | None = None
     sram_exceeded: bool | None = None  # whether its SRAM has more ECC errors than NVIDIA allows
     fabric: FabricState | None = None  # also None where the GPU can be in none
-    energy: int | None = None  # mJ since the driver or the GPU was last reset
+    energy: int | None = None  # mJ since the last load of the driver or reset of the GPU
     recovery: str | None = None
     # The share of the last second or less in which a kernel ran, and in which memory was read or
     # written, 0 to 1.
@@ -139,44 +139,45 @@ class Vitals:
 class Xid:
     """An error that the driver reported."""
 
-    uuid: GpuUuid | None  # None if the driver does not tell which GPU it concerns
+    uuid: GpuUuid | None  # None if the driver does not say which GPU
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class NvmlState:
-    """The last that NVML has shown."""
+    """What NVML has shown last."""
 
     seen: SeenNode | None = None
     vitals: tuple[Vitals, ...] = ()
-    rounds: int = 0  # how often the vitals were looked at
-    problem: str = "it has not answered yet"  # why nothing newer is known; empty if all is well
-    asked: bool = False  # whether there was an answer or a failure
-    # The driver's numbers of GPUs that it counts, that do not answer, and whose UUID nobody knows;
-    # and of those, the GPUs over which a call hangs.
+    rounds: int = 0  # how often the vitals were read
+    problem: str = "it has not answered yet"  # why no newer values are known; empty if NVML works
+    asked: bool = False  # whether NVML has answered or failed at least once
+    # The driver's numbers of the GPUs that it counts, that do not answer and whose UUID is unknown
+    # (`nameless`), and of those among them over which a call hangs (`hung`).
     nameless: tuple[int, ...] = ()
     hung: tuple[int, ...] = ()
-    looks: int = 0  # how many looks ended
-    look_seconds: float = 0.0  # how long they took, all together
+    looks: int = 0  # how many readings ended
+    look_seconds: float = 0.0  # the total time that they took
 
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """What the kernel shows of a machine's CPUs; it leaves out those that are offline."""
+    """The CPUs that the kernel shows; CPUs that are offline are left out."""
 
     nodes: tuple[CpuSet, ...]  # the CPUs of each NUMA node, by its number
-    # The package of each NUMA node; None if it has no CPUs, or those of several packages.
+    # The package of each NUMA node; None if the node has no CPUs, or CPUs of several packages.
     sockets: tuple[int | None, ...]
     cores: tuple[CpuSet, ...]  # sets of CPUs that share a core
 
 
 @dataclass(frozen=True, slots=True)
 class CountedDevices:
-    """How many devices of plugins the kubelet counts, by the Node's status."""
+    """How many devices of plugins the kubelet counts, according to the Node's status."""
 
     at: str  # when the kubelet wrote it (RFC 3339)
-    devices: Mapping[str, int]  # all that plugins have named to it, by resource (the capacity)
-    in_order: Mapping[str, int]  # those that it hands out (the allocatable ones)
+    # all that plugins have registered, by resource (the Node's capacity)
+    devices: Mapping[str, int]
+    in_order: Mapping[str, int]  # the healthy ones, which it hands out (the Node's allocatable)
 
 
 Place = tuple[str, ...]  # from the PCI root down to the device itself
@@ -184,7 +185,7 @@ Place = tuple[str, ...]  # from the PCI root down to the device itself
 
 @dataclass(frozen=True, slots=True)
 class PciNic:
-    """Where an RDMA NIC sits."""
+    """The position of an RDMA NIC in the PCI tree."""
 
     place: Place
     numa: int | None = None  # None if the platform does not say
@@ -198,7 +199,7 @@ class PciTree:
     numa: Mapping[str, int] = field(default_factory=dict)  # NUMA nodes by PCI address
     nics: Mapping[str, PciNic] = field(default_factory=dict)  # RDMA NICs by name
     unseen: tuple[Unseen, ...] = ()
-    # A row for each NUMA node by its number; None if rows are missing or the numbers have gaps.
+    # A row for each NUMA node, by its number; None if rows are missing or the numbers have gaps.
     numa_distances: tuple[tuple[int, ...], ...] | None = None
 
     @property
@@ -207,7 +208,7 @@ class PciTree:
         return not self.unseen and self.numa_distances is not None
 
     def between(self, gpu: Gpu, other: Gpu) -> LinkKind:
-        """The class of the path between two GPUs; UNKNOWN if one is not in the tree."""
+        """Return the class of the path between two GPUs; UNKNOWN if one is not in the tree."""
         bus, there = gpu.pci_bus_id or "", other.pci_bus_id or ""
         a, b = self.places.get(bus), self.places.get(there)
         if a is None or b is None:
@@ -216,11 +217,11 @@ class PciTree:
 
 
 def pcie_class(a: Place, b: Place, numa_a: int | None, numa_b: int | None) -> LinkKind:
-    """The class of the path between two places.
+    """Return the class of the path between two places in the PCI tree.
 
-    It is SYS under different roots, or NODE if both are known to be on one NUMA node; PHB below one
-    root without a common bridge; PIX below a common bridge if neither has more than one bridge (the
-    port of a switch) in between, else PXB.
+    Under different roots it is SYS, or NODE if both places are known to be on one NUMA node. Below
+    one root without a common bridge it is PHB. Below a common bridge it is PIX if neither path has
+    more than one bridge (the port of a switch) below it, else PXB.
 
     >>> pcie_class(("pci0000:00", "01.0", "up", "p0", "gpu"), ("pci0000:00", "01.0", "up", "p1",
     ...     "nic"), 0, 0).name

@@ -1,13 +1,13 @@
-"""Who holds which devices: the values, and which pod each entry of the kubelet's list belongs to.
+"""The pods that hold devices, and the pod that each entry of the kubelet's list belongs to.
 
-The kubelet's PodResources API lists pods by name (:class:`Entry`); the API server knows them by UID
-(:class:`NodePod`), and so does a report. Two things to know of the kubelet's list: ordinary init
+The kubelet's PodResources API lists pods by name (:class:`Entry`). The API server knows them by UID
+(:class:`NodePod`), and so does a report. The kubelet's list has two peculiarities. Ordinary init
 containers never appear in it, though they hold devices until the pod ends. And containers get their
 devices one after the other, so an entry can show half a pod.
 
-A name alone does not tell the pod. A pod that is deleted by force leaves the API server at once,
-and the kubelet only later. Meanwhile its StatefulSet makes another pod of the same name. So one
-name can stand for the *present* pod and for *former* pods::
+A name alone does not identify the pod. A pod that is deleted by force leaves the API server at
+once, and the kubelet only later. In between, its StatefulSet creates another pod of the same name.
+So one name can stand for the *present* pod and for *former* pods::
 
     the API server's pod        the kubelet's list         what we knew before
     ────────────────────        ──────────────────         ───────────────────
@@ -16,15 +16,16 @@ name can stand for the *present* pod and for *former* pods::
 
 :func:`join` goes through the entries name by name:
 
-1. **The first list.** We know no former pods yet, so an entry may be of one that we never heard of.
-   It belongs to the present pod only if the kubelet has acknowledged that pod (the kubelet sets
-   ``status.startTime`` after admission). Otherwise nobody can tell.
-2. **How many entries can be former pods'.** All of them; or all but one, if the present pod is
-   acknowledged: the kubelet lists every active pod, so one entry is surely its.
-3. **Same devices.** An entry that holds exactly what a former pod held is that former pod's.
-4. **The rest**, in the order of the list. An entry is the present pod's if it is the only one
-   left, or if no former pod can claim it. Otherwise it is the next former pod's. If no pod is
-   left that could have it, it is *unidentified*: nobody can tell whose devices these are.
+1. **The first list.** No former pods are known yet, so an entry may belong to a pod that we have
+   never seen. It belongs to the present pod only if the kubelet has acknowledged that pod (the
+   kubelet sets ``status.startTime`` after admission). Otherwise the entry is unidentified.
+2. **The number of former pods' entries.** At most all entries can be former pods'. If the present
+   pod is acknowledged, at most all but one: the kubelet lists every active pod, so one entry is
+   surely the present pod's.
+3. **Same devices.** An entry that holds exactly what a former pod held belongs to that former pod.
+4. **The rest**, in the order of the list. An entry belongs to the present pod if it is the only one
+   left, or if no former pod can claim it. Otherwise it belongs to the next former pod. If no pod is
+   left that could have it, it is *unidentified*: the holder of these devices is not known.
 """
 
 from collections import Counter, defaultdict
@@ -42,10 +43,10 @@ PodName = tuple[str, str]  # namespace and name
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one container holds of one resource."""
+    """The devices of one resource that one container holds."""
 
     container: str
-    resource: str  # under DRA the driver's name
+    resource: str  # under DRA, the driver's name
     device_ids: tuple[DeviceId, ...]
 
 
@@ -56,7 +57,7 @@ class Entry:
     namespace: str
     name: str
     held: tuple[Held, ...] = ()  # the GPU devices of its containers
-    # What static managers have given to its containers exclusively.
+    # The CPUs and memory that static managers have given to its containers exclusively.
     cpus: CpuSet = NO_CPUS
     memory: tuple[MemoryBlock, ...] = ()
 
@@ -68,14 +69,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """A pod of the node as the API server has it."""
+    """A pod of the node as the API server shows it."""
 
     uid: PodUid
     namespace: str
     name: str
-    # How many devices each app and sidecar container asks for, by container and resource.
+    # How many devices each app and sidecar container requests, by container and resource.
     wants: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    acknowledged: bool = False  # whether the kubelet has decided over its admission
+    acknowledged: bool = False  # whether the kubelet has decided on its admission
     terminating: bool = False
     ended: bool = False  # whether it is Succeeded or Failed
     started: str = ""  # when the kubelet acknowledged it (RFC 3339, by the node's clock)
@@ -93,9 +94,9 @@ Holdings = Mapping[PodUid, Entry]  # what each pod holds, by its UID
 
 
 def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = None) -> bool:
-    """Whether every app and sidecar container of the pod has the devices that it asks for.
+    """Check whether every app and sidecar container of the pod has the devices that it requests.
 
-    Only the resources in ``served`` count; None is all.
+    Only the resources in ``served`` count; None means all.
     """
     got: Counter[tuple[str, str]] = Counter()
     for held in entry.held if entry else ():
@@ -108,10 +109,11 @@ def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = No
 def awaited(
     joined: Holdings, pods: Mapping[PodUid, NodePod], served: Collection[str] | None = None
 ) -> frozenset[PodUid]:
-    """The pods of which news is due: not wholly shown yet, or leaving and still shown.
+    """Return the pods whose change the kubelet has yet to show.
 
-    ``served`` are the resources that the kubelet hands out, None for all. The agent does not wait
-    for other resources, such as another plugin's.
+    These are pods that it does not completely show yet, and pods that are terminating, ended or
+    gone but still shown. ``served`` are the resources that the kubelet hands out, None for all. The
+    agent does not wait for other resources, such as another plugin's.
     """
     coming = {
         pod.uid
@@ -131,9 +133,9 @@ def awaited(
 def vanished(
     joined: Holdings, before: Holdings, pods: Mapping[PodUid, NodePod]
 ) -> frozenset[PodUid]:
-    """Pods that held devices, hold none now, and are alive as far as the API server knows.
+    """Return the pods that held devices, hold none now, and are alive according to the API server.
 
-    For a moment after its start a kubelet lists no pods, and all devices are allocatable.
+    For a moment after its start a kubelet lists no pods and shows all devices as allocatable.
     """
     return frozenset(
         uid
@@ -147,14 +149,14 @@ def vanished(
 
 
 def device_ids(entries: Iterable[Entry]) -> set[DeviceId]:
-    """The devices in these entries."""
+    """Return the devices in these entries."""
     return {i for entry in entries for held in entry.held for i in held.device_ids}
 
 
 def allocations(joined: Holdings, unidentified: Iterable[Entry] = ()) -> tuple[Allocation, ...]:
-    """The report's allocations, in an order that depends on nothing but them.
+    """Return the report's allocations, in an order that depends only on them.
 
-    An entry whose pod nobody can tell has an empty UID.
+    An entry whose pod is not known has an empty UID.
     """
     named = [(uid, entry) for uid, entry in joined.items()]
     unknown = [(PodUid(""), entry) for entry in unidentified]
@@ -172,7 +174,7 @@ def allocations(joined: Holdings, unidentified: Iterable[Entry] = ()) -> tuple[A
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Entries by the UID of their pod, and entries whose pod nobody can tell."""
+    """Entries by the UID of their pod, and the entries whose pod is not known."""
 
     by_uid: Mapping[PodUid, Entry]
     unidentified: tuple[Entry, ...] = ()
@@ -210,7 +212,7 @@ def join(
 def _of_one_name(
     entries: Sequence[Entry], present: NodePod | None, former: Mapping[PodUid, Entry]
 ) -> Joined:
-    """Steps 2 to 4: the entries of one name among the present pod and the former ones."""
+    """Assign the entries of one name to the present pod and the former pods (steps 2 to 4)."""
     by_uid: dict[PodUid, Entry] = {}
     unidentified: list[Entry] = []
     left, claimants = list(entries), list(former)

@@ -1,9 +1,9 @@
-"""When the kubelet is asked next, and what for; and when sysfs is read again.
+"""When the kubelet is asked next, and for what; and when sysfs is read again.
 
-The kubelet tells nobody when something changes: the agent has to ask it. News of a pod is *due*
-from the moment it is bound here and wants GPUs until the kubelet shows it with all of them, and
-again from its end until the kubelet no longer shows it. While news is due, the agent asks often;
-otherwise rarely.
+The kubelet does not announce changes, so the agent has to ask it. A pod's change is *due* from the
+time when the pod is bound here and requests GPUs until the kubelet shows it with all of them, and
+again from its end until the kubelet no longer shows it. While a change is due, the agent asks
+often; otherwise rarely.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,29 +13,30 @@ from topology.agent.model.podentries import Entry, NodePod
 from topology.core.devices import DeviceId, PodUid
 
 NEVER = float("-inf")
-# Seconds until the second reading; each later pause is twice the one before, up to the longest.
+# Seconds until the second reading. Each later pause is twice the one before, up to the longest.
 FIRST_REREADING, LONGEST_REREADING = 10.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class PollIntervals:
-    """Seconds between two questions to the kubelet, and how long doubtful answers are kept back."""
+    """Seconds between two requests to the kubelet, and how long doubtful answers are held back."""
 
-    # While news is due: `soon` for the first `hasty` seconds, then `later`, and `seldom` once that
-    # has lasted for `patient` seconds.
+    # While a change is due: `soon` for the first `hasty` seconds, then `later`, and `seldom` once
+    # the change has been due for `patient` seconds.
     soon: float = 0.1
     hasty: float = 5.0
     later: float = 0.3
     patient: float = 60.0
     seldom: float = 2.0
-    # Without news due: while somebody holds devices (a kubelet may release them seconds before the
-    # API server hears of it), and while nobody does.
+    # While no change is due: `held` if a pod holds devices (a kubelet may release them seconds
+    # before the API server knows), else `idle`.
     held: float = 2.0
     idle: float = 10.0
     watchful: float = 1.0  # the longest pause after a kubelet's restart or a GPU's fault
-    # How long that lasts. A pod that is alive and still not shown then makes the record not Ready.
+    # How long the agent stays watchful. A living pod that is still not shown then makes the record
+    # not Ready.
     restart: float = 10.0
-    # How long a list is kept back because nobody can tell whose devices some are.
+    # How long a list is held back because the pod of some devices is not known.
     unidentified: float = 1.0
     silence: float = 10.0  # how long the kubelet may be silent before the record says so
 
@@ -44,9 +45,9 @@ USUAL_INTERVALS = PollIntervals()
 
 
 class KubeletPolling:
-    """When to ask for the list of pods next, by how the questions so far have ended.
+    """When to ask for the list of pods next, depending on how the requests so far have ended.
 
-    Every time is in seconds of one clock that only runs forward; ``now`` at the start.
+    Every time is in seconds of one monotonic clock. ``now`` is the time of the start.
     """
 
     def __init__(self, intervals: PollIntervals, now: float) -> None:
@@ -57,34 +58,36 @@ class KubeletPolling:
         self._watchful_until = now + intervals.restart
         self._due_since = now
         self._silent_since: float | None = None
-        # Whether it does not answer at all; one that asks for patience is silent and not gone.
+        # Whether the kubelet does not answer at all. A busy kubelet is silent and not gone.
         self.gone = False
         self._sockets = 0
-        self.due: frozenset[PodUid] = frozenset()  # the pods of which news is due
+        self.due: frozenset[PodUid] = frozenset()  # the pods whose change is due
         # Why the kubelet is silent; empty if it answers.
         self.cause = "the kubelet has not answered yet"
-        # How often the kubelet has come back: its socket was away, or has become another one.
+        # How often the kubelet has come back after its socket was missing or replaced.
         self.restarts = 0
-        self.failures = 0  # how many questions have failed; to be told "later" is no failure
+        # how many requests have failed; an answer that the kubelet is busy is no failure
+        self.failures = 0
 
     @property
     def silent(self) -> bool:
-        """Whether the last question was not answered. False before the first one."""
+        """Whether the last request was not answered. False before the first one."""
         return self._silent_since is not None
 
     def silent_too_long(self, now: float) -> bool:
-        """Whether it is time for the record to say that the kubelet does not answer."""
+        """Check whether it is time for the record to say that the kubelet does not answer."""
         since = self._silent_since
         return since is not None and now - since > self._intervals.silence
 
     def watchful(self, now: float) -> bool:
-        """Whether the kubelet has restarted, or a GPU has fallen sick, recently."""
+        """Check whether the kubelet has restarted, or a GPU has fallen sick, recently."""
         return now < self._watchful_until
 
     def next_question(self, now: float, *, doubtful: bool, holders: bool) -> float:
-        """When the next question is due.
+        """Return when the next request is due.
 
-        ``doubtful``: part of the last list is not believed. ``holders``: somebody holds devices.
+        ``doubtful`` says that part of the last list was not accepted, ``holders`` that a pod holds
+        devices.
         """
         pause = self._pause(now, doubtful=doubtful, holders=holders)
         return max(self._asked + pause, self._not_before)
@@ -104,31 +107,34 @@ class KubeletPolling:
         return min(wait.watchful, calm) if self.watchful(now) else calm
 
     def news(self, now: float) -> None:
-        """Ask the kubelet soon: something has happened that it may know of."""
+        """Make the next request soon, since something has happened that the kubelet may know of."""
         self._due_since = now
         self._at_once = True
 
     def fault(self, now: float) -> None:
-        """A GPU has fallen sick. The plugin hears of it, and the kubelet hands out less."""
+        """Note that a GPU has fallen sick.
+
+        The device plugin notices it, and the kubelet hands out less.
+        """
         self._watchful_until = max(self._watchful_until, now + self._intervals.restart)
         self.news(now)
 
     def restarted(self, sockets: int) -> bool:
-        """Whether an answer now would be the first after a restart of the kubelet."""
+        """Check whether an answer now would be the first after a restart of the kubelet."""
         return self.gone or sockets != self._sockets
 
     def wait_for(self, due: frozenset[PodUid], now: float) -> None:
-        """News of these pods is due from now on; a new one among them makes the agent hurry."""
+        """Set the pods whose change is due; a new one among them makes the agent ask often."""
         if due - self.due:
             self._due_since = now
         self.due = due
 
     def ask(self, now: float) -> None:
-        """A question begins; call one of the next two when it has ended."""
+        """Note that a request begins. Call :meth:`answered` or :meth:`failed` when it has ended."""
         self._asked = now
 
     def answered(self, sockets: int) -> None:
-        """The kubelet has answered. ``sockets`` counts how often its socket was replaced."""
+        """Note an answer of the kubelet. ``sockets`` counts how often its socket was replaced."""
         self._at_once = False
         if self.restarted(sockets):
             self.gone, self._sockets = False, sockets
@@ -137,7 +143,7 @@ class KubeletPolling:
         self._silent_since, self.cause = None, ""
 
     def failed(self, cause: str, *, busy: bool = False) -> bool:
-        """The kubelet did not answer, or was ``busy`` and asked for patience.
+        """Note that the kubelet did not answer, or was ``busy`` and has to be asked later.
 
         Returns whether its silence begins here.
         """
@@ -153,9 +159,9 @@ class KubeletPolling:
 
 
 class AllocatablePolling:
-    """What the kubelet hands out from, and when to ask for that again.
+    """The devices that the kubelet hands out from, and when to ask for them again.
 
-    This is a second question after the list of pods, asked when its answer may have changed.
+    This is a second request after the list of pods, made when its answer may have changed.
     """
 
     def __init__(self, intervals: PollIntervals) -> None:
@@ -168,29 +174,30 @@ class AllocatablePolling:
         self._before: Mapping[str, frozenset[DeviceId]] = {}
 
     def begin_anew(self) -> None:
-        """The kubelet has restarted. It has no devices until plugins have registered."""
+        """Note that the kubelet has restarted. It has no devices until plugins have registered."""
         self._before = self.allocatable or self._before
         self.want()
 
     def devices_missing(self, *, watchful: bool) -> bool:
-        """Whether a resource from before the kubelet's restart has no device yet.
+        """Check whether a resource from before the kubelet's restart has no device yet.
 
-        ``watchful``: the kubelet has restarted recently. Later on, such a resource is given up.
+        ``watchful`` says that the kubelet has restarted recently. After that time the agent no
+        longer waits for such a resource.
         """
         now = self.allocatable or {}
         return watchful and any(ids and not now.get(name) for name, ids in self._before.items())
 
     def want(self) -> None:
-        """Ask after the next list, whatever it says."""
+        """Ask again after the next list, whatever that list says."""
         self._wanted = True
 
     def is_due(
         self, now: float, entries: list[Entry], waited_for: Iterable[NodePod], *, watchful: bool
     ) -> bool:
-        """Whether to ask after this list of pods.
+        """Check whether to ask after this list of pods.
 
-        ``waited_for`` are the pods of which news is due. One that wants a resource that nobody
-        hands out waits for a plugin that has not registered yet.
+        ``waited_for`` are the pods whose change is due. A pod that requests a resource that the
+        kubelet does not hand out waits for a plugin that has not registered yet.
         """
         since, allocatable = now - self._asked, self.allocatable
         if entries != self._entries or allocatable is None or self._wanted:
@@ -203,26 +210,26 @@ class AllocatablePolling:
         return (unserved or watchful) and since >= self._intervals.watchful
 
     def answered(self, now: float, allocatable: Mapping[str, frozenset[DeviceId]]) -> None:
-        """The question asked at ``now`` was answered."""
+        """Store the answer to the request made at ``now``."""
         self.allocatable = allocatable
         self._asked, self._wanted = now, False
         if all(allocatable.get(name) for name in self._before):
             self._before = {}
 
     def listed(self, entries: list[Entry]) -> None:
-        """Everything asked together with this list of pods was answered."""
+        """Note that all requests that belong to this list of pods were answered."""
         self._entries = entries
 
 
 class Rereading:
-    """When to read one part of sysfs again; times are seconds that only run forward."""
+    """When to read one part of sysfs again. Times are in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._pause = FIRST_REREADING
         self._due = float("inf")
 
     def was_read(self, now: float, *, complete: bool) -> None:
-        """It was read; ``complete`` says that all of it could be."""
+        """Note a reading; ``complete`` says that everything could be read."""
         if complete:
             self._pause, self._due = FIRST_REREADING, float("inf")
         else:
@@ -230,5 +237,5 @@ class Rereading:
             self._pause = min(2 * self._pause, LONGEST_REREADING)
 
     def is_due(self, now: float) -> bool:
-        """Whether to read it again now, without any other cause."""
+        """Check whether to read again now, without any other cause."""
         return now >= self._due

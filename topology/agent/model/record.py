@@ -1,7 +1,7 @@
-"""The record as the agent would write it now, and the conditions in it.
+"""The record as the agent would write it now, and its conditions.
 
-What cannot be vouched for is not published as if it could: the record says that it is not Ready,
-and the extender promises nothing there.
+Facts that cannot be relied on are not published as if they could. The record then says that it is
+not Ready, and the extender guarantees nothing on that node.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -40,18 +40,19 @@ COMPLETE = "Complete"
 class Picture:
     """The record as it should be now."""
 
-    topology: NodeTopology | None  # None if nobody could look, or the record is too large
+    # None if the hardware could not be read, or the record is too large
+    topology: NodeTopology | None
     report: Report
     unseen: tuple[Unseen, ...] = ()
-    due: frozenset[PodUid] = frozenset()  # pods of which the kubelet owes news
+    due: frozenset[PodUid] = frozenset()  # pods whose change the kubelet has yet to show
     shown: frozenset[PodUid] = frozenset()  # pods that the report shows
-    # How many pods had left when the kubelet was asked. The extender holds a pod's GPUs until a
-    # report says that its agent knew of the deletion, so a new one causes a write.
+    # How many pods had been deleted when the kubelet was asked. The extender holds a pod's GPUs
+    # until a report says that its agent knew of the deletion. So each deletion causes a write.
     deletions: int = 0
-    unknown: int = 0  # how many device ids name no GPU that we know
+    unknown: int = 0  # how many device ids name no known GPU
     unfit: Problem | None = None  # why part of what is known cannot be published
-    # Whether it matters how many devices the Node says there are: a GPU does not answer, or the
-    # kubelet does not hand out all shares of each.
+    # Whether the record depends on the Node's count of devices. It does if a GPU does not answer,
+    # or if the kubelet holds back shares of a GPU.
     rests_on_count: bool = False
 
 
@@ -60,17 +61,17 @@ class KubeletState:
     """How the kubelet answers."""
 
     cause: str = ""  # why it does not answer; empty if it does
-    silent: bool = False  # whether the last question was not answered
+    silent: bool = False  # whether the last request was not answered
     gone: bool = False  # whether it does not answer at all
-    too_long: bool = False  # whether it has been silent for longer than a record may pass over
-    accepted: bool = True  # whether a list of its pods has been believed
+    too_long: bool = False  # whether it has been silent for so long that the record has to say so
+    accepted: bool = True  # whether a list of its pods has been accepted
     pods_missing: bool = False  # whether it does not show pods that are alive
     devices_missing: bool = False  # whether it has just started and has no devices yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Everything that a record is made of, at one moment."""
+    """The inputs of a record at one time."""
 
     boot_id: str
     hardware: Hardware
@@ -81,30 +82,31 @@ class Observation:
     allocatable: Mapping[str, frozenset[DeviceId]] | None = None
     holders: Holders = field(default_factory=Holders)
     health: tuple[Health, ...] = ()
-    # For each GPU that can be in an NVLink fabric, whether it can rely on that.
+    # For each GPU that can be in an NVLink fabric, whether it can rely on it.
     fabric: Mapping[GpuUuid, bool] = field(default_factory=dict)
     missing: tuple[MissingGpu, ...] = ()
-    unaccounted: Collection[GpuUuid] = ()  # GPUs that somebody uses and no pod holds
+    unaccounted: Collection[GpuUuid] = ()  # GPUs that are used although no pod holds them
     idle: Mapping[Key, str] = field(default_factory=dict)  # since when devices are idle
     due: frozenset[PodUid] = frozenset()
-    # The NUMA nodes that the plugin names to the kubelet, by GPU, as seen so far.
+    # The NUMA nodes that the plugin reports to the kubelet, by GPU, as seen so far.
     topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
-    # The machine's processors, or why they are not known; None before anybody has looked.
+    # The machine's processors, or why they are not known; None before they were read.
     processors: Processors | Unseen | None = None
     exclusive: Allocatable | None = None  # None before the kubelet's first answer
-    policy: str | None = None  # the plugin's, if an operator has set it
+    policy: str | None = None  # the plugin's policy, if an operator has set it
     refuses_several: bool | None = None  # whether the plugin refuses a container several shares
-    several_shares: SharesAnswer | None = None  # what it last did with a pod that wanted several
+    # what it last did with a pod that requested several shares
+    several_shares: SharesAnswer | None = None
 
 
 class ConditionTracker:
-    """Remembers since when each condition has had its status."""
+    """The time since when each condition has had its status."""
 
     def __init__(self, former: Collection[Condition] = ()) -> None:
         self._last = {condition.type: condition for condition in former}
 
     def say(self, kind: str, status: bool, reason: str, message: str, now: str) -> Condition:
-        """The condition, with the time since when it has had this status."""
+        """Return the condition, with the time since when it has had this status."""
         last = self._last.get(kind)
         since = last.since if last is not None and last.status == status else now
         condition = Condition(kind, status, reason, plain(message[:LONGEST_MESSAGE]), since)
@@ -113,9 +115,9 @@ class ConditionTracker:
 
 
 def compose(observation: Observation, conditions: ConditionTracker, now: str) -> Picture:
-    """The record of these facts; ``now`` is the time of day as RFC 3339.
+    """Return the record of these inputs; ``now`` is the time of day as RFC 3339.
 
-    The report has no sequence yet: the writer numbers it.
+    The report has no sequence yet, because the writer numbers it.
     """
     hints, strange = recordlimits.hinted(observation.topology_nodes)
     observation = replace(observation, topology_nodes=hints)
@@ -139,7 +141,7 @@ def compose(observation: Observation, conditions: ConditionTracker, now: str) ->
     context = observation.context.unseen
     silent = [Unseen(gpu.name, "it does not answer the driver") for gpu in observation.missing]
     unseen = tuple(sorted({*silent, *hardware.unseen, *untold, *context, *strange, *hidden}))
-    # Readers would take a part of the devices to hand out for all: all are published, or none.
+    # Readers would take part of the devices for all of them. So either all are published, or none.
     offered = None
     if observation.allocatable is not None and not unknown:
         offered = frozenset(device for ids in allocatable.values() for device in ids)
@@ -166,7 +168,7 @@ def compose(observation: Observation, conditions: ConditionTracker, now: str) ->
         recordlimits.of_unknown(unknown) if unknown else _misnamed(topology, allocatable)
     )
     if too_large is not None:
-        # Of the hardware what was written stays, and of who holds what nothing is told.
+        # The hardware stays as it was written last, and the holders of devices are left out.
         topology = None
         report = replace(report, allocatable=None, allocations=(), holdings=None, idle=())
     ready = _ready(observation, too_large, unfit, conditions, now)
@@ -190,8 +192,8 @@ def _with_choosers(
     resources: tuple[GpuResource, ...],
     allocator: AllocatorConfig,
 ) -> NodeTopology:
-    """The hardware, completed by what kubelet and plugin do with it."""
-    # The NUMA nodes that the plugin names to the kubelet; those of a MIG instance are its GPU's.
+    """Return the hardware, completed by how the kubelet and the plugin hand it out."""
+    # The NUMA nodes that the plugin reports to the kubelet. Those of a MIG instance are its GPU's.
     named = dict(observation.topology_nodes)
     for gpu in hardware.gpus:
         for part in gpu.mig_instances:
@@ -217,9 +219,10 @@ def _with_choosers(
 def _misnamed(
     topology: NodeTopology | None, allocatable: Mapping[str, Collection[DeviceId]]
 ) -> Problem | None:
-    """The problem of a MIG instance whose resource does not fit its profile.
+    """Return the problem of a MIG instance whose resource does not fit its profile; None if all
+    fit.
 
-    The extender expects instances by the names of resource and profile. It would count too few
+    The extender finds instances by the names of resource and profile. It would count too few
     devices.
     """
     if topology is None:
@@ -241,7 +244,7 @@ def _misnamed(
 def _allocator(
     observation: Observation, resources: tuple[GpuResource, ...]
 ) -> tuple[AllocatorConfig, tuple[Unseen, ...]]:
-    """How kubelet and plugin choose devices, and what of that nobody could tell."""
+    """Return how the kubelet and the plugin choose devices, and the parts that are not known."""
     context, doubt = observation.context, observation.hardware.doubt
     found, untold = allocator_of(
         resources, context.plugin, context.kubelet, observation.policy, doubt
@@ -253,13 +256,15 @@ def _allocator(
 
 
 def _exclusive(observation: Observation) -> tuple[Holding, ...] | None:
-    """Pods' exclusive CPUs and memory; None if no manager is static, or nobody tells."""
+    """Return the pods' exclusive CPUs and memory; None if no manager is static, or they are
+    unknown.
+    """
     told = exclusive.published(observation.context.kubelet, observation.exclusive)
     return observation.holders.exclusive if told and observation.kubelet.accepted else None
 
 
 def _unanswered(observation: Observation) -> list[Unseen]:
-    """The sources that do not answer at all: shown on stderr, but not in ``Complete``."""
+    """Return the sources that do not answer at all: shown on stderr, but not in ``Complete``."""
     found = []
     if observation.nvml_problem:
         found.append(Unseen("GPUs and links", f"NVML: {observation.nvml_problem}"))
@@ -275,9 +280,12 @@ def _ready(
     conditions: ConditionTracker,
     now: str,
 ) -> Condition:
-    """Whether the record can be relied on; if not, the first reason that applies."""
+    """Return the condition Ready: whether the record can be relied on, or the first reason against
+    it.
+    """
     problem, kubelet = None, observation.kubelet
-    if too_large is not None:  # first: whoever reads the record has to know that it lacks holders
+    # first, since readers of the record have to know that it lacks holders
+    if too_large is not None:
         problem = too_large
     elif observation.nvml_problem:
         problem = Problem("NvmlUnavailable", f"NVML: {observation.nvml_problem}")
@@ -307,10 +315,11 @@ def _unaccounted(
     *,
     known: bool,
 ) -> Condition:
-    """Which GPUs are used without a pod; ``known`` says that it is known who holds which GPU.
+    """Return the condition that names the GPUs that are used without a pod.
 
-    Process ids are left out: they change at each look, and each change would be a write. The MPS
-    server, which computes on every GPU, is left out, too.
+    ``known`` says that the holder of each GPU is known. Process ids are left out, because they
+    change at each reading and each change would cause a write. The MPS server, which computes on
+    every GPU, is left out, too.
     """
     topology = observation.hardware.topology
     if topology is None:
@@ -330,7 +339,9 @@ def _complete(unseen: tuple[Unseen, ...], conditions: ConditionTracker, now: str
 def _fabric_ready(
     observation: Observation, conditions: ConditionTracker, now: str
 ) -> Iterator[Condition]:
-    """Whether every GPU has its NVLinks through a switch; of a node without a fabric, nothing."""
+    """Yield whether every GPU has its NVLinks through a switch; nothing for a node without a
+    fabric.
+    """
     topology = observation.hardware.topology
     if topology is not None and observation.fabric:
         gpus = [gpu for gpu in topology.gpus if not observation.fabric.get(gpu.uuid, True)]

@@ -1,13 +1,13 @@
-"""What a record may hold, and what is published of a node that has more.
+"""The limits of a record, and what is published of a node that exceeds them.
 
-The API server refuses a whole record for one list that is too long, at every try: nobody would hear
-of the node again. So the agent does not write a record that is over the bounds. What it wrote of
-the hardware stays, and the status says that the record is not Ready, and by how much it is too
-large (:func:`too_large`). Only NICs, and pods' exclusive CPUs and memory, are left out by
-themselves: ``Complete`` names them.
+The API server refuses a whole record for one list that is too long, at every try. Then the node
+would have no current record. So the agent does not write a record that exceeds the limits. The
+hardware stays as it was written last, and the status says that the record is not Ready, and by how
+much it is too large (:func:`too_large`). Only NICs, and pods' exclusive CPUs and memory, are left
+out alone; the condition ``Complete`` names them.
 
-The numbers are those of ``manifests/base/crd.yaml``. The whole record has a bound, too: etcd takes
-1.5 MiB for an object, and the API server's notes on who owns which field need two thirds of it.
+The numbers are those of ``manifests/base/crd.yaml``. The whole record has a limit, too. etcd takes
+1.5 MiB for an object, and the API server's notes on field ownership need two thirds of it.
 """
 
 import json
@@ -39,38 +39,38 @@ MOST_HEALTH = 64
 MOST_MISSING = 64
 LONGEST_NAME = 253
 LONGEST_REASON = 253
-LONGEST_MESSAGE = 4000  # shorter than the schema allows: people read it
+LONGEST_MESSAGE = 4000  # shorter than the schema allows, because people read it
 HIGHEST_HINTED_NODE = 63  # the kubelet cannot hint at a NUMA node of a higher number
 LONGEST_TYPE = 63  # characters of a type of memory
 MOST_TYPES = 16  # types of memory of a NUMA node
 LARGEST_AMOUNT = 2**63 - 1  # bytes of memory of one type
 LARGEST_RECORD = 480_000  # bytes of JSON, spec and status together
-LARGEST_EXCLUSIVE = 100_000  # bytes of that for the exclusive CPUs and memory of pods
+LARGEST_EXCLUSIVE = 100_000  # the part of those bytes for exclusive CPUs and memory
 
-# Reasons of a record that is not Ready and does not show all holders.
+# Reasons of records that are not Ready and do not show all holders.
 HOLDINGS_LEFT_OUT = frozenset({"UnknownDevices", "TooLarge", "RecordRefused"})
 
-# Resources whose devices are GPUs, whatever their ids look like.
+# Resources whose devices are GPUs, whatever form their ids have.
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 GPU_IDS = "GPU-"
-NVIDIA = "nvidia.com/"  # what the names of NVIDIA's resources begin with
+NVIDIA = "nvidia.com/"  # the prefix of the names of NVIDIA's resources
 
 _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*(::[0-9]+)?")
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
-# Bytes that a part takes in JSON beside its words, rounded up.
+# Bytes that a part takes in JSON in addition to its texts, rounded up.
 _HOLDING, _BLOCK, _NUMBER = 60, 60, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a record cannot be relied on."""
+    """The reason why a record cannot be relied on."""
 
     reason: str  # a word
     message: str  # a sentence
 
 
 def publishable(device_id: str) -> bool:
-    """Whether a record may hold a device id."""
+    """Check whether a record may hold a device id."""
     return len(device_id) <= LONGEST_NAME and _DEVICE_ID.fullmatch(device_id) is not None
 
 
@@ -79,10 +79,11 @@ def unknown_devices(
     allocations: Sequence[Allocation],
     gpus: Iterable[GpuUuid] | None,
 ) -> list[tuple[str, DeviceId]]:
-    """Device ids that name no known GPU, or that no record can hold, by resource, in order.
+    """Return the device ids that name no known GPU, or that no record can hold, by resource,
+    sorted.
 
     Some plugins number devices (``nvidia0``) instead of naming GPUs. ``gpus`` are the node's, None
-    if nobody could look. A GPU that is held and gone is not unknown.
+    if the hardware could not be read. A GPU that is held and gone is not unknown.
     """
     known = None if gpus is None else set(gpus)
     found = {
@@ -104,8 +105,10 @@ def unknown_devices(
 
 
 def publishable_allocations(allocations: Sequence[Allocation]) -> tuple[Allocation, ...]:
-    """One allocation for each key, without ids that no record can hold: two pods of one name
-    without UIDs become one."""
+    """Return one allocation for each key, without device ids that no record can hold.
+
+    So two pods of one name that have no UID become one allocation.
+    """
     by_key: dict[tuple[str, ...], Allocation] = {}
     for a in allocations:
         key = (a.pod_uid, a.namespace, a.pod, a.container, a.resource)
@@ -117,7 +120,7 @@ def publishable_allocations(allocations: Sequence[Allocation]) -> tuple[Allocati
 
 
 def too_large(topology: NodeTopology | None, report: Report) -> Problem | None:
-    """By how much a record is over its bounds; None if it fits."""
+    """Return by how much a record exceeds its limits; None if it fits."""
     gpus = () if topology is None else topology.gpus
     resources = () if topology is None else topology.resources
     held = [len(allocation.device_ids) for allocation in report.allocations]
@@ -135,7 +138,7 @@ def too_large(topology: NodeTopology | None, report: Report) -> Problem | None:
     ]
     over = [(count, most, what) for count, most, what in found if count > most]
     if not over:
-        with suppress(ValueError):  # of a word that no record can hold the writer tells
+        with suppress(ValueError):  # the writer reports a text that no record can hold
             size = _size_of_spec(topology) + _size(codec.encode_report(report))
             over = [(size, LARGEST_RECORD, "bytes")] if size > LARGEST_RECORD else []
     if not over:
@@ -146,7 +149,7 @@ def too_large(topology: NodeTopology | None, report: Report) -> Problem | None:
 
 @memoized
 def _size_of_spec(topology: NodeTopology | None) -> int:
-    """The bytes of a node's hardware, as JSON."""
+    """Return the size of a node's hardware as JSON, in bytes."""
     return 0 if topology is None else _size(codec.encode_spec(topology))
 
 
@@ -158,7 +161,10 @@ Published = tuple[tuple[Holding, ...] | None, tuple[Unseen, ...]]
 
 
 def exclusive(holdings: tuple[Holding, ...] | None) -> Published:
-    """All exclusive CPUs and memory, or none, and why: readers would take a part for all."""
+    """Return all exclusive CPUs and memory, or none and the reason why.
+
+    A part of them is never published, because readers would take it for all.
+    """
     if holdings is None:
         return None, ()
     for block in (block for holding in holdings for block in holding.memory):
@@ -182,19 +188,19 @@ def _hidden(cause: str) -> Published:
 
 
 def memory_fits(kind: str, amount: int) -> bool:
-    """Whether a record can hold this type of memory with this number of bytes."""
+    """Check whether a record can hold this type of memory with this number of bytes."""
     return 0 < len(kind) <= LONGEST_TYPE and 0 <= amount <= LARGEST_AMOUNT
 
 
 def size_of_holding(holding: Holding) -> int:
-    """The bytes that a pod's exclusive CPUs and memory take in a record, at most."""
+    """Return the most bytes that a pod's exclusive CPUs and memory can take in a record."""
     names = len(holding.namespace) + len(holding.pod) + len(cpu_list(holding.cpus))
     blocks = sum(_BLOCK + len(b.type) + _NUMBER * len(b.nodes) for b in holding.memory)
     return _HOLDING + names + blocks
 
 
 def of_unknown(unknown: Sequence[tuple[str, DeviceId]]) -> Problem:
-    """The problem of device ids that name no known GPU."""
+    """Return the problem of device ids that name no known GPU."""
     resource, example = unknown[0]
     count = len(unknown)
     what = "id is" if count == 1 else "ids are"
@@ -206,7 +212,7 @@ def of_unknown(unknown: Sequence[tuple[str, DeviceId]]) -> Problem:
 
 
 def hardware(topology: NodeTopology) -> tuple[NodeTopology, tuple[Unseen, ...]]:
-    """The hardware that a record holds, and what it leaves out."""
+    """Return the part of the hardware that a record holds, and what is left out."""
     unseen: list[Unseen] = []
     nics = topology.nics
     if len(nics) > MOST_NICS:
@@ -223,7 +229,7 @@ def hardware(topology: NodeTopology) -> tuple[NodeTopology, tuple[Unseen, ...]]:
 
 
 def plain(text: str) -> str:
-    """The text as a record may hold it: a blank for each line break and control character."""
+    """Return the text as a record may hold it: each line break and control character is a blank."""
     return "".join(" " if unicodedata.category(c) == "Cc" else c for c in text)
 
 
@@ -239,9 +245,10 @@ def _gpu(gpu: Gpu) -> Gpu:
 def hinted(
     named: Mapping[GpuUuid, tuple[int, ...]],
 ) -> tuple[Mapping[GpuUuid, tuple[int, ...]], tuple[Unseen, ...]]:
-    """The NUMA nodes by GPU that a record holds, and what it leaves out.
+    """Return the NUMA nodes by GPU that a record holds, and what is left out.
 
-    If one node of a GPU is left out, all are: nobody can tell how the kubelet aligns such a GPU.
+    If one node of a GPU is left out, all of its nodes are, because the kubelet's alignment of such
+    a GPU is not known.
     """
     kept, unseen = {}, []
     for gpu, nodes in named.items():
@@ -264,9 +271,9 @@ def _can_be_hinted(node: int) -> bool:
 
 
 def _nearest(topology: NodeTopology) -> tuple[Nic, ...]:
-    """As many NICs as fit: each GPU's nearest one, then those that are nearest to any GPU.
+    """Return as many NICs as fit: each GPU's nearest one, then those that are nearest to any GPU.
 
-    So each GPU keeps its nearest NIC, and pods ask only for that.
+    So each GPU keeps its nearest NIC. Pods can request no other NIC than the nearest one.
     """
     order = {nic.name: i for i, nic in enumerate(topology.nics)}
     first: dict[int, tuple[int, str]] = {}

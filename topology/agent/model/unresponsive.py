@@ -1,26 +1,27 @@
-"""GPUs that should answer the driver and do not: which, since when, and when they count again.
+"""The GPUs that should answer the driver and do not, since when, and when they count again.
 
-:class:`MissingGpuTracker` says what is so at this moment. (Health remembers that a GPU was lost
-until its reset.) NVIDIA's device plugin asks the driver at each call and fails if such a GPU does
-not answer (:mod:`topology.core.allocators.nvidia`).
+:class:`MissingGpuTracker` has the present state. (Health remembers a lost GPU until its reset.)
+NVIDIA's device plugin calls the driver at each request and fails if such a GPU does not answer
+(:mod:`topology.core.allocators.nvidia`).
 
-A GPU that the driver no longer counts stops troubling the plugin once the plugin has looked for
-GPUs without finding it. Then nothing is said of it here. The plugin looks for GPUs when it starts,
-and also in a container that goes on running: when the kubelet has restarted, and when its
-configuration changes. Two things tell that it has looked:
+A GPU that the driver no longer counts stops troubling the plugin once the plugin has enumerated the
+GPUs without finding it. Then this module no longer lists it. The plugin enumerates the GPUs when it
+starts. It also does so in a running container, when the kubelet has restarted and when its
+configuration changes. Two signs show that it has done so:
 
 * its container started after the GPU fell silent;
-* the kubelet counts no device that is out of order, while it hands the GPU out to nobody. For as
-  long as the plugin knows of a GPU, the kubelet counts it as one of the node's devices (in the
-  capacity of the Node's status), also when it may not be handed out.
+* the kubelet counts no unhealthy device, and does not hand the GPU out. For as long as the plugin
+  knows of a GPU, the kubelet counts it as one of the node's devices (in the capacity of the Node's
+  status), even if it may not be handed out.
 
-:class:`FlappingGpuTracker` steadies a GPU that falls silent again and again. A GPU that answers
-again counts at once the first time. From its second silence within :data:`WITHIN` on it has to
-answer for :data:`ANSWERS_FOR` first, and counts as silent until then:
+:class:`FlappingGpuTracker` steadies a GPU that falls silent again and again. After its first
+silence a GPU counts as soon as it answers again. From its second silence within :data:`WITHIN` on
+it has to answer for :data:`ANSWERS_FOR` first, and counts as silent until then. This has two
+effects:
 
-* its node stays closed to pods for whole GPUs, which the device plugin would refuse each time the
-  GPU is silent, and
-* the record is not written at every look: twice in :data:`ANSWERS_FOR` at most.
+* the node stays closed to pods for whole GPUs, which the device plugin would refuse each time the
+  GPU is silent;
+* the record is not written at every reading, but at most twice in :data:`ANSWERS_FOR`.
 """
 
 from collections import defaultdict
@@ -43,9 +44,9 @@ class MissingGpuTracker:
         self._missing: Mapping[str, MissingGpu] = {gpu.name: gpu for gpu in former}
 
     def look(self, state: NvmlState, gone: Collection[GpuUuid], now: str) -> None:
-        """Take in what the driver shows; ``gone`` are GPUs that it does not name any more.
+        """Store what the driver shows; ``gone`` are GPUs that it does not name any more.
 
-        A driver that was opened after a GPU was lost counts the GPU and cannot tell which it is.
+        A driver that was opened after a GPU was lost counts the GPU but does not know its UUID.
         """
         if state.seen is None:
             return
@@ -66,11 +67,11 @@ class MissingGpuTracker:
         offered: Mapping[str, Collection[DeviceId]],
         counted: CountedDevices | None = None,
     ) -> tuple[MissingGpu, ...]:
-        """The missing GPUs that trouble the plugin.
+        """Return the missing GPUs that trouble the plugin.
 
         ``plugin_started`` is when the device plugin started, empty if that is not known.
-        ``offered`` is what the kubelet hands out from, by resource. ``counted`` is how many devices
-        the kubelet has reported to the API server, None if that is not known.
+        ``offered`` are the devices that the kubelet hands out from, by resource. ``counted`` is how
+        many devices the kubelet has reported to the API server, None if that is not known.
         """
         gpus = {base_uuid(device) for ids in offered.values() for device in ids}
         told = counted.at if counted is not None else ""
@@ -84,10 +85,10 @@ class MissingGpuTracker:
 
 
 def _all_in_order(counted: CountedDevices, offered: Mapping[str, Collection[DeviceId]]) -> bool:
-    """Whether the kubelet hands out every GPU that it counts, and at least one.
+    """Check whether the kubelet hands out every GPU that it counts, and at least one.
 
-    What it reported to the API server has to agree with what it told us; otherwise one of the two
-    is too old. A resource of GPUs that hands out none may have any of NVIDIA's names.
+    The kubelet's report to the API server has to agree with its answer to the agent. Otherwise one
+    of the two is too old. A resource of GPUs that hands out none may have any of NVIDIA's names.
     """
     handed_out = {name: len(ids) for name, ids in offered.items() if ids}
     for name in (*handed_out, *(name for name in counted.devices if name.startswith(NVIDIA))):
@@ -98,19 +99,19 @@ def _all_in_order(counted: CountedDevices, offered: Mapping[str, Collection[Devi
 
 
 class FlappingGpuTracker:
-    """When each GPU of a node has fallen silent. Times are in seconds that only run forward."""
+    """The times at which each GPU of a node fell silent, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._rounds = 0
-        # When each GPU fell silent, at most the last two times.
+        # The last two times, at most, at which each GPU fell silent.
         self._silences: defaultdict[GpuUuid, list[float]] = defaultdict(list)
-        # GPUs that count as silent, as they were when they did not answer.
+        # GPUs that count as silent, with their vitals from when they did not answer.
         self._silent: dict[GpuUuid, Vitals] = {}
-        # When those of them that answer again began to.
+        # When those of them that answer again began to answer.
         self._answers_since: dict[GpuUuid, float] = {}
 
     def steady(self, state: NvmlState, gone: Collection[GpuUuid], now: float) -> NvmlState:
-        """What the driver shows, but GPUs are silent whose answers do not count yet.
+        """Return what the driver shows, with GPUs as silent whose answers do not count yet.
 
         ``gone`` are GPUs that the driver does not name any more.
         """

@@ -1,25 +1,26 @@
-"""Who uses which GPU: use that no pod accounts for, and allocations that are not used.
+"""The use of GPUs: use that no pod accounts for, and allocations that are not used.
 
-**Use without a pod**: somebody whom the kubelet does not know computes on a GPU. A process may take
-a moment to go after its pod has gone. So a GPU counts only after several such looks in a row.
+**Use without a pod** means that a process unknown to the kubelet computes on a GPU. A process may
+take a moment to end after its pod has gone. So a GPU counts only after several such readings in a
+row.
 
-**Idle allocations.** A device counts as *unused* at a look if the driver says so:
+**Idle allocations.** A device counts as *unused* at a reading if the driver says so:
 
 * a whole GPU, shared or not, if its utilisation is 0, of kernels and of memory alike. A process
-  that holds memory and computes nothing does not use it. Which of several pods uses a shared GPU
-  cannot be told: it is unused by all of them, or by none.
-* a MIG instance if no process runs on it and next to none of its memory is in use. There is no
-  utilisation of a MIG instance, so a process that waits counts as use. The processes alone would
-  not do: the driver may hide those of other containers.
+  that holds memory and computes nothing does not use it. The driver does not show which of several
+  pods uses a shared GPU. So it is unused by all of them, or by none.
+* a MIG instance, if no process runs on it and almost none of its memory is in use. The driver has
+  no utilisation of a MIG instance, so a process that waits counts as use. The count of processes
+  alone would not be enough, because the driver may hide the processes of other containers.
 
-A **spell** begins at a look that shows no use by the pod that holds the device, and ends at one
-that shows use, or when the pod lets go. If the driver does not tell, the spell goes on for
-:data:`LONGEST_GAP` at most; the same holds while an agent restarts.
+A **spell** begins at a reading that shows no use by the pod that holds the device. It ends at a
+reading that shows use, or when the pod releases the device. If the driver does not say, the spell
+goes on for :data:`LONGEST_GAP` at most. The same holds while an agent restarts.
 
-Spells are timed by a clock that only runs forward. The time of day at which one began is worked
-back from now, so a step of that clock moves the beginning and makes no spell longer. The published
-time is rounded down to :data:`ROUNDED_TO`, and kept while it differs by less than :data:`STEP`, so
-that the record changes rarely.
+Spells are timed by a monotonic clock. The time of day at which a spell began is computed back from
+now. So a step of the system's clock moves the beginning and makes no spell longer. The published
+time is rounded down to :data:`ROUNDED_TO`, and is not changed while it differs by less than
+:data:`STEP`. So the record changes rarely.
 """
 
 from collections import defaultdict
@@ -33,31 +34,31 @@ from topology.core.devices import MIB, GpuUuid, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation, Report
 from topology.times import time_text
 
-# Memory in use on a GPU without a pod above which somebody must be computing there.
+# Memory in use on a GPU without a pod above which a process must be computing there.
 USED_MEMORY = 256 * MIB
-LOOKS = 3  # looks in a row with use that no pod accounts for before it is published
+LOOKS = 3  # readings in a row with use without a pod, before it is published
 SHORTEST = 600.0  # seconds after which a spell is published
 ROUNDED_TO = 600  # seconds to which a published time is rounded down
-# Seconds without information after which nobody knows what happened in between.
+# Seconds without information after which it is unknown what happened in between.
 LONGEST_GAP = 600.0
-# Seconds by which the clocks may differ before the beginning of a spell is worked out anew.
+# Seconds by which the clocks may differ before the beginning of a spell is computed again.
 STEP = 60.0
 # Memory in use on a MIG instance above which a process must have a context there. An instance
-# without processes shows some tens of MiB, depending on its size.
+# without processes shows tens of MiB, depending on its size.
 INSTANCE_MEMORY = 128 * MIB
 Key = tuple[PodUid, GpuUuid]  # a pod, and a GPU or MIG instance that it holds
 
 
 class UnaccountedUse:
-    """Counts, for each GPU, the looks in a row that found use without a pod."""
+    """The number of readings in a row, for each GPU, that found use without a pod."""
 
     def __init__(self) -> None:
         self._looks: defaultdict[GpuUuid, int] = defaultdict(int)
 
     def look(self, vitals: Iterable[Vitals], accounted: Collection[str], *, news_due: bool) -> None:
-        """Take in a look. ``accounted`` are GPUs that a pod holds, or that are split by MIG.
+        """Store a reading. ``accounted`` are GPUs that a pod holds, or that are split by MIG.
 
-        With ``news_due`` nothing is counted: a pod that comes or goes may use the GPU.
+        With ``news_due`` nothing is counted, because a pod that starts or ends may use the GPU.
         """
         for vital in vitals:
             busy = bool(vital.processes) or (vital.memory_used or 0) > USED_MEMORY
@@ -67,11 +68,11 @@ class UnaccountedUse:
                 self._looks[vital.uuid] += 1
 
     def forget(self) -> None:
-        """Count anew: nobody can tell which GPUs are held."""
+        """Start counting again from zero, because the holders of GPUs are not known."""
         self._looks.clear()
 
     def gpus(self) -> frozenset[GpuUuid]:
-        """The GPUs that are used without a pod."""
+        """Return the GPUs that are used without a pod."""
         return frozenset(uuid for uuid, looks in self._looks.items() if looks >= LOOKS)
 
 
@@ -79,25 +80,26 @@ class UnaccountedUse:
 class _Spell:
     """A time without use. All times are in seconds."""
 
-    began: float  # by the clock that runs forward
-    looked: float  # the last look that showed no use, by the same clock
-    since: float | None = None  # when it began by the time of day; None before that is worked out
+    began: float  # by the monotonic clock
+    looked: float  # the last reading that showed no use, by the same clock
+    since: float | None = None  # when it began by the time of day; None before that is computed
 
 
 class IdleTracker:
     """The spells of a node's allocations.
 
-    ``now`` is always in seconds that only run forward, ``text`` the time of day as RFC 3339.
+    ``now`` is always in seconds of a monotonic clock, ``text`` is the time of day as RFC 3339.
     """
 
     def __init__(self) -> None:
         self._spells: dict[Key, _Spell] = {}
 
     def remember(self, report: Report, now: float, text: str) -> None:
-        """Take over what the agent before this one published in this boot.
+        """Take over what the former agent published in this boot.
 
-        It looked last at the report's ``observed_at``. Both of its times are by the clock of then,
-        so a step of the clock since then adds at most :data:`LONGEST_GAP`.
+        The former agent's last reading was at the report's ``observed_at``. Both times of the
+        report are by the system's clock at that time. So a step of the clock since then adds at
+        most :data:`LONGEST_GAP`.
         """
         seen, today = _seconds(report.observed_at), _seconds(text)
         if seen is None or today is None or not -STEP <= today - seen <= LONGEST_GAP:
@@ -113,7 +115,7 @@ class IdleTracker:
                 self._spells[idle.pod_uid, base_uuid(device)] = spell
 
     def look(self, vitals: Iterable[Vitals], holders: Holdings, now: float) -> None:
-        """Take in a look at the driver; ``holders`` is what each pod holds."""
+        """Store a reading of the driver; ``holders`` says what each pod holds."""
         unused = dict(_unused(vitals))
         known, self._spells = self._spells, {}
         held = {
@@ -133,7 +135,9 @@ class IdleTracker:
                 self._spells[key] = spell
 
     def since(self, now: float, text: str) -> Mapping[Key, str]:
-        """Since when devices have been unused that have been so for :data:`SHORTEST`."""
+        """Return since when devices are unused, for those that have been unused for
+        :data:`SHORTEST`.
+        """
         today = _seconds(text)
         if today is None:
             return {}
@@ -147,7 +151,7 @@ class IdleTracker:
 def idle_allocations(
     allocations: Sequence[Allocation], since: Mapping[Key, str]
 ) -> tuple[IdleAllocation, ...]:
-    """The allocations all of whose devices are unused, since the last one of them is."""
+    """Return the allocations whose devices are all unused, since the last of them became unused."""
     found = []
     for a in allocations:
         times = [since.get((a.pod_uid, base_uuid(device))) for device in a.device_ids]
@@ -158,7 +162,7 @@ def idle_allocations(
 
 
 def _unused(vitals: Iterable[Vitals]) -> Iterator[tuple[GpuUuid, bool]]:
-    """Whether each GPU and MIG instance is unused, if the driver tells."""
+    """Yield whether each GPU and MIG instance is unused, if the driver says so."""
     for vital in vitals:
         if vital.utilisation is not None:
             yield vital.uuid, not (vital.utilisation or vital.memory_utilisation)
@@ -171,7 +175,7 @@ def _unused(vitals: Iterable[Vitals]) -> Iterator[tuple[GpuUuid, bool]]:
 
 
 def _since(spell: _Spell, now: float, today: float) -> float:
-    """When the spell began by the time of day, which may have been set since."""
+    """Return when the spell began by the time of day, which may have been set since."""
     began = today - (now - spell.began)
     if spell.since is None or abs(began - spell.since) > STEP:
         spell.since = began
@@ -179,7 +183,7 @@ def _since(spell: _Spell, now: float, today: float) -> float:
 
 
 def _seconds(text: str) -> float | None:
-    """The seconds since 1970 of an RFC 3339 time; None if it is none, or has no zone."""
+    """Return the seconds since 1970 of an RFC 3339 time; None if it is invalid or has no zone."""
     try:
         found = datetime.fromisoformat(text)
         return found.timestamp() if found.tzinfo is not None else None

@@ -1,1 +1,1 @@
-"""What the agent asks the machine, the kubelet and the API server. Everything here does I/O."""
+"""The probes of the machine, the kubelet and the API server. Everything here does I/O."""

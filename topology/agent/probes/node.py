@@ -1,8 +1,9 @@
-"""A thread that asks, now and then, for the agent's Node object and the kubelet's configuration.
+"""A thread that reads the agent's Node object and the kubelet's configuration from time to time.
 
 The configuration comes from the kubelet itself over HTTPS (``/configz``), or from a file.
-``/configz`` is what really runs, flags and drop-in files included. It takes the right to get
-``nodes/configz`` (Kubernetes 1.33 and newer know it). A file is what somebody wrote for it.
+``/configz`` shows what really runs, flags and drop-in files included. It needs the permission to
+get ``nodes/configz`` (known to Kubernetes 1.33 and newer). A file shows what was written for the
+kubelet.
 """
 
 import json
@@ -31,9 +32,9 @@ log = structlog.get_logger(__name__)
 
 TIMEOUT = 5.0
 MAX_FILE = 1024 * 1024  # bytes of a configuration file
-# Seconds between two looks: usually, and while it matters how many devices the kubelet counts.
+# Seconds between two readings: usually, and while the kubelet's count of devices matters.
 PERIOD, SHORT_PERIOD = 300.0, 30.0
-RETRY = 15.0  # the longest pause after a look that failed, in seconds; the first pauses are shorter
+RETRY = 15.0  # the longest pause after a failed reading, in seconds; the first pauses are shorter
 NODES_PATH = "/api/v1/nodes"
 
 
@@ -42,7 +43,7 @@ class ConfigurationUnseenError(Exception):
 
 
 def from_file(path: Path) -> KubeletConfig:
-    """The facts in a KubeletConfiguration file, YAML or JSON.
+    """Return the configuration in a KubeletConfiguration file, YAML or JSON.
 
     Raises :class:`ConfigurationUnseenError`.
     """
@@ -59,10 +60,10 @@ def from_file(path: Path) -> KubeletConfig:
 def from_kubelet(
     address: str, headers: Mapping[str, str], ca_file: str | None, *, insecure: bool = False
 ) -> KubeletConfig:
-    """The facts that the kubelet at ``host:port`` gives about itself.
+    """Return the configuration that the kubelet at ``host:port`` reports.
 
-    Its certificate is checked with ``ca_file`` unless ``insecure``: in many clusters kubelets sign
-    their own. Raises :class:`ConfigurationUnseenError`.
+    Its certificate is checked with ``ca_file`` unless ``insecure``, since in many clusters kubelets
+    sign their own. Raises :class:`ConfigurationUnseenError`.
     """
     url = f"https://{address}/configz"
     with urllib3.PoolManager(
@@ -75,7 +76,7 @@ def from_kubelet(
                 "GET", url, headers=dict(headers), timeout=TIMEOUT, retries=False, redirect=False
             )
         except (HTTPError, OSError) as error:
-            # Without the addresses of Python objects, which differ at each try.
+            # Leave out the addresses of Python objects, which differ at each try.
             cause = re.sub(r"<[^>]* at 0x[0-9a-f]+>:? ?", "", " ".join(str(error).split()))
             raise ConfigurationUnseenError(f"{url}: {cause}"[:300]) from error
     if answer.status != 200:
@@ -102,14 +103,15 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSources:
-    """Where to find the kubelet's configuration; each fact comes from the first source that has it.
+    """The sources of the kubelet's configuration; each value comes from the first source that has
+    it.
 
     The order is ``told``, the kubelet, and the files.
     """
 
     told: KubeletConfig = NOTHING_KNOWN  # set by an operator
     files: Sequence[Path] = ()
-    address: str | None = None  # the kubelet's ``host:port``; None takes it from the Node
+    address: str | None = None  # the kubelet's ``host:port``; with None it comes from the Node
     insecure: bool = False  # whether its certificate is not checked
 
 
@@ -145,7 +147,10 @@ _decode = msgspec.json.Decoder(_Node).decode
 
 
 class NodeWatch:
-    """Runs in a daemon thread from :meth:`start` on; ``on_news`` may only take a note."""
+    """A daemon thread that reads the Node, from :meth:`start` on.
+
+    ``on_news`` may only take a note.
+    """
 
     def __init__(
         self,
@@ -171,24 +176,23 @@ class NodeWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; a request under way is not waited for."""
+        """Stop the thread without waiting for a request that is running."""
         self._stopping = True
         self._wake.set()
 
     def ask_again(self) -> None:
-        """Ask again now and forget the former answer: the configuration may have changed."""
+        """Ask again now and forget the former answer, since the configuration may have changed."""
         self._forget = True
         self._wake.set()
 
     def look_often(self, often: bool) -> None:
-        """Say whether it matters from now on how many devices the kubelet counts."""
+        """Set whether the kubelet's count of devices matters from now on, so that it is read often."""
         before, self._period = self._period, SHORT_PERIOD if often else PERIOD
         if self._period < before:
             self._wake.set()
 
     def labels_now(self) -> Mapping[str, str]:
-        """The Node's labels, asked for now; those that are known where the API server does not
-        answer."""
+        """Return the Node's labels, read now; the known ones if the API server does not answer."""
         if self._api is not None:
             with suppress(ApiFailure, msgspec.DecodeError):
                 node = _decode(self._api.get(f"{NODES_PATH}/{self._node}", timeout=TIMEOUT))
@@ -196,7 +200,7 @@ class NodeWatch:
         return self.state.labels
 
     def look(self) -> bool:
-        """Ask once. Returns whether everything was answered."""
+        """Read the Node and the configuration once. Returns whether everything was answered."""
         unseen: list[Unseen] = []
         node: _Node | None = None
         if self._api is not None:
@@ -205,7 +209,8 @@ class NodeWatch:
             except ApiError as error:
                 unseen.append(Unseen(NODE, f"{error.status} {error.reason}"))
             except (ApiFailure, msgspec.DecodeError):
-                # A fixed text: a text that differed at each try would be published at each try.
+                # A fixed text, because a text that differs at each try would be published at each
+                # try.
                 unseen.append(Unseen(NODE, "the API server does not answer"))
         config, why = self._kubelet_config(node)
         unseen += why
@@ -256,7 +261,7 @@ class NodeWatch:
 
 
 def _address(node: _Node | None) -> str | None:
-    """Where the kubelet listens, as its Node says."""
+    """Return the address on which the kubelet listens, from its Node; None if the Node has none."""
     for address in (node.status.addresses or ()) if node else ():
         if address.type == "InternalIP" and node is not None:
             host = f"[{address.address}]" if ":" in address.address else address.address
@@ -266,7 +271,7 @@ def _address(node: _Node | None) -> str | None:
 
 
 def _counted(status: _Status) -> CountedDevices | None:
-    """How many devices of plugins the kubelet counts; None if it does not say when."""
+    """Return how many devices of plugins the kubelet counts; None if it does not say when."""
     at = [c.last_heartbeat_time for c in status.conditions or () if c.type == "Ready"]
     if not at or at[0] is None:
         return None
@@ -274,7 +279,9 @@ def _counted(status: _Status) -> CountedDevices | None:
 
 
 def _devices(resources: Mapping[str, str | int] | None) -> dict[str, int]:
-    """The resources of plugins. Their names have a domain, and their amounts are whole numbers."""
+    """Return the resources of plugins. Their names have a domain, and their amounts are whole
+    numbers.
+    """
     return {
         name: int(amount)
         for name, amount in (resources or {}).items()

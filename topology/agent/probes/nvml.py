@@ -1,4 +1,4 @@
-"""NVML through ``pynvml``: what it says of the whole node, and the events it reports."""
+"""NVML through ``pynvml``: what it shows of the whole node, and the events that it reports."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -29,32 +29,32 @@ ANCESTORS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: LinkKind.SYS,
 }
 
-# Xids of an earlier request that are kept: far more than a working driver holds.
+# The most Xids that are taken from an earlier request, far more than a working driver holds.
 MOST_UNHEARD = 1024
 
 
 class NvmlDownError(Exception):
-    """NVML cannot be used at all: no library, no driver, or it refuses to start."""
+    """The failure of NVML as a whole: no library, no driver, or it refuses to start."""
 
 
 class EventsFailedError(Exception):
-    """Waiting for events has failed, for example because a GPU is lost: listen anew."""
+    """The failure of a wait for events, for example because a GPU is lost: listen again."""
 
 
 class Nvml:
-    """An open NVML. Safe to use from several threads; a call may take as long as the driver does.
+    """An open NVML. It is thread-safe. A call may take as long as the driver does.
 
-    ``hung`` are GPUs over which another thread's call hangs, by the driver's numbers, each with its
-    UUID (empty if that is not known): they are not asked. Raises :class:`NvmlDownError` if NVML
-    cannot be used.
+    ``hung`` are GPUs over which another thread's call hangs. It maps the driver's number of each to
+    its UUID (empty if that is not known). These GPUs are not asked. Raises :class:`NvmlDownError`
+    if NVML cannot be used.
     """
 
     def __init__(self, hung: Mapping[int, str] | None = None) -> None:
-        # Any thread may replace it at any time: GPUs that answer again are asked again.
+        # Any thread may replace it at any time, so that GPUs that answer again are asked again.
         self.hung: Mapping[int, str] = hung or {}
-        # The GPU that the present call is about; None if it is about none or several.
+        # The GPU that the present call is about; None if the call is about no GPU or several.
         self.asking: int | None = None
-        # Called before each question about another GPU or pair of GPUs.
+        # A callback, called before each call about another GPU or pair of GPUs.
         self.on_progress: Callable[[], None] = lambda: None
         try:
             pynvml.nvmlInit()
@@ -62,9 +62,9 @@ class Nvml:
             raise NvmlDownError(words(error)) from error
         self._events: Any = None
         self._waiting: list[Xid] = []
-        # A lost GPU does not tell its UUID any more.
+        # Kept because a lost GPU no longer returns its UUID.
         self._uuids = {index: uuid for index, uuid in self.hung.items() if uuid}
-        # GPUs that the driver counted at the last look at the vitals, and whose UUID nobody knows.
+        # GPUs that the driver counted at the last reading of the vitals, and whose UUID is unknown.
         self.nameless: tuple[int, ...] = ()
 
     def __enter__(self) -> Self:
@@ -79,20 +79,23 @@ class Nvml:
             pynvml.nvmlShutdown()
 
     def look(self) -> SeenNode:
-        """Everything that changes rarely. Raises :class:`NvmlDownError` if nobody counts GPUs."""
+        """Return everything that changes rarely.
+
+        Raises :class:`NvmlDownError` if the driver does not count GPUs.
+        """
         asker = Asker()
         gpus: list[SeenGpu] = []
         handles: dict[int, Handle] = {}
         for index in self._each():
             if self._silent(index):
-                continue  # its former answers say more than half an answer
+                continue  # its former answers are worth more than half an answer
             of = f"GPU {index}"
-            with suppress(pynvml.NVMLError):  # the vitals tell that it does not answer
+            with suppress(pynvml.NVMLError):  # the vitals show that it does not answer
                 handle = asker.ask("GPU", of, pynvml.nvmlDeviceGetHandleByIndex, index, absent=())
                 if handle is None:
                     continue
                 uuid = asker.ask("GPU", of, pynvml.nvmlDeviceGetUUID, handle, absent=())
-                if uuid is not None:  # the driver says which GPU this is
+                if uuid is not None:  # the driver has identified the GPU
                     self._uuids[index] = uuid
                     gpus.append(seen_gpu(asker, index, GpuUuid(uuid), handle))
                     handles[index] = handle
@@ -119,8 +122,8 @@ class Nvml:
         return SeenNode(tuple(gpus), pcie, p2p, asker.unseen)
 
     def vitals(self) -> tuple[Vitals, ...]:
-        """What moves on every GPU that was there when NVML was opened."""
-        asker = Asker()  # look() has noted already what the driver does not tell
+        """Return the values that change on every GPU that was there when NVML was opened."""
+        asker = Asker()  # look() has already noted what the driver does not say
         found = [Vitals(GpuUuid(uuid), hung=True) for uuid in self.hung.values() if uuid]
         nameless = [index for index, uuid in self.hung.items() if not uuid]
         for index in self._each():
@@ -140,15 +143,15 @@ class Nvml:
         return tuple(found)
 
     def uuid_of(self, index: int) -> str:
-        """The UUID of the GPU with this number; empty if it is not known."""
+        """Return the UUID of the GPU with this number; empty if it is not known."""
         return self._uuids.get(index, "")
 
     def listen(self) -> bool:
         """Request Xid events of every GPU. Returns False if the driver offers none.
 
-        A later call leaves out GPUs that have been lost meanwhile. It makes the new request before
-        it frees the earlier one, and keeps what that one still holds for :meth:`wait`: no Xid in
-        between is lost, but one may be heard twice.
+        A later call leaves out GPUs that have been lost since. It makes the new request before it
+        frees the earlier one, and keeps the events that are left there for :meth:`wait`. So no Xid
+        is lost in between, but one may be returned twice.
         """
         asked = self._asked()
         if asked is None:
@@ -158,7 +161,7 @@ class Nvml:
         return True
 
     def wait(self, seconds: float) -> Xid | None:
-        """The next Xid, None if none came in time. Raises :class:`EventsFailedError`."""
+        """Return the next Xid; None if none came in time. Raises :class:`EventsFailedError`."""
         if self._waiting:
             return self._waiting.pop(0)
         try:
@@ -169,7 +172,9 @@ class Nvml:
             raise EventsFailedError(words(error)) from error
 
     def _asked(self) -> Any:
-        """A new request for the events of every GPU that answers; None if there is none."""
+        """Make a new request for the events of every GPU that answers, and return it; None if none
+        does.
+        """
         try:
             asked = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:
@@ -186,11 +191,11 @@ class Nvml:
         return asked if heard else None
 
     def _let_go(self) -> list[Xid]:
-        """Free the present request for events. Returns the Xids that nobody has heard yet."""
+        """Free the present request for events. Returns the Xids that have not been returned yet."""
         found: list[Xid] = []
         if self._events is None:
             return found
-        with suppress(pynvml.NVMLError):  # the last one says that nothing is left
+        with suppress(pynvml.NVMLError):  # the last call fails because nothing is left
             for _ in range(MOST_UNHEARD):
                 if (xid := self._next(self._events, 0)) is not None:
                     found.append(xid)
@@ -199,7 +204,7 @@ class Nvml:
         return found
 
     def _next(self, events: Any, seconds: float) -> Xid | None:
-        """The next event, None if it is no Xid. Raises pynvml's error."""
+        """Return the next event; None if it is no Xid. Raises pynvml's error."""
         event = pynvml.nvmlEventSetWait_v2(events, int(seconds * 1000))
         if not event.eventType & pynvml.nvmlEventTypeXidCriticalError:
             return None
@@ -210,7 +215,7 @@ class Nvml:
         return Xid(uuid, int(event.eventData))
 
     def _each(self) -> Iterator[int]:
-        """The driver's numbers of the GPUs that may be asked; ``asking`` is each in turn."""
+        """Yield the driver's numbers of the GPUs that may be asked; ``asking`` is each in turn."""
         try:
             for index in range(self._count()):
                 if index not in self.hung:
@@ -228,7 +233,7 @@ class Nvml:
             raise NvmlDownError(words(error)) from error
 
     def _silent(self, index: int) -> bool:
-        """Whether a GPU whose UUID is known does not answer any more."""
+        """Check whether a GPU whose UUID is known no longer answers."""
         if index not in self._uuids:
             return False
         try:

@@ -1,8 +1,9 @@
-"""What NVML says of one GPU: what hardly changes (:func:`seen_gpu`), and what moves.
+"""NVML's answers about one GPU: what rarely changes (:func:`seen_gpu`), and what changes often.
 
-:class:`Asker` makes the calls: one that fails costs the one fact it was made for. What a GPU does
-not have (NotSupported for NVLinks, MIG, ECC, fabric) is an answer. What the driver does not offer,
-does not allow or gets wrong is *unseen*, with NVML's own words as the cause.
+:class:`Asker` makes the calls. A failed call costs only the one fact that it was made for. A thing
+that a GPU does not have (NotSupported for NVLinks, MIG, ECC, fabric) is an answer. A thing that the
+driver does not offer, does not allow or gets wrong is *unseen*, with NVML's own message as the
+cause.
 """
 
 import uuid as uuids
@@ -27,9 +28,9 @@ from topology.agent.model.observations import (
 from topology.core.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, MigInstance, bus_id
 
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
-# Errors that are an answer: the GPU has no such thing.
+# Errors that are an answer, because the GPU has no such thing.
 ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND)
-# Errors that say nothing of the GPU's health: it has no such thing, or we may not know.
+# Errors that say nothing about the GPU's health: it has no such thing, or we may not read it.
 NOT_TOLD = (
     *ABSENT,
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
@@ -50,22 +51,24 @@ RECOVERY_ACTIONS = {
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain-p2p",
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain-and-reset",
 }
-# NVML_GPU_FABRIC_HEALTH_MASK of nvml.h, of which older versions of pynvml lack a part and have the
-# widths wrong: where a question's two bits begin, which say 0 (not supported), 1 (yes) or 2 (no).
+# NVML_GPU_FABRIC_HEALTH_MASK of nvml.h; older versions of pynvml lack a part of it and have wrong
+# widths. Each number is the position of a field of two bits: 0 (not supported), 1 (yes) or 2 (no).
 DEGRADED_BANDWIDTH, ROUTE_RECOVERY, ROUTE_UNHEALTHY, TIMEOUT_RECOVERY = 0, 2, 4, 6
-# Here four bits begin: 0 (not supported), 1 (all is well), or what is wrong.
+# The position of a field of four bits: 0 (not supported), 1 (correct), or what is wrong.
 CONFIGURATION = 8
 GIB = 1024 * MIB
-EIGHTHS = 8  # MIG cuts a GPU's memory into so many parts
-NUMA_WORDS = 16  # 64-bit words of a NUMA node mask: more nodes than Linux runs with
+EIGHTHS = 8  # the number of parts into which MIG cuts a GPU's memory
+NUMA_WORDS = 16  # 64-bit words of a NUMA node mask, enough for more nodes than Linux supports
 NVIDIA = 0x10DE
-# PCI device ids of NVSwitches, for drivers that do not tell a far end's type (pci-ids).
+# PCI device ids of NVSwitches, for drivers that do not return a far end's type (pci-ids).
 SWITCH_DEVICES = frozenset({0x1AC1, 0x1AC2, 0x1AF1, 0x22A3, 0x2900})
 NO_SUCH_LINK = (*ABSENT, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 class Asker:
-    """Asks, and notes what the driver does not tell: one line for a fact of many GPUs."""
+    """The caller of NVML, which notes what the driver does not say: one line for a fact of many
+    GPUs.
+    """
 
     def __init__(self) -> None:
         self._failures: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
@@ -78,7 +81,7 @@ class Asker:
         *args: Any,
         absent: Collection[int] = ABSENT,
     ) -> Any:
-        """The answer, None if there is none. Raises pynvml's error only if the GPU is lost."""
+        """Return the answer; None if there is none. Raises pynvml's error only if the GPU is lost."""
         try:
             return function(*args)
         except pynvml.NVMLError as error:
@@ -93,7 +96,7 @@ class Asker:
 
     @property
     def unseen(self) -> tuple[Unseen, ...]:
-        """The facts that the driver did not tell so far."""
+        """The facts that the driver has not returned so far."""
         return tuple(
             Unseen(fact, cause, ", ".join(dict.fromkeys(filter(None, of))))
             for (fact, cause), of in self._failures.items()
@@ -101,12 +104,12 @@ class Asker:
 
 
 def words(error: Exception) -> str:
-    """NVML's own words for an error."""
+    """Return NVML's own message of an error."""
     return str(error) or type(error).__name__
 
 
 def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu:
-    """What hardly changes of a GPU. Raises pynvml's error if it is lost."""
+    """Return what rarely changes of a GPU. Raises pynvml's error if it is lost."""
     of = f"GPU {index}"
     product = asker.ask("product", of, pynvml.nvmlDeviceGetName, handle, absent=())
     pci = asker.ask("PCI address", of, pynvml.nvmlDeviceGetPciInfo, handle, absent=())
@@ -127,7 +130,7 @@ def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu
 
 
 def check_answers(handle: Handle) -> None:
-    """Make the calls that every GPU answers. Raises pynvml's error if this one does not.
+    """Make the calls that every GPU answers. Raises pynvml's error if this GPU does not.
 
     If one of them fails, for whatever cause, NVIDIA's device plugin refuses a pod. A GPU that has
     fallen off the bus may fail with other errors than "GPU is lost".
@@ -139,16 +142,16 @@ def check_answers(handle: Handle) -> None:
             if getattr(error, "value", None) not in NOT_TOLD:
                 raise
         except UnicodeDecodeError:
-            pass  # it has answered, but not with a text
+            pass  # the GPU has answered, but not with a text
 
 
 def vitals_of(asker: Asker, handle: Handle, uuid: GpuUuid) -> Vitals:
-    """What moves on a GPU. Raises pynvml's error if it is lost."""
+    """Return what changes often on a GPU. Raises pynvml's error if it is lost."""
 
     def ask(function: Callable[..., Any], *args: Any) -> Any:
         return asker.ask("", "", function, handle, *args)
 
-    # First what every driver offers: it shows whether the GPU is lost.
+    # First, a call that every driver offers: it shows whether the GPU is lost.
     used = ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
     rows = ask(pynvml.nvmlDeviceGetRemappedRows)
     rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
@@ -176,13 +179,13 @@ def vitals_of(asker: Asker, handle: Handle, uuid: GpuUuid) -> Vitals:
         memory_utilisation=None if rates is None else rates.memory / 100,
         memory_used=None if used is None else Bytes(used.used),
         processes=processes,
-        # In MIG mode the driver has no utilisation; other GPUs need no such calls.
+        # In MIG mode the driver has no utilisation. Other GPUs do not need these calls.
         instances=_instance_vitals(asker, handle) if rates is None else (),
     )
 
 
 def _memory(asker: Asker, of: str, handle: Handle) -> Bytes:
-    """Total memory, 0 if it is not known."""
+    """Return the total memory; 0 if it is not known."""
     for version in (pynvml.nvmlMemory_v2, None):
         with suppress(pynvml.NVMLError):
             return Bytes(pynvml.nvmlDeviceGetMemoryInfo(handle, version).total)
@@ -191,7 +194,10 @@ def _memory(asker: Asker, of: str, handle: Handle) -> Bytes:
 
 
 def _numa(asker: Asker, of: str, handle: Handle) -> int | None:
-    """The one NUMA node whose memory is nearest; sysfs knows it if NVML does not."""
+    """Return the one NUMA node whose memory is nearest; None if NVML does not show exactly one.
+
+    sysfs knows it if NVML does not.
+    """
     with suppress(pynvml.NVMLError):
         words = pynvml.nvmlDeviceGetMemoryAffinity(
             handle, NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
@@ -219,7 +225,7 @@ def _mig(
 
 
 def _mig_devices(asker: Asker, of: str, handle: Handle) -> Iterator[tuple[str, Handle]]:
-    """The UUID and the handle of each MIG instance of a GPU in MIG mode."""
+    """Yield the UUID and the handle of each MIG instance of a GPU in MIG mode."""
     count = asker.ask("MIG instances", of, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
     for i in range(count):
         part = asker.ask("MIG instances", of, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i)
@@ -229,7 +235,7 @@ def _mig_devices(asker: Asker, of: str, handle: Handle) -> Iterator[tuple[str, H
 
 
 def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]:
-    """What moves on each MIG instance; empty if the GPU is not in MIG mode."""
+    """Return what changes often on each MIG instance; empty if the GPU is not in MIG mode."""
     mode = asker.ask("", "", pynvml.nvmlDeviceGetMigMode, handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return ()
@@ -244,7 +250,7 @@ def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]
 
 
 def _profile(asker: Asker, of: str, part: Handle, whole: Bytes) -> str:
-    """The profile's usual name, such as ``3g.20gb``: the end of the instance's name in NVML."""
+    """Return the profile's usual name, such as ``3g.20gb``: the end of the instance's name in NVML."""
     name = asker.ask("MIG profile", of, pynvml.nvmlDeviceGetName, part)
     if name and " MIG " in name:
         return str(name.rpartition(" MIG ")[2])
@@ -257,10 +263,10 @@ def _profile(asker: Asker, of: str, part: Handle, whole: Bytes) -> str:
 
 
 def _named_gb(memory: int, whole: int) -> int:
-    """The GB in a profile's name: its eighths of the GPU's memory, rounded up, in GiB.
+    """Return the GB in a profile's name: its eighths of the GPU's memory, rounded up, in GiB.
 
-    NVIDIA's plugin names resources so, by go-nvlib's ``getMigMemorySizeGB``: an instance of 16 GiB
-    on an H200 of 141 GiB is a ``1g.18gb``.
+    NVIDIA's plugin names resources in this way, by go-nvlib's ``getMigMemorySizeGB``. So an
+    instance of 16 GiB on an H200 of 141 GiB is a ``1g.18gb``.
     """
     eighths = -(-memory * EIGHTHS // whole)
     return int(eighths / EIGHTHS * -(-whole // GIB) + 0.5)
@@ -309,12 +315,12 @@ def _far_end(asker: Asker, of: str, handle: Handle, number: int) -> tuple[Remote
     device, vendor = info.pciDeviceId >> 16, info.pciDeviceId & 0xFFFF
     if kind is None and vendor == NVIDIA and device in SWITCH_DEVICES:
         return Remote.SWITCH, None
-    # If no GPU of the node has this address, nobody can use this end.
+    # If no GPU of the node has this address, the link leads to no GPU of the node.
     return Remote.GPU, bus
 
 
 def _active(handle: Handle) -> frozenset[int] | None:
-    """The numbers of the links that are up; None if NVML does not say."""
+    """Return the numbers of the links that are up; None if NVML does not say."""
     found = set()
     told = False
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -327,12 +333,12 @@ def _active(handle: Handle) -> frozenset[int] | None:
             if code == LOST:
                 raise
             if code == pynvml.NVML_ERROR_INVALID_ARGUMENT or not told:
-                break  # past the last link, or the GPU has none, or we may not ask
+                break  # past the last link, or the GPU has none, or we may not read them
     return frozenset(found) if told else None
 
 
 def _fabric_info(asker: Asker, of: str, handle: Handle) -> Any:
-    """What the driver tells of the GPU's fabric; None if it can be in none."""
+    """Return what the driver shows of the GPU's fabric; None if the GPU can be in none."""
     info = pynvml.c_nvmlGpuFabricInfoV_t()
     info.version = pynvml.nvmlGpuFabricInfo_v2
     done = asker.ask("fabric", of, pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info))
@@ -363,7 +369,7 @@ def _fabric(asker: Asker, of: str, handle: Handle) -> Fabric | None:
     if state is None or not state.registered:
         return None
     cluster = uuids.UUID(bytes=bytes(info.clusterUuid))
-    # A single HGX box registers with a cluster UUID of zeros: no fabric beyond the node.
+    # A single HGX box registers with a cluster UUID of zeros. It has no fabric beyond the node.
     return None if cluster.int == 0 else Fabric(str(cluster), int(info.cliqueId))
 
 

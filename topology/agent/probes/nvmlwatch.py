@@ -1,16 +1,16 @@
-"""Watches the driver from threads of its own: a call that hangs holds up nothing else.
+"""The watch of the driver, in threads of its own, so that a call that hangs delays nothing else.
 
-One thread asks (:class:`_Session`). Between two looks it waits for Xid events (errors that the
-driver reports). It passes an event on at once and then looks again. While there is no driver or a
-GPU is missing, it closes NVML and opens it again from time to time: only an NVML that was opened
-later sees a GPU that was reset.
+One thread reads from NVML (:class:`_Session`). Between two readings it waits for Xid events (errors
+that the driver reports). It passes an event on at once and then reads again. While there is no
+driver or a GPU is missing, it closes NVML and opens it again from time to time, because only an
+NVML that was opened later sees a GPU that was reset.
 
 Another thread (:class:`NvmlWatch`) watches for calls that do not return:
 
-* A call about a certain GPU is left behind with its thread. That GPU counts as hung, and another
-  session goes on asking about the others. When the call returns at last, its thread ends and the
-  GPU is asked again. So there is at most one thread for each GPU, and one more.
-* After a call about no certain GPU (such as how many there are) no session can go on: the state
+* A call about one GPU is left behind with its thread. That GPU counts as hung, and another session
+  goes on reading the others. When the call returns at last, its thread ends and the GPU is read
+  again. So there is at most one thread for each GPU, and one more.
+* A hanging call that is not about one GPU (such as the count of GPUs) stops the session. The state
   says that a call hangs until it returns.
 """
 
@@ -29,25 +29,25 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """How often the driver is looked at. All times are in seconds."""
+    """The intervals at which the driver is read, in seconds."""
 
-    vitals: float = 5.0  # between two looks at what moves
-    look: float = 60.0  # between two looks at what hardly changes
+    vitals: float = 5.0  # between two readings of what changes often
+    look: float = 60.0  # between two readings of what rarely changes
     reopen: float = 30.0  # between two openings of NVML
-    hung: float = 15.0  # after which a call is said to hang
-    # The longest single wait for an event, so also how long a stop may take, and the pause between
-    # two checks whether a call hangs.
+    hung: float = 15.0  # after which a call counts as hung
+    # The longest single wait for an event, which is also how long a stop may take. Also the pause
+    # between two checks whether a call hangs.
     slice: float = 1.0
 
 
 class _LeftError(Exception):
-    """The watch has left this session, which must not ask about another GPU."""
+    """The end of a session that the watch has left, and that must not ask about another GPU."""
 
 
 class NvmlWatch:
-    """Runs in daemon threads from :meth:`start` on; ``on_news`` may only take a note.
+    """The watch, which runs in daemon threads from :meth:`start` on.
 
-    The sessions tell it what they see; any thread may ask it.
+    ``on_news`` may only take a note. The sessions report to the watch, and any thread may read it.
     """
 
     def __init__(
@@ -81,7 +81,9 @@ class NvmlWatch:
             self._session.thread.join(patience)
 
     def state(self) -> NvmlState:
-        """What was seen last, with a call that hangs over no certain GPU as the problem."""
+        """Return what was seen last; the problem is a hanging call if a call about no single GPU
+        hangs.
+        """
         session = self._session
         with self._lock:
             state = self._state
@@ -90,17 +92,17 @@ class NvmlWatch:
         return state
 
     def xids(self) -> list[Xid]:
-        """The errors since the last call."""
+        """Return the errors since the last call."""
         with self._lock:
             found, self._xids = self._xids, []
         return found
 
-    # What the sessions tell.
+    # What the sessions report.
 
     def tell(
         self, found: Callable[[NvmlState], NvmlState], unless: threading.Event | None = None
     ) -> None:
-        """Change what is known, unless that event has happened."""
+        """Change the state, unless the event ``unless`` has happened."""
         with self._lock:
             if unless is not None and unless.is_set():
                 return
@@ -108,7 +110,7 @@ class NvmlWatch:
         self._on_news()
 
     def heard(self, xid: Xid) -> None:
-        """Keep an error for :meth:`xids`."""
+        """Store an error for :meth:`xids`."""
         with self._lock:
             self._xids.append(xid)
 
@@ -125,11 +127,11 @@ class NvmlWatch:
                 self._go_on_without(asking)
 
     def _hung(self) -> dict[int, str]:
-        """The GPUs over which calls hang, by the driver's numbers, with their UUIDs."""
+        """Return the GPUs over which calls hang, by the driver's numbers, with their UUIDs."""
         return {index: uuid for index, (uuid, _) in self._left.items()}
 
     def _go_on_without(self, index: int) -> None:
-        """Leave the session to its call about this GPU, and ask about the others in a new one."""
+        """Leave the session to its call about this GPU, and read the others in a new session."""
         left = self._session
         uuid = left.leave(index)
         log.warning("a call about a GPU hangs", gpu=index, uuid=uuid)
@@ -150,7 +152,7 @@ class NvmlWatch:
 
 
 class _Session:
-    """A thread that opens NVML and asks, again and again, until the watch stops or leaves it."""
+    """A thread that opens NVML and reads, again and again, until the watch stops or leaves it."""
 
     def __init__(self, watch: NvmlWatch, hung: Mapping[int, str]) -> None:
         self._watch = watch
@@ -164,21 +166,21 @@ class _Session:
         self._listen_anew = False
         self.thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
-    # What the watch asks of it, from another thread.
+    # What the watch calls, from another thread.
 
     @property
     def asking(self) -> int | None:
-        """The GPU that its present call is about; None if it is about none or several."""
+        """The GPU that its present call is about; None if the call is about no GPU or several."""
         nvml = self._nvml
         return None if nvml is None else nvml.asking
 
     def hangs(self) -> bool:
-        """Whether its present call takes too long."""
+        """Check whether its present call takes too long."""
         since = self._asked_since
         return since is not None and self._clock() - since > self._cadence.hung
 
     def leave(self, index: int) -> str:
-        """Leave it to its call: it ends when that returns, and tells nothing more.
+        """Leave the session to its call. It ends when the call returns, and reports nothing more.
 
         Returns the UUID of this GPU, empty if that is not known.
         """
@@ -187,7 +189,7 @@ class _Session:
         return nvml.uuid_of(index) if nvml is not None else ""
 
     def leave_out(self, hung: Mapping[int, str]) -> None:
-        """From now on do not ask these GPUs, and ask all others."""
+        """From now on, leave these GPUs out and read all others."""
         self._hung, nvml = hung, self._nvml
         if nvml is not None:
             nvml.hung = hung
@@ -206,7 +208,7 @@ class _Session:
                     nvml.hung, nvml.on_progress = self._hung, self._goes_on
                     self._nvml = nvml
                     self._look_and_listen(nvml)
-                continue  # at once, since no Xid is heard in between
+                continue  # at once, since Xids are not received in between
             except _LeftError:
                 return
             except NvmlDownError as error:
@@ -221,9 +223,9 @@ class _Session:
                 self._watch.stopping.wait(self._cadence.vitals)
 
     def _look_and_listen(self, nvml: Nvml) -> None:
-        """Look and listen until NVML fails or has to be opened anew."""
+        """Read and listen until NVML fails or has to be opened again."""
         opened = looked = self._clock()
-        listening = nvml.listen()  # first: what happens during the look is heard
+        listening = nvml.listen()  # first, so that events during the reading are received
         began = self._clock()
         seen = nvml.look()
         vitals = nvml.vitals()
@@ -238,7 +240,7 @@ class _Session:
             if self._listen_anew or not listening:
                 self._listen_anew = False
                 listening = nvml.listen()
-            # NVML, opened anew, might see a GPU that is missing.
+            # NVML might see a missing GPU after it is opened again.
             expected = max(1, self._watch.expected)
             missing = any(vital.lost for vital in vitals) or len(vitals) < expected
             if missing and self._clock() - opened >= self._cadence.reopen:
@@ -251,10 +253,11 @@ class _Session:
             self._see(nvml, seen, vitals, self._clock() - began)
 
     def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
-        """Listen until an Xid comes or the next look is due. Returns whether listening still works.
+        """Listen until an Xid comes or the next reading is due. Returns whether listening still
+        works.
 
-        If waiting fails, a GPU may be lost, so the next look is due soon. A wait that always fails
-        at once must not spin: then the next look comes at its usual time.
+        If waiting fails, a GPU may be lost, so the next reading is due soon. A wait that always
+        fails at once must not spin. Then the next reading comes at its usual time.
         """
         began = self._clock()
         due = began + self._cadence.vitals
@@ -281,7 +284,7 @@ class _Session:
         return listening
 
     def _goes_on(self) -> None:
-        """Called before a question about another GPU. Raises if the watch has left this session.
+        """Note progress before a call about another GPU. Raises if the watch has left this session.
 
         Otherwise another call that hangs would keep its thread, and the GPU whose call has returned
         would still count as hung.
@@ -294,7 +297,7 @@ class _Session:
         self._asked_since = self._clock()
 
     def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...], seconds: float) -> None:
-        """Tell what a look has shown and how long it took."""
+        """Report what a reading has shown and how long it took."""
 
         def looked(before: NvmlState) -> NvmlState:
             rounds = before.rounds + 1
@@ -318,5 +321,5 @@ class _Session:
 
 
 def _hardware_of(vitals: tuple[Vitals, ...]) -> list[tuple[object, ...]]:
-    """The part of the vitals that belongs to the hardware."""
+    """Return the part of the vitals that belongs to the hardware."""
     return [(v.uuid, v.silent, v.active_links, v.fabric) for v in vitals]

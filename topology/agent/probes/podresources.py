@@ -1,7 +1,8 @@
-"""The kubelet's PodResources API over its unix socket: who holds what, and what may be handed out.
+"""The kubelet's PodResources API over its unix socket: the pods' devices, and the allocatable ones.
 
-The kubelet answers 100 calls a second, in bursts of 10. Beyond that it says ResourceExhausted,
-which is no failure: the agent asks later. The kubelet restarts now and then, with another socket.
+The kubelet answers 100 calls a second, in bursts of 10. Beyond that it answers ResourceExhausted.
+This is no failure, and the agent asks again later. The kubelet restarts now and then, with another
+socket.
 """
 
 from collections import defaultdict
@@ -38,23 +39,23 @@ Answer = TypeVar("Answer")
 
 
 class KubeletDownError(Exception):
-    """The kubelet did not answer."""
+    """The failure of the kubelet to answer."""
 
 
 class KubeletBusyError(KubeletDownError):
-    """The kubelet asks for patience."""
+    """The kubelet's answer that it is busy and has to be asked again later."""
 
 
 class PodResources:
-    """A client of one kubelet's socket; one thread at a time."""
+    """A client of one kubelet's socket, for one thread at a time."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self._channel: grpc.Channel | None = None
         self._identity: tuple[int, int] | None = None
         self.restarts = 0  # how often the socket was replaced
-        # The NUMA nodes of each device as the plugin names them to the kubelet, from the last
-        # `allocatable`; empty if it names none.
+        # The NUMA nodes of each device as the plugin reports them to the kubelet, from the last
+        # `allocatable`; empty if it reports none.
         self.topology_nodes: Mapping[DeviceId, tuple[int, ...]] = {}
         # The CPUs and the memory that pods may have exclusively, from the last `allocatable`.
         self.exclusive = Allocatable()
@@ -66,7 +67,7 @@ class PodResources:
             self._channel = None
 
     def entries(self) -> list[Entry]:
-        """Every active pod, with the GPU devices, CPUs and memory that its containers show.
+        """Return every active pod, with the GPU devices, CPUs and memory of its containers.
 
         Raises :class:`KubeletDownError`.
         """
@@ -74,11 +75,12 @@ class PodResources:
             "List", ListPodResourcesRequest(), ListPodResourcesResponse.FromString
         )
         found = [_entry(pod) for pod in answer.pod_resources]
-        # The kubelet lists them in another order each time.
+        # The kubelet lists the pods in another order each time.
         return sorted(found, key=lambda e: (*e.key, tuple(map(repr, e.held)), e.cpus))
 
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
-        """The GPU devices of each resource that the kubelet hands out from, held ones included.
+        """Return the GPU devices of each resource that the kubelet hands out from, held ones
+        included.
 
         Raises :class:`KubeletDownError`.
         """
@@ -134,7 +136,7 @@ class PodResources:
                         ("grpc.initial_reconnect_backoff_ms", 100),
                         ("grpc.max_reconnect_backoff_ms", 1000),
                         ("grpc.enable_http_proxy", 0),
-                        # Else a new channel takes over the connection to the kubelet before.
+                        # Otherwise a new channel takes over the connection to the former kubelet.
                         ("grpc.use_local_subchannel_pool", 1),
                     ],
                 )
@@ -151,7 +153,7 @@ def _entry(pod: ListedPod) -> Entry:
 
 
 def _cpus(numbers: Iterable[int]) -> CpuSet:
-    """The CPUs, without those whose number is too high for a record."""
+    """Return the CPUs, without those whose number is too high for a record."""
     return CpuSet(sum(1 << number for number in set(numbers) if 0 <= number < MOST_CPUS))
 
 
@@ -160,7 +162,7 @@ def _blocks(memory: Iterable[ContainerMemory]) -> list[MemoryBlock]:
 
 
 def _memory_by_node(memory: Iterable[ContainerMemory]) -> dict[tuple[int, str], int]:
-    """Bytes by NUMA node and type. The kubelet lists each amount with the one node that has it."""
+    """Return bytes by NUMA node and type. The kubelet lists each amount with the node that has it."""
     found: defaultdict[tuple[int, str], int] = defaultdict(int)
     for part in memory:
         for node in _nodes(part):
@@ -189,10 +191,10 @@ def _held(container: ContainerResources) -> list[Held]:
 
 
 def _by_resource(devices: Iterable[ContainerDevices]) -> dict[str, set[DeviceId]]:
-    """Ids of GPUs by resource. A resource may have many entries, and may not be one of GPUs at all.
+    """Return the ids of GPUs by resource. A resource may have many entries, and may not be of GPUs.
 
-    A resource is one of GPUs by its name, or because one of its ids names a GPU. Then all its ids
-    count: a plugin that numbers its devices (``nvidia0``) hands out GPUs as well.
+    A resource is one of GPUs if its name says so, or if one of its ids names a GPU. Then all its
+    ids count, because a plugin that numbers its devices (``nvidia0``) hands out GPUs as well.
     """
     found: defaultdict[str, set[DeviceId]] = defaultdict(set)
     for part in devices:

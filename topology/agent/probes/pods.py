@@ -1,4 +1,4 @@
-"""The pods of the agent's node as the API server has them, and the device plugin among them."""
+"""The pods of the agent's node as the API server shows them, and the device plugin among them."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 PODS_PATH = "/api/v1/pods"
 ENDED = ("Succeeded", "Failed")
-# The reason of a pod that the kubelet refused because the device plugin did.
+# The reason of a pod that the kubelet rejected because the device plugin refused it.
 REFUSED = "UnexpectedAdmissionError"
 
 
@@ -85,8 +85,8 @@ _decode_name = msgspec.json.Decoder(_Named).decode
 class NodePods:
     """A reflector's sink for the pods bound to one node. ``on_change`` may only take a note.
 
-    ``static`` says whether the kubelet gives exclusive CPUs or memory to pods. Then pods that get
-    some are news even without GPUs.
+    ``static`` says whether the kubelet gives exclusive CPUs or memory to pods. If it does, pods
+    that get some are news even without GPUs.
     """
 
     def __init__(
@@ -102,11 +102,12 @@ class NodePods:
         self._plugins: dict[PodUid, list[Plugin]] = {}
 
     def snapshot(self) -> tuple[dict[PodUid, NodePod], Plugin | None, int, str]:
-        """The pods now, the device plugin among them, and how many pods with GPUs have left so far.
+        """Return the pods, the device plugin among them, the count of deletions, and a
+        resourceVersion.
 
-        There is no plugin if several disagree; of several that agree it is the one that started
-        last. The last part is a resourceVersion up to which the pods are known, as of the last list
-        or deletion.
+        The plugin is None if there is none, or if several disagree. Of several that agree it is the
+        one that started last. The deletions are those of pods with GPUs so far. The pods are at
+        least as new as the resourceVersion, which is that of the last list or deletion.
         """
         with self._lock:
             plugins = [p for found in self._plugins.values() for p in found]
@@ -116,7 +117,7 @@ class NodePods:
             return dict(self._pods), last if agreed else None, self._deletions, self._version
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take a complete list."""
+        """Store a complete list."""
         seen = set()
         for raw in objects:
             self._take(raw)
@@ -128,12 +129,12 @@ class NodePods:
         self._on_change()
 
     def apply(self, obj: msgspec.Raw) -> None:
-        """Take a pod that is new or changed."""
+        """Store a pod that is new or changed."""
         if self._take(obj):
             self._on_change()
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Take a deletion."""
+        """Remove a deleted pod."""
         gone = _decode_name(obj).metadata
         with self._lock:
             self._forget(PodUid(gone.uid))
@@ -141,7 +142,7 @@ class NodePods:
         self._on_change()
 
     def _take(self, raw: msgspec.Raw) -> bool:
-        """Remember a pod. Returns whether its news can change who holds what."""
+        """Store a pod. Returns whether the change can affect which pod holds which devices."""
         try:
             pod = _decode(raw)
         except msgspec.DecodeError as error:
@@ -195,7 +196,7 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
 
 
 def _gpus(container: _Container) -> dict[str, int]:
-    """How many GPUs a container asks for, by resource."""
+    """Return how many GPUs a container requests, by resource."""
     limits = container.resources.limits if container.resources else None
     return {
         resource: int(amount)
@@ -205,7 +206,7 @@ def _gpus(container: _Container) -> dict[str, int]:
 
 
 def _whole_cpus(container: _Container) -> int:
-    """The CPUs that a static CPU Manager gives a container of a pod of the class Guaranteed."""
+    """Return the CPUs that a static CPU Manager gives a container of a pod of the class Guaranteed."""
     limits = (container.resources.limits if container.resources else None) or {}
     amount = str(limits.get("cpu", ""))
     milli = amount.removesuffix("m") if amount.endswith("m") else f"{amount}000"
@@ -225,7 +226,7 @@ def _plugins(pod: _Pod) -> list[Plugin]:
 
 
 def _started(pod: _Pod, container: str) -> str:
-    """When a container started; empty if it does not run."""
+    """Return when a container started; empty if it does not run."""
     for status in pod.status.container_statuses or ():
         if status.name == container:
             return ((status.state or {}).get("running") or {}).get("startedAt") or ""

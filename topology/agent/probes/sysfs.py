@@ -1,4 +1,4 @@
-"""What sysfs shows of a machine: where GPUs and RDMA NICs sit in the PCI tree, and its CPUs.
+"""The parts of sysfs that show a machine's PCI tree, with its GPUs and RDMA NICs, and its CPUs.
 
 The kernel shows a device's place as a path of bridges:
 ``/sys/devices/pci0000:00/0000:00:02.0/0000:01:00.0/…``.
@@ -15,12 +15,12 @@ from topology.agent.model.observations import PciNic, PciTree, Place, Processors
 from topology.core.devices import positions
 from topology.core.numa import CpuSet, cpu_set
 
-FARTHEST = 255  # the kernel keeps a distance between NUMA nodes in a byte
+FARTHEST = 255  # the kernel stores a distance between NUMA nodes in a byte
 CPU_FACT = "CPUs by NUMA node"
 
 
 def pci_tree(sys: Path) -> PciTree:
-    """The PCI tree of a sysfs mount. Never raises: what cannot be read is unseen."""
+    """Return the PCI tree of a sysfs mount. Never raises; parts that cannot be read are unseen."""
     unseen: list[Unseen] = []
     places: dict[str, Place] = {}
     numa: dict[str, int] = {}
@@ -38,7 +38,7 @@ def pci_tree(sys: Path) -> PciTree:
     try:
         cards = sorted((sys / "class/infiniband").iterdir(), key=lambda p: _natural(p.name))
     except FileNotFoundError:
-        cards = []  # no RDMA here: nothing is hidden
+        cards = []  # a machine without RDMA; nothing is hidden
     except OSError as error:
         cards = []
         unseen.append(Unseen("RDMA NICs", error.strerror or str(error)))
@@ -54,14 +54,14 @@ def pci_tree(sys: Path) -> PciTree:
 def _place(link: Path) -> Place | None:
     try:
         parts = link.resolve(strict=True).parts
-    except (OSError, RuntimeError):  # before Python 3.13 the latter if links go in a circle
+    except (OSError, RuntimeError):  # before Python 3.13, RuntimeError if links go in a circle
         return None
     roots = [i for i, part in enumerate(parts) if part.startswith("pci") and ":" in part]
     return parts[roots[0] :] if roots else None
 
 
 def _numa(device: Path) -> int | None:
-    """The NUMA node; the kernel writes -1 if the platform does not say."""
+    """Return the NUMA node; None if the platform does not say (then the kernel writes -1)."""
     try:
         node = int((device / "numa_node").read_text())
     except (OSError, ValueError):
@@ -70,7 +70,7 @@ def _numa(device: Path) -> int | None:
 
 
 def _numa_distances(sys: Path) -> tuple[tuple[int, ...], ...] | None:
-    """The kernel's row of distances for each NUMA node; None if one cannot be read."""
+    """Return the kernel's row of distances for each NUMA node; None if one cannot be read."""
     rows: list[tuple[int, ...]] = []
     try:
         count = sum(
@@ -93,7 +93,7 @@ def _natural(name: str) -> tuple[str, int]:
 
 
 def processors(sys: Path) -> Processors | Unseen:
-    """The CPUs of a sysfs mount that are online. Never raises."""
+    """Return the CPUs of a sysfs mount that are online. Never raises."""
     try:
         return _processors(sys / "devices/system")
     except OSError as error:
