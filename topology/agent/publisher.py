@@ -1,21 +1,21 @@
-"""Writes the node's GPUTopology: spec and status apart, each only when it has changed.
+"""The writer of the node's GPUTopology: spec and status apart, each only when it has changed.
 
-Every write is a PUT of the whole over the version that we last saw. So the object is exactly what
-we mean, whatever another agent or anybody else left. A conflict (409) means that somebody wrote:
-the agent reads the object again and overwrites it. It creates a missing object (404). After any
-other failure a write waits with exponential backoff and full jitter, so that a cluster's agents do
-not all come back at once after an outage.
+Every write is a PUT of the whole over the version that the agent saw last. So the object is exactly
+what this agent means, whatever another agent or another client has written. A conflict (409) means
+that another client has written. Then the agent reads the object again and overwrites it. It creates
+a missing object (404). After any other failure a write waits with exponential backoff and full
+jitter, so that a cluster's agents do not all return at once after an outage.
 
 If the API server refuses a record for its content, it would refuse it at every try, and the former
-record would look true. So the agent writes a bare one in its place: not Ready, and why.
+record would still look valid. So the agent writes a bare record in its place, which is not Ready
+and says why.
 
-A resource of an older release silently drops the fields that it does not know. So a spec that is
-not stored as it was written is written again every :data:`AGAIN` seconds, until the resource is
-upgraded.
+A CRD of an older release silently drops the fields that it does not know. So a spec that is not
+stored as it was written is written again every :data:`AGAIN` seconds, until the CRD is upgraded.
 
-The agent does not watch its own object: the API server has no index for it, and would compare every
-write of every agent with every agent's watch. The next write overwrites a foreign change; the next
-heartbeat at the latest mends a deletion.
+The agent does not watch its own object. The API server has no index for it, and would compare every
+write of every agent with every agent's watch. The next write overwrites another client's change.
+The next heartbeat, at the latest, repairs a deletion.
 """
 
 import random
@@ -50,31 +50,31 @@ RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 TIMEOUT = 5.0
 FIRST_BACKOFF = 0.2  # seconds
 LONGEST_BACKOFF = 10.0  # seconds over which a cluster's agents spread their return
-# HTTP codes that say: not this record, however often. The last is the schema's.
+# HTTP codes with which the API server refuses a record at every try. The last is the schema's.
 REFUSED = (400, 413, 422)
 JITTER = 0.2  # heartbeats are this much of their period early or late
 
-# Seconds between two writes of a spec of which the API server keeps only a part. Such a write
-# changes nothing, so no watcher hears of it.
+# Seconds between two writes of a spec of which the API server stores only a part. Such a write
+# changes nothing, so it causes no watch event.
 AGAIN = 600.0
 
 
 @dataclass(slots=True)
 class Counts:
-    """How many writes worked and failed."""
+    """The number of writes that worked and that failed."""
 
     written: Counter[str] = field(default_factory=lambda: Counter(spec=0, status=0))  # by part
     # By kind: an HTTP code, `unreachable` or `unreadable`.
     failed: Counter[str] = field(default_factory=Counter)
-    # When the API server last accepted a whole report, by the publisher's clock. A bare one, which
-    # only says that the record is refused, does not count.
+    # When the API server last accepted a whole report, by the publisher's clock. A bare report,
+    # which only says that the record is refused, does not count.
     report_at: float | None = None
 
 
 class Publisher:
-    """The one writer of the object named after ``node``. One thread at a time.
+    """The only writer of the object named after ``node``, for one thread at a time.
 
-    ``heartbeat`` is in seconds; ``clock`` gives seconds that only run forward.
+    ``heartbeat`` is in seconds; ``clock`` returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Publisher:
         self._clock = clock
         self._rng = rng
         self._heartbeat = heartbeat
-        self._stored: dict[str, Any] = {}  # empty if there is none, or it has to be read
+        self._stored: dict[str, Any] = {}  # empty if there is no object, or if it has to be read
         self._spec: dict[str, object] | None = None
         self._report: Report | None = None
         self._topology: NodeTopology | None = None
@@ -108,9 +108,9 @@ class Publisher:
         self.problem = ""  # why the last write failed; empty after one that worked
 
     def former(self) -> Record | None:
-        """The record that is there now, None if there is no usable one.
+        """Return the record that is there now; None if there is no usable one.
 
-        The former agent's sequence goes on. Raises :class:`ApiFailure`.
+        The publisher continues the former agent's sequence. Raises :class:`ApiFailure`.
         """
         self._read()
         if not self._stored:
@@ -126,20 +126,22 @@ class Publisher:
         return record
 
     def next_write(self) -> float:
-        """When the next write without news is due, by the clock: a heartbeat, or another try."""
+        """Return when the next write without a change is due, by the clock: a heartbeat, or a
+        retry.
+        """
         return self._not_before if self._failures else self._due
 
     def write(self, topology: NodeTopology | None, report: Report, deletions: int = 0) -> bool:
         """Write what has changed or is due. Returns whether all of it is stored now.
 
-        ``deletions`` counts the pods that have left, as far as the report's agent knows: one more
-        is news, even if nothing else is. ``topology`` is None if nobody could look; then the spec
-        stays as it is. The report has no sequence yet.
+        ``deletions`` counts the deleted pods that the report's agent knows of. One more deletion
+        causes a write, even if nothing else has changed. ``topology`` is None if the hardware could
+        not be read. Then the spec stays as it is. The report has no sequence yet.
         """
         if self._clock() < self._not_before:
             return False
         if topology is None and self._boot != report.boot_id:
-            # The stored hardware is another boot's, and nobody may believe that it is this one's.
+            # The stored hardware is another boot's, and readers must not take it for this boot's.
             topology = nothing_seen(self._node)
         try:
             if topology is not None and topology != self._topology:
@@ -198,7 +200,7 @@ class Publisher:
             self._deletions = deletions
 
     def _put_status(self, report: Report, topology: NodeTopology | None) -> None:
-        # A write without an answer may have been committed, so its number is used up.
+        # A write without an answer may have been committed, so its number must not be used again.
         self._sequence = self._sequence + 1 if report.boot_id == self._boot else 1
         self._boot = report.boot_id
         status = codec.encode_report(replace(report, sequence=self._sequence), topology)
@@ -221,7 +223,7 @@ class Publisher:
         self._spec = self._report = None
         status = self._stored.get("status") or {}
         if status.get("bootID") == self._boot and isinstance(status.get("sequence"), int):
-            self._sequence = max(self._sequence, status["sequence"])  # no matter who wrote it
+            self._sequence = max(self._sequence, status["sequence"])  # whichever client wrote it
 
     def _create(self, spec: dict[str, object]) -> None:
         self._send(self._api.create, "spec", RECORDS_PATH, {"spec": spec}, {"name": self._node})
@@ -263,7 +265,7 @@ class Publisher:
 
 
 def _within(wanted: object, stored: object) -> bool:
-    """Whether all of ``wanted`` is stored; the API server may have added defaults."""
+    """Check whether all of ``wanted`` is stored; the API server may have added defaults."""
     if isinstance(wanted, dict) and isinstance(stored, dict):
         return all(key in stored and _within(wanted[key], stored[key]) for key in wanted)
     if isinstance(wanted, list) and isinstance(stored, list):

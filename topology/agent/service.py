@@ -1,8 +1,8 @@
 """The agent as it runs on a node: its threads, and the loop that syncs and writes.
 
-Four threads look or serve (NVML, pods, Node, metrics) and only take notes. The thread of
+Four threads read or serve (NVML, pods, Node, metrics) and only take notes. The thread of
 :meth:`AgentService.run` runs the syncs of :class:`~topology.agent.loop.NodeAgent`, carries out
-what they say, and writes the record.
+their results, and writes the record.
 """
 
 import os
@@ -35,32 +35,34 @@ from topology.times import time_text
 
 log = structlog.get_logger(__name__)
 
-FIRST_LOOK = 5.0  # seconds after which a record is written even if some source has not answered
+FIRST_LOOK = 5.0  # seconds after which a record is written even if a source has not answered
 TAKE_OVER_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-STUCK = 60.0  # seconds without a sync after which the agent says that it is not alive
+STUCK = 60.0  # seconds without a sync after which the agent reports that it is not alive
 NOT_YET = "no record has been written yet"
-# A cluster's agents spread their return after an outage over the backoff's seconds. If a watch says
-# nothing, not even a bookmark, only a list tells up to which version the node's pods are known.
+# After an outage a cluster's agents spread their return over the seconds of the backoff. If a watch
+# sends nothing, not even a bookmark, only a list shows up to which version the node's pods are
+# known.
 TIMING = Timing(backoff_cap_s=10.0, relist_after_s=80.0)
 
 
 class Wakeup:
-    """A note that there is news, for one waiting thread; from any thread and from a signal handler.
+    """A signal for one waiting thread that there is news.
 
-    It is an eventfd, so a handler that interrupts the waiter cannot deadlock it.
+    Any thread and any signal handler may send it. It is an eventfd, so a handler that interrupts
+    the waiting thread cannot deadlock it.
     """
 
     def __init__(self) -> None:
         self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def note(self) -> None:
-        """Say that there is news."""
-        with suppress(BlockingIOError):  # full, so there is news already
+        """Signal that there is news."""
+        with suppress(BlockingIOError):  # the counter is full, so there is news already
             os.eventfd_write(self._file, 1)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for news, at most so long. Returns whether there was some."""
+        """Wait for news, for at most ``seconds``. Returns whether there was some."""
         select.select([self._file], [], [], max(0.0, seconds))
         try:
             os.eventfd_read(self._file)
@@ -70,11 +72,11 @@ class Wakeup:
 
 
 class BootIdError(Exception):
-    """The node's boot id cannot be read."""
+    """The failure to read the node's boot id."""
 
 
 class AgentService:
-    """One node's agent. Without ``api`` it looks and writes nothing."""
+    """The agent of one node. Without ``api`` it reads and writes nothing."""
 
     def __init__(self, settings: Settings, api: ApiServer | None) -> None:
         self._settings = settings
@@ -116,36 +118,38 @@ class AgentService:
 
     @property
     def looks(self) -> int:
-        """How often the driver has been looked at."""
+        """The number of times that the driver has been read."""
         return self._nvml.state().rounds
 
     def unwell(self) -> str | None:
-        """Why the agent should be started anew; None while its loop runs."""
+        """Return why the agent should be restarted; None while its loop runs."""
         stuck = time.monotonic() - self._turned >= STUCK
         return "the agent's loop does not run" if stuck else None
 
     def unready(self) -> str | None:
-        """Why an update should stop at this node; None once the API server has taken a record of
-        this agent, whatever happens to the API server later.
+        """Return why an update should stop at this node; None after the API server took this
+        agent's record.
 
-        If the former agent's record was Ready, so must this one's be, once. If it was not (a broken
-        driver, a node without GPUs), this version is not at fault.
+        It stays None, whatever happens to the API server later. If the former agent's record was
+        Ready, this agent's record must have been Ready once, too. If it was not (a broken driver, a
+        node without GPUs), this version is not at fault.
         """
         return self._unready
 
     def serve(self, host: str, port: int) -> MetricsServer:
-        """A server of the metrics, not started yet. Raises its ``PortError``."""
+        """Return a server of the metrics, not started yet. Raises its ``PortError``."""
         return MetricsServer(self._metrics.registry, self.unwell, self.unready, host, port)
 
     def stop(self) -> None:
-        """End :meth:`run` soon; safe in a signal handler, so nothing here takes a lock."""
+        """Make :meth:`run` end soon. It is safe in a signal handler, so nothing here takes a lock."""
         self._stopping = True
         self._wakeup.note()
 
     def once(self, patience: float = 20.0, *, write: bool = False) -> Picture:
-        """Look until all sources have answered or ``patience`` seconds are over; write it if asked.
+        """Sync until all sources have answered or ``patience`` seconds are over, and ``write`` if
+        set.
 
-        Raises :class:`TimeoutError` if it could not be written in that time.
+        Raises :class:`TimeoutError` if the record could not be written within twice that time.
         """
         self._start()
         try:
@@ -169,7 +173,7 @@ class AgentService:
             self._end()
 
     def run(self) -> None:
-        """Look and write until :meth:`stop`."""
+        """Sync and write until :meth:`stop`."""
         self._start()
         started = time.monotonic()
         taken_over = self._publisher is None
@@ -177,11 +181,11 @@ class AgentService:
             while not self._stopping:
                 self._turned = time.monotonic()
                 try:
-                    # What the watchers see before is not lost: it waits where they have noted it.
+                    # What the watchers see before is not lost, because they have noted it.
                     taken_over = taken_over or self._take_over()
                     pause = self._round(started) if taken_over else TAKE_OVER_PAUSE
                 except Exception:
-                    # One bad round must not end the loop.
+                    # One failed round must not end the loop.
                     log.exception("round failed")
                     pause = TAKE_OVER_PAUSE
                 self._wakeup.wait(min(pause, LONGEST_PAUSE))
@@ -191,7 +195,7 @@ class AgentService:
             self._end()
 
     def _make_way(self) -> None:
-        """Say in the record that the agent ends because the GPU operator wants the driver free."""
+        """Write to the record that the agent ends because the GPU operator wants the driver free."""
         value = self._node.labels_now().get(CLIENT, "true")
         picture = self._metrics.picture
         if value == "true" or picture is None:
@@ -209,7 +213,7 @@ class AgentService:
             self._pod_news.clear()
         answered = (
             self._sources_answered()
-        )  # before the sync, since later answers are not in its picture
+        )  # before the sync, because later answers are not in its picture
         result = self._agent.sync(news=news)
         self._carry_out(result)
         self._show(result)
@@ -217,7 +221,7 @@ class AgentService:
         due = result.next_sync
         if self._publisher is not None and ((answered and result.heard) or not early):
             written = self._write(result.picture)
-            if written:  # it shows pods that were waited for
+            if written:  # the record shows pods whose change was due
                 due_now, shown = result.picture.due, result.picture.shown
                 for seconds in self._latency.written(due_now, shown, time.monotonic()):
                     self._metrics.latency.observe(seconds)
@@ -227,7 +231,7 @@ class AgentService:
         return max(0.0, due - time.monotonic())
 
     def _carry_out(self, result: SyncResult) -> None:
-        """Tell the watchers what a sync has found."""
+        """Pass the results of a sync to the watchers."""
         if result.expected_gpus is not None:
             self._nvml.expected = result.expected_gpus
         self._node.look_often(result.picture.rests_on_count)
@@ -249,7 +253,7 @@ class AgentService:
         return self._publisher.write(picture.topology, picture.report, picture.deletions)
 
     def _sources_answered(self) -> bool:
-        """Whether NVML and the API server have answered or failed."""
+        """Check whether NVML and the API server have answered or failed."""
         known = self._api is None or bool(self._node.state.uid)
         return self._nvml.state().asked and known
 
@@ -277,7 +281,7 @@ class AgentService:
         return None
 
     def _surroundings(self) -> NodeContext:
-        # The version comes before the pods: the pods may be newer than it says.
+        # Read the version before the pods, so that the pods are at least as new as it says.
         version = self._reflector.state.resource_version if self._reflector else ""
         pods, plugin, deletions, gone_at = self._pods.snapshot()
         node = self._node.state
@@ -289,14 +293,14 @@ class AgentService:
             synced=self._reflector is None or self._reflector.state.synced,
             has_api_server=self._reflector is not None,
             unseen=node.unseen,
-            # The reflector notes an event's version only after its sink has told us of the event.
+            # The reflector stores an event's version only after its sink has passed the event on.
             pods_version=_later(version, gone_at),
             deletions=deletions,
             counted=node.counted,
         )
 
     def _show(self, result: SyncResult) -> None:
-        """Hand the results of this sync to the metrics."""
+        """Pass the results of this sync to the metrics."""
         metrics = self._metrics
         metrics.picture, metrics.nvml = result.picture, self._nvml.state()
         metrics.expected_links = result.expected_links
@@ -333,7 +337,7 @@ def _boot_id(path: Path) -> str:
 
 
 def _later(version: str, other: str) -> str:
-    """The later of two resourceVersions; the first if they cannot be compared."""
+    """Return the later of two resourceVersions; the first if they cannot be compared."""
     comparable = version.isdecimal() and other.isdecimal()
     return other if comparable and int(other) > int(version) else version
 

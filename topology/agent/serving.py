@@ -1,9 +1,9 @@
-"""The agent's port: ``/metrics``, ``/healthz`` and ``/readyz``, for the kubelet, Prometheus, and
-whoever else reaches it.
+"""The agent's port with ``/metrics``, ``/healthz`` and ``/readyz``.
 
-One thread serves all clients. Each client asks once, with a short head, and gets its answer in
-milliseconds. If there are too many clients, the oldest one is cut off: it has had its time. So slow
-clients, however many, keep no probe out.
+The kubelet, Prometheus and any other client that reaches the port use it. One thread serves all
+clients. Each client sends one request with a short head, and gets its answer in milliseconds. If
+there are too many clients, the oldest one is cut off, since it has had enough time. So slow
+clients, however many, do not block a probe.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ PLACES = 256  # clients at one time
 MAX_HEAD = 8 * 1024  # bytes of a request's head; bodies are not read
 # How long a client may take, from its connection to the last byte of its answer.
 CLIENT_SECONDS = 10.0
-BACKLOG = 64  # connections that are accepted at once; fewer than places
-FRESH = 1.0  # seconds for which one text of metrics serves all clients
+BACKLOG = 64  # connections that are accepted at once; fewer than ``PLACES``
+FRESH = 1.0  # seconds for which one scrape's text is reused for all clients
 
-Health = Callable[[], str | None]  # why the agent is not well; None if it is
+Health = Callable[[], str | None]  # why the agent is not healthy; None if it is
 
 
 class PortError(Exception):
-    """The port cannot be listened on."""
+    """The failure to listen on the port."""
 
 
 class MetricsServer:
-    """Serves from :meth:`start` to :meth:`stop`, in a thread of its own.
+    """The server of the port, in a thread of its own, from :meth:`start` to :meth:`stop`.
 
-    ``/healthz`` is 503 if ``unwell`` gives a reason, ``/readyz`` if ``unready`` does.
-    ``clock`` gives seconds. Raises :class:`PortError`.
+    ``/healthz`` is 503 if ``unwell`` returns a reason, ``/readyz`` if ``unready`` does. ``clock``
+    returns seconds. Raises :class:`PortError`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class MetricsServer:
     async def _serve_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """A client asks once and gets one answer. Who comes to a full house cuts off the oldest."""
+        """Answer the one request of a client. If there are too many clients, cut off the oldest."""
         if len(self._clients) >= PLACES:
             oldest = next(iter(self._clients))
             del self._clients[oldest]
@@ -104,7 +104,8 @@ class MetricsServer:
                 writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
                 writer.close()
                 await writer.wait_closed()
-        except (OSError, EOFError, asyncio.LimitOverrunError):  # it went, was cut off, or is late
+        # the client left, was cut off, or is late
+        except (OSError, EOFError, asyncio.LimitOverrunError):
             writer.transport.abort()
         finally:
             self._clients.pop(writer, None)

@@ -1,4 +1,4 @@
-"""What an operator chooses for the agent of a node."""
+"""The options that an operator chooses for the agent of a node."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,9 @@ class Settings:
     sys: Path = Path("/sys")  # where sysfs is mounted
     boot_id: Path = Path("/proc/sys/kernel/random/boot_id")  # the file with the boot's id
     kubelet: KubeletSources = KubeletSources()  # noqa: RUF009 (frozen)
-    policy: str | None = None  # the device plugin's; with None the agent finds it out
+    policy: str | None = None  # the device plugin's policy; with None the agent finds it out
     # Whether the plugin refuses a container several shares of GPUs; with None the agent learns it.
     refuses_several: bool | None = None
-    heartbeat: float = 60.0  # seconds between two writes without news
+    heartbeat: float = 60.0  # seconds between two writes without a change
     cadence: Cadence = Cadence()  # noqa: RUF009 (frozen)
     intervals: PollIntervals = USUAL_INTERVALS

@@ -1,5 +1,4 @@
-"""The Kubernetes API server as agent and extender meet it: a client and a list-and-watch.
+"""The Kubernetes API server as agent and extender use it: a client and a list-and-watch.
 
-Both raise and survive what a real server does: 409, 410, outages, stalls. Neither knows anything
-of GPUs.
+Both handle what a real server does: 409, 410, outages, stalls. Neither knows anything about GPUs.
 """

@@ -1,12 +1,13 @@
-"""The one adapter to the Kubernetes API server: bytes in, bytes out, errors of our own.
+"""The only adapter to the Kubernetes API server: bytes in, bytes out, errors of our own.
 
-The ``kubernetes`` package is used for what it is good at, reading kubeconfigs and keeping
-credentials fresh, and for the connection pool it sets up (TLS, proxies). Its typed models and
-informers are not used: decoding is the caller's, with msgspec.
+The ``kubernetes`` package reads kubeconfigs, renews credentials, and sets up the connection pool
+(TLS, proxies). Its typed models and informers are not used. The caller decodes the answers, with
+msgspec.
 
-Every failure is an :class:`ApiFailure`: the server answered and refused (:class:`ApiError`), it
-could not be asked (:class:`ApiUnreachable`), or we do not know how to ask
-(:class:`ApiMisconfigured`). Nothing is retried here; only the caller knows what a second try means.
+Every failure is an :class:`ApiFailure`. Either the server answered and refused (:class:`ApiError`),
+or it could not be reached (:class:`ApiUnreachable`), or the configuration is unusable
+(:class:`ApiMisconfigured`). Nothing is retried here, because only the caller knows what a retry
+means.
 """
 
 import os
@@ -36,7 +37,7 @@ from topology.kubeapi.failures import (
     unreachable_text,
 )
 
-POOL_SIZE = 16  # idle connections kept to the API server; more are opened when needed
+POOL_SIZE = 16  # idle connections kept open to the API server; more are opened when needed
 
 _READ_BYTES = 64 * 1024
 
@@ -44,29 +45,30 @@ Query = Sequence[tuple[str, str]]  # query parameters in order, not yet percent-
 
 
 class ApiFailure(Exception):  # noqa: N818 (the root of three kinds, of which one is an error answer)
-    """The API server did not do what it was asked to."""
+    """The failure of a request to the API server."""
 
 
 class ApiMisconfigured(ApiFailure):
-    """The kubeconfig, the service account or the credential plugin cannot be used."""
+    """A kubeconfig, service account or credential plugin that cannot be used."""
 
 
 class ApiUnreachable(ApiFailure):
-    """No answer: connection refused or broken, TLS failure, timeout, or the client was closed.
+    """The lack of an answer: connection refused or broken, TLS failure, timeout, or a closed
+    client.
 
-    A write that ends so may have been committed all the same.
+    A write that ends in this error may have been committed all the same.
     """
 
 
 class ApiNotSent(ApiUnreachable):
-    """No connection was made, so the API server has surely not heard of the request."""
+    """The failure to connect. The API server has surely not received the request."""
 
 
 class ApiError(ApiFailure):
-    """The API server answered with something other than success.
+    """An answer of the API server that is not a success.
 
-    ``status`` is the HTTP code, ``reason`` the machine-readable word of the Status object
-    (``Conflict``, ``Expired`` …) or else the HTTP phrase, ``message`` the server's words.
+    ``status`` is the HTTP code. ``reason`` is the machine-readable word of the Status object
+    (``Conflict``, ``Expired`` …) or else the HTTP phrase. ``message`` is the server's message.
     """
 
     retry_after = 0.0  # seconds that the server asks us to wait (mostly with 429)
@@ -94,8 +96,7 @@ class GoneError(ApiError):
 
 
 def api_error(status: int, reason: str, message: str) -> ApiError:
-    """Return (not raise) the :class:`ApiError` for an HTTP code, in the code's own class if it has
-    one.
+    """Return (not raise) the :class:`ApiError` for an HTTP code, in the code's own class if any.
 
     >>> api_error(409, "Conflict", "pod is already assigned")
     ConflictError(409, 'Conflict', 'pod is already assigned')
@@ -105,10 +106,10 @@ def api_error(status: int, reason: str, message: str) -> ApiError:
 
 
 def path(collection: str, *parts: str) -> str:
-    """The path of something below ``collection``, its parts percent-encoded.
+    """Return the path of something below ``collection``, with its parts percent-encoded.
 
-    Servers decode a path before they split it. A name that would become more than one part, or
-    another directory, is refused: :class:`ApiMisconfigured`.
+    Servers decode a path before they split it. So a name that would become more than one part, or
+    another directory, raises :class:`ApiMisconfigured`.
 
     >>> path("/api/v1/namespaces", "default", "pods", "a b")
     '/api/v1/namespaces/default/pods/a%20b'
@@ -120,7 +121,7 @@ def path(collection: str, *parts: str) -> str:
 
 
 class Status(msgspec.Struct):
-    """What an error answer, or an ERROR event of a watch, carries instead of an object."""
+    """The object that an error answer, or an ERROR event of a watch, carries."""
 
     code: int = 500
     reason: str = ""
@@ -130,9 +131,9 @@ class Status(msgspec.Struct):
 class WatchStream:
     """The lines of one streamed answer, each a whole JSON document without its newline.
 
-    Iterating waits for the next line and raises :class:`ApiUnreachable` when the connection
-    breaks or stays silent for the read timeout; it stops when the server ends the answer or
-    after :meth:`close`. One thread iterates; any thread may close.
+    Iterating waits for the next line. It raises :class:`ApiUnreachable` when the connection breaks
+    or stays silent for the read timeout. It stops when the server ends the answer or after
+    :meth:`close`. One thread iterates; any thread may close.
     """
 
     def __init__(self, response: BaseHTTPResponse) -> None:
@@ -164,10 +165,10 @@ class WatchStream:
     def close(self) -> None:
         """Close the connection and wake the thread that waits for a line; safe to call twice."""
         self._closed = True
-        # Refused when the connection went back to the pool or was closed: then nobody waits.
+        # This fails if the connection went back to the pool or was closed. Then no thread waits.
         with suppress(OSError, RuntimeError, ValueError):
             self._response.shutdown()
-        with self._reading:  # the reader's buffers are not ours to pull away
+        with self._reading:  # do not take the buffers away while a thread reads
             self._response.close()
 
     def _read(self) -> bytes:
@@ -181,21 +182,21 @@ class WatchStream:
 
 
 class ApiServer:
-    """A client of one API server, with its credentials; safe to use from many threads.
+    """A thread-safe client of one API server, with its credentials.
 
     Build it with :meth:`from_kubeconfig` or :meth:`in_cluster`. Paths are absolute and already
-    percent-encoded (``/api/v1/pods``), timeouts are in seconds, answers are the raw JSON bytes.
-    All methods raise :class:`ApiError`, :class:`ApiUnreachable` or :class:`ApiMisconfigured`.
+    percent-encoded (``/api/v1/pods``), timeouts are in seconds, answers are the raw JSON bytes. All
+    methods raise :class:`ApiError`, :class:`ApiUnreachable` or :class:`ApiMisconfigured`.
     """
 
     def __init__(self, configuration: Any, plugin: str = "") -> None:
-        from kubernetes.client import ApiClient  # costs half a second: file mode never pays it
+        from kubernetes.client import ApiClient  # takes half a second, which file mode saves
 
         configuration.connection_pool_maxsize = POOL_SIZE
-        configuration.keep_alive = True  # TCP probes: a dead peer is noticed on an idle watch, too
+        configuration.keep_alive = True  # TCP probes show a dead peer on an idle watch, too
         self._configuration = configuration
         self._plugin = plugin
-        # What its clock said lately, as HTTP writes it, and what ours said then.
+        # The server's last time, as HTTP writes it, and our time then.
         self._dated: tuple[str, float] | None = None
         self._credentials = threading.Lock()
         self._open = _OpenConnections()
@@ -221,7 +222,7 @@ class ApiServer:
             with heard() as said:
                 load(str(path), context, client_configuration=configuration, persist_config=False)
             plugin = plugin_text(str(path), context)
-        except Exception as error:  # a bad file ends in a dozen kinds of them
+        except Exception as error:  # a bad file raises one of a dozen kinds of exceptions
             raise ApiMisconfigured(f"kubeconfig {path}: {misconfigured_text(error)}") from error
         if said:
             raise ApiMisconfigured(f"{plugin}: {reason_text(said)}")
@@ -229,7 +230,7 @@ class ApiServer:
 
     @classmethod
     def in_cluster(cls) -> Self:
-        """Return a client with the pod's service account, its token read again every minute.
+        """Return a client with the pod's service account, whose token is read again every minute.
 
         Raises :class:`ApiMisconfigured` outside a pod.
         """
@@ -248,7 +249,9 @@ class ApiServer:
         return self._request("GET", path, query, timeout=urllib3.Timeout(total=timeout)).data
 
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
-        """POST a JSON object to a collection or subresource and return what the server made."""
+        """POST a JSON object to a collection or subresource, and return the object that the server
+        made.
+        """
         return self._request(
             "POST",
             path,
@@ -276,7 +279,7 @@ class ApiServer:
         ).data
 
     def delete(self, path: str, options: bytes, *, timeout: float) -> bytes:
-        """DELETE an object, with DeleteOptions, and return what the server says."""
+        """DELETE an object, with DeleteOptions, and return the server's answer."""
         content = (options, "application/json")
         limit = urllib3.Timeout(total=timeout)
         return self._request("DELETE", path, content=content, timeout=limit).data
@@ -286,7 +289,7 @@ class ApiServer:
     ) -> WatchStream:
         """Open a watch and return its lines once the server has accepted it.
 
-        ``read_timeout`` bounds the silence before the answer and between two reads of it.
+        ``read_timeout`` limits the silence before the answer and between two reads of it.
         """
         response = self._request(
             "GET",
@@ -299,13 +302,19 @@ class ApiServer:
 
     @property
     def ca_file(self) -> str | None:
-        """The certificates that the API server's is checked with; None for the machine's own."""
+        """The certificates with which the API server's certificate is checked; None for the
+        system's.
+        """
         return self._configuration.ssl_ca_cert  # type: ignore[no-any-return]
 
     @property
     def ahead(self) -> float:
-        """By how many seconds the server's clock is ahead of ours, as far as it has said the time;
-        0 for less than two, since HTTP tells whole seconds."""
+        """The seconds by which the server's clock is ahead of ours, from the Date of its last
+        answer.
+
+        It is 0 for less than two seconds, because HTTP gives whole seconds, and while no date is
+        known.
+        """
         date, here = self._dated or ("", 0.0)
         try:
             apart = parsedate_to_datetime(date).timestamp() - here
@@ -314,13 +323,13 @@ class ApiServer:
         return apart if abs(apart) > 2.0 else 0.0
 
     def today(self) -> float:
-        """The time by the server's clock, in seconds since 1970."""
+        """Return the time by the server's clock, in seconds since 1970."""
         return time.time() + self.ahead
 
     def close(self) -> None:
-        """Close every connection, in use or not; requests under way and later ones fail at once.
+        """Close every connection, in use or not. Running and later requests fail at once.
 
-        Only the thread that is just opening a connection still waits for it.
+        Only a thread that is just opening a connection still waits for it.
         """
         self._open.shut()
         self._pools.clear()
@@ -364,7 +373,7 @@ class ApiServer:
             raise ApiUnreachable(unreachable_text(f"{method} {path}: {host}", error)) from error
         try:
             status = msgspec.json.decode(answer, type=Status)
-        except msgspec.DecodeError:  # a proxy's page, not the API server's
+        except msgspec.DecodeError:  # a proxy's page, not an answer of the API server
             status = Status(message=answer[:200].decode("utf-8", "replace"))
         failure = api_error(response.status, status.reason or response.reason or "", status.message)
         asked = response.headers.get("Retry-After", "")
@@ -373,9 +382,9 @@ class ApiServer:
         raise failure
 
     def authorization(self) -> dict[str, str]:
-        """The headers that say who we are, also for others that trust this API server's word."""
-        # A call at each request lets the package renew what has expired; one thread at a time, so
-        # that an exec plugin does not run once per thread.
+        """Return the headers that identify us, also for other servers that trust this API server."""
+        # A call at each request lets the package renew expired credentials. The lock lets one
+        # thread in at a time, so that an exec plugin does not run once per thread.
         with self._credentials:
             try:
                 with heard() as said:
@@ -392,9 +401,9 @@ class ApiServer:
 
 
 class _OpenConnections:
-    """The connections of one client: closing the client wakes the threads that wait on one.
+    """The connections of one client. Closing the client wakes the threads that wait on one.
 
-    urllib3 lets an answer's body be interrupted, but not the wait for its first line.
+    urllib3 can interrupt an answer's body, but not the wait for its first line.
     """
 
     def __init__(self) -> None:
@@ -405,7 +414,7 @@ class _OpenConnections:
     def watched(
         self, pool_class: type[urllib3.HTTPConnectionPool]
     ) -> type[urllib3.HTTPConnectionPool]:
-        """Return the pool class with connections that report here when they are up."""
+        """Return the pool class whose connections register here when they are open."""
         base: Any = pool_class.ConnectionCls
         add = self._add
 

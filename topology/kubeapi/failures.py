@@ -1,9 +1,10 @@
-"""Why the API server cannot be asked, in words for people: the libraries name their own classes.
+"""The reasons why the API server cannot be reached, as text for people.
 
-Credential plugins of a kubeconfig (``users[].user.exec``) need more than words. The ``kubernetes``
-package runs the plugin. If that fails, it logs the reason to the root logger and goes on without
-credentials, so the API server answers 401 and nobody knows why. :func:`heard` takes the reason out
-of the log, and :func:`reason_text` tells it with the names that the reader can look up.
+The libraries name their own classes instead. Credential plugins of a kubeconfig
+(``users[].user.exec``) need more. The ``kubernetes`` package runs the plugin. If that fails, it
+logs the reason to the root logger and continues without credentials. So the API server answers 401
+and the reason is missing. :func:`heard` takes the reason out of the log, and :func:`reason_text`
+words it with names that the reader can look up.
 """
 
 import logging
@@ -16,15 +17,15 @@ from typing import Any
 _POOL = re.compile(r"^\w+\(host='[^']*', port=\w+\): ")
 _ABSENT = re.compile(r"Expected object with name (.*) in .*/(\w+)s list")
 _PREFIX = re.compile(r"^Invalid kube-config(?: file)?\. ")
-NO_POD = "Service host/port is not set."  # what the `kubernetes` package says outside a pod
+NO_POD = "Service host/port is not set."  # the message of the `kubernetes` package outside a pod
 MODULE = "kube_config"  # the module of the package that runs plugins
-MOST = 400  # characters of what a plugin says
+MOST = 400  # characters of a plugin's message
 _ERRNO = re.compile(r"\[Errno \d+\] ([^:]+)(: .*)?")
 _ENDED = re.compile(r"exec: process returned (-?\d+)\.? ?(.*)", re.DOTALL)
 
 
 def unreachable_text(asked: str, error: BaseException) -> str:
-    """Why no answer came to what was ``asked``.
+    """Return why the request ``asked`` got no answer.
 
     >>> unreachable_text("GET /version: https://10.0.0.1:6443", OSError(111, "Connection refused"))
     'GET /version: https://10.0.0.1:6443: Connection refused'
@@ -36,7 +37,7 @@ def unreachable_text(asked: str, error: BaseException) -> str:
 
 
 def misconfigured_text(error: BaseException) -> str:
-    """Why a kubeconfig or a service account cannot be used.
+    """Return why a kubeconfig or a service account cannot be used.
 
     >>> misconfigured_text(ValueError(
     ...     "Invalid kube-config file. Expected object with name dev in a/config/contexts list"))
@@ -52,7 +53,7 @@ def misconfigured_text(error: BaseException) -> str:
 
 
 class _Hears(logging.Filter):
-    """Takes the package's errors of one thread out of the log."""
+    """A filter that takes the package's errors of one thread out of the log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,11 +70,13 @@ class _Hears(logging.Filter):
 
 @contextmanager
 def heard() -> Iterator[list[str]]:
-    """The errors that the package logs in this thread inside the block; they do not reach the
-    log."""
+    """Collect the errors that the package logs in this thread inside the block.
+
+    They do not reach the log.
+    """
     hears, root, quiet = _Hears(), logging.getLogger(), logging.NullHandler()
     root.addFilter(hears)
-    root.addHandler(quiet)  # without any handler, logging makes one that stays
+    root.addHandler(quiet)  # without any handler, logging adds one that stays
     try:
         yield hears.said
     finally:
@@ -82,9 +85,10 @@ def heard() -> Iterator[list[str]]:
 
 
 def plugin_text(path: str, context: str | None) -> str:
-    """The beginning of an error: which kubeconfig names which command for whose credentials.
+    """Return the beginning of an error message: the kubeconfig, the command, and the user it is
+    for.
 
-    Raises whatever a bad file raises.
+    Raises any exception that a bad file causes.
     """
     from kubernetes.config.kube_config import KubeConfigMerger
 
@@ -101,7 +105,7 @@ def plugin_text(path: str, context: str | None) -> str:
 
 
 def _bare(node: Any) -> Any:
-    """What the package has read, as plain mappings and lists."""
+    """Return what the package has read, as plain mappings and lists."""
     value = getattr(node, "value", node)
     if isinstance(value, dict):
         return {key: _bare(each) for key, each in value.items()}
@@ -113,7 +117,7 @@ def _named(found: Any, kind: str, name: object) -> dict[str, Any]:
 
 
 def reason_text(heard: Sequence[str]) -> str:
-    """Why a plugin gave no credentials, from what the package says.
+    """Return why a plugin gave no credentials, from the package's messages.
 
     >>> reason_text(["[Errno 2] No such file or directory: 'aws'"])
     'it cannot be started: No such file or directory'

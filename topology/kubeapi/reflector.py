@@ -1,20 +1,21 @@
-"""Keeps a sink's picture of one Kubernetes resource equal to the API server's: list, then watch.
+"""The reflector, which keeps a sink equal to one Kubernetes resource: first a list, then a watch.
 
 Rules:
 
-* The list is read in pages with no ``resourceVersion``: the newest state there is, so a relist
-  never goes back in time. The pages are one snapshot; if the server forgets it half way (410), the
-  list starts again in one piece, which cannot expire. The sink gets each page as it comes, and
-  none is kept once the sink has let go of its objects.
-* The watch resumes from the last version seen, bookmarks included, after any failure that leaves
-  that version valid. Only 410 (history gone), 404 (the CRD went) and an answer that makes no sense
-  lead to a new list, or a sink that asks for one; objects deleted meanwhile are noticed by it.
-* A stream that says nothing for ``stall_timeout_s`` is dropped and resumed; the server sends a
+* The list is read in pages with no ``resourceVersion``. This is the newest state, so a new list
+  never goes back in time. The pages are one snapshot. If the server forgets it half way (410), the
+  list starts again in one page, which cannot expire. The sink gets each page as it comes, and no
+  page is kept once the sink has released its objects.
+* After any failure that leaves the last version valid, the watch resumes from it; bookmarks count
+  as versions, too. Only these lead to a new list: 410 (the history is gone), 404 (the CRD is gone),
+  an answer that makes no sense, and a sink that asks for a list. The new list shows the objects
+  that were deleted meanwhile.
+* A stream that sends nothing for ``stall_timeout_s`` is dropped and resumed. The server sends a
   bookmark about once a minute.
-* Failures wait with exponential backoff and full jitter, which starts afresh after a watch that
-  lived for ``healthy_s``; longer if the server asks for it (Retry-After). A 410 does not wait
-  unless it follows another: the server is there.
-* Nothing ends the thread but :meth:`Reflector.stop`, and nothing reaches the sink after it.
+* After a failure the reflector waits, with exponential backoff and full jitter. The backoff starts
+  again after a watch that lived for ``healthy_s``. The wait is longer if the server asks for it
+  (Retry-After). A 410 does not wait unless it follows another one, because the server is reachable.
+* Only :meth:`Reflector.stop` ends the thread. The sink gets nothing after that.
 """
 
 import dataclasses
@@ -42,14 +43,14 @@ from topology.kubeapi.apiserver import (
 
 log = structlog.get_logger(__name__)
 
-# Seconds until an optional collection is asked for again that is not there, or may not be listed.
+# Seconds until an optional collection that is missing, or may not be listed, is tried again.
 WHERE_ABSENT = 300.0
 FORBIDDEN = 403
-LONGEST_ASKED = 30.0  # seconds that a server may make us wait with Retry-After
+LONGEST_ASKED = 30.0  # the most seconds that a server may make us wait with Retry-After
 
 
 class PageMeta(msgspec.Struct, rename="camel"):
-    """The list's version, and the token of the next page; empty on the last."""
+    """The list's version, and the token of the next page, which is empty on the last page."""
 
     resource_version: str
     continue_: str = msgspec.field(default="", name="continue")
@@ -70,13 +71,13 @@ class Event(msgspec.Struct):
 
 
 class ObjectMeta(msgspec.Struct, rename="camel"):
-    """The version of an object."""
+    """The metadata of an object, for its version."""
 
     resource_version: str
 
 
 class Object(msgspec.Struct):
-    """Any object, for its version."""
+    """An object of any kind, for its version."""
 
     metadata: ObjectMeta
 
@@ -88,41 +89,42 @@ decode_status = msgspec.json.Decoder(Status).decode
 
 
 class Sink(Protocol):
-    """The holder of the picture. Only the reflector's thread calls it, one call at a time.
+    """The holder of the objects. Only the reflector's thread calls it, one call at a time.
 
-    The sink decodes the objects and copes with the ones it cannot. A ``Raw`` is a view into the
-    whole answer: keep what was decoded (or ``Raw.copy()``), not the view.
+    The sink decodes the objects, and handles the ones that it cannot decode. A ``Raw`` is a view
+    into the whole answer. So keep the decoded object (or ``Raw.copy()``), not the view.
     """
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take these objects as all that there are.
+        """Take these objects as the complete set.
 
-        They come from the server page by page, once, while the sink goes through them. If that
-        fails, the iteration raises, and the sink lets the exception pass: what it has taken is
-        still news, and what it has not seen is not gone. Then there is another list.
+        They come from the server page by page, once, while the sink iterates over them. If a page
+        fails, the iteration raises, and the sink lets the exception pass. The objects that it has
+        taken by then are still new, and the objects that it has not seen are not gone. Then there
+        is another list.
         """
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Add or update one object."""
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Forget one object, given in its last version."""
+        """Remove one object, given in its last version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a reflector waits, in seconds."""
+    """The times that a reflector waits, in seconds."""
 
     list_timeout_s: float = 30.0
     connect_timeout_s: float = 5.0
-    watch_timeout_s: float = 300.0  # asked of the server, times 1 to 2 at random
+    watch_timeout_s: float = 300.0  # sent to the server, multiplied by 1 to 2 at random
     stall_timeout_s: float = 90.0
-    # If the picture has not been whole for so long, list before watching on; None is never. A list
-    # shows at once that the picture is whole, while a quiet watch would take a minute.
+    # If the sink has not been known to be complete for so long, list before watching on; None means
+    # never. A list shows at once that the sink is complete. A quiet watch would take a minute.
     relist_after_s: float | None = None
     healthy_s: float = 1.0
-    # The wait after the n-th failure in a row is uniform in 0 … min(cap, initial * factor**(n -
-    # 1)).
+    # The wait after the n-th failure in a row is uniform between 0 and min(cap, initial * factor **
+    # (n - 1)).
     backoff_initial_s: float = 0.2
     backoff_factor: float = 2.0
     backoff_cap_s: float = 30.0
@@ -130,34 +132,34 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class ReflectorState:
-    """What a reflector knows of itself at one moment. Times are by its clock, None before."""
+    """The state of a reflector at one time. Times are by its clock, None before the first."""
 
-    synced: bool = False  # whether the sink has had one whole list
+    synced: bool = False  # whether the sink has received one whole list
     resource_version: str = ""
-    # When the server last told us something: a page, a line, or an orderly end of a watch.
+    # When the server last sent something: a page, a line, or an orderly end of a watch.
     last_contact: float | None = None
     failures: int = 0  # in a row; 0 after any contact
-    last_failure: str = ""  # stays after a contact, as does the next
+    last_failure: str = ""  # stays after a contact, as does `failure_status`
     failure_status: int | None = None  # the HTTP code of the last failure, if it had one
     lists: int = 0
     watches: int = 0
     events: int = 0  # bookmarks do not count
     sink_failures: int = 0
-    streaming: bool = False  # whether the server has accepted a watch, which is open
-    # When the sink last knew all that the server had told: after a whole list, an event or a
-    # bookmark. Half a list and the end of a watch tell nothing.
+    streaming: bool = False  # whether a watch is open that the server has accepted
+    # When the sink was last known to be complete: after a whole list, an event or a bookmark. Half
+    # a list and the end of a watch do not show that.
     whole_at: float | None = None
-    # The first failure since a watch was last open. A list that works does not end this, since the
-    # watch may still be refused.
+    # The time of the first failure since a watch was last open. A list that works does not reset
+    # it, since the watch may still be refused.
     failing_since: float | None = None
 
 
 class UnusableAnswerError(Exception):
-    """The server's answer makes no sense, or the sink could not take the list: list again."""
+    """An answer that makes no sense, or a list that the sink could not take. A new list is due."""
 
 
 class _BrokenOffError(Exception):
-    """A list ends before its last page. Its cause says why; without one we stop."""
+    """The end of a list before its last page. Its cause says why; without one the reflector stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +170,16 @@ class Watched:
     name: str = ""  # for logs; without one, the last part of the path
     query: Query = ()  # goes with every request (a field selector, say)
     page_limit: int = 500  # objects of one page of a list
-    optional: bool = False  # it may be missing, or forbidden: then it is asked for now and then
-    # Asked after each line of the watch: whether to list again, since the sink has let go of
-    # something that it would take now.
+    optional: bool = False  # it may be missing or forbidden; then it is tried again now and then
+    # Called after each line of the watch. Returns whether to list again, because the sink has
+    # dropped something that it would accept now.
     again: Callable[[], bool] = lambda: False
 
 
 class Reflector:
-    """Lists and watches a collection into ``sink``, in a daemon thread of its own.
+    """A daemon thread that lists and watches a collection into ``sink``.
 
-    ``clock`` gives monotonic seconds.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -199,8 +201,8 @@ class Reflector:
         self._rng = rng or random.Random()  # noqa: S311 (spreads load, guards nothing)
         self._stopping = threading.Event()
         self._stream: WatchStream | None = None
-        self._resume_from: str | None = None  # None: a list is due
-        self._attempt = 0  # failures since a healthy watch; contact alone does not reset it
+        self._resume_from: str | None = None  # None if a list is due
+        self._attempt = 0  # failures since a healthy watch; a contact alone does not reset it
         self._gone = False  # whether the last failure was a 410
         self.state = ReflectorState()  # as it is now; each state is a snapshot that never changes
         name = f"reflector-{self.name}"
@@ -213,12 +215,12 @@ class Reflector:
     def stop(self, timeout: float = 5.0) -> bool:
         """Stop, and return whether the thread ended within ``timeout`` seconds.
 
-        A wait and a watch end at once. A request that still waits for its answer ends with its
-        own timeout, or at once when the API client is closed.
+        A wait and a watch end at once. A request that still waits for its answer ends with its own
+        timeout, or at once when the API client is closed.
         """
         self._stopping.set()
-        # The thread stores the stream and then checks the event; we do the reverse, so one of us
-        # sees the other.
+        # The thread stores the stream and then checks the event. This method sets the event and
+        # then reads the stream. So at least one of the two sees the other.
         if (stream := self._stream) is not None:
             stream.close()
         if self._thread.ident is not None:
@@ -241,7 +243,7 @@ class Reflector:
         return longest is not None and heard is not None and self._clock() - heard >= longest
 
     def _failed(self, error: Exception) -> float:
-        """Note a failure. Returns how many seconds to wait."""
+        """Store a failure. Returns how many seconds to wait."""
         status = error.status if isinstance(error, ApiError) else None
         if isinstance(error, GoneError | NotFoundError | msgspec.DecodeError | UnusableAnswerError):
             self._resume_from = None
@@ -282,7 +284,7 @@ class Reflector:
                 raise broken.__cause__ from None
 
     def _take_list(self, limit: int) -> None:
-        """Hand a list to the sink. Raises :class:`_BrokenOffError` after the first page."""
+        """Pass a list to the sink. Raises :class:`_BrokenOffError` after the first page."""
         first = self._page("", limit)
         version = first.metadata.resource_version
         objects = self._objects(first, limit)
@@ -293,7 +295,7 @@ class Reflector:
         self._note(synced=True, resource_version=version, whole_at=self._clock())
 
     def _objects(self, page: Page, limit: int) -> Iterator[msgspec.Raw]:
-        """The objects of a list; its pages are requested when they are needed."""
+        """Yield the objects of a list; its pages are requested when they are needed."""
         while True:
             yield from page.items or ()
             token = page.metadata.continue_
@@ -395,5 +397,5 @@ class Reflector:
         self._note(last_contact=self._clock(), failures=0)
 
     def _note(self, **changes: object) -> None:
-        # Only the reflector's thread writes, so readers get one whole state or the next.
+        # Only the reflector's thread writes, so readers get either the old state or the new one.
         self.state = dataclasses.replace(self.state, **changes)  # type: ignore[arg-type]

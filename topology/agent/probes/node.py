@@ -186,7 +186,7 @@ class NodeWatch:
         self._wake.set()
 
     def look_often(self, often: bool) -> None:
-        """Set whether the kubelet's count of devices matters from now on, so that it is read often."""
+        """Set whether to read often, because the kubelet's count of devices matters from now on."""
         before, self._period = self._period, SHORT_PERIOD if often else PERIOD
         if self._period < before:
             self._wake.set()

@@ -81,7 +81,7 @@ class Asker:
         *args: Any,
         absent: Collection[int] = ABSENT,
     ) -> Any:
-        """Return the answer; None if there is none. Raises pynvml's error only if the GPU is lost."""
+        """Return the answer, None if there is none. Raises pynvml's error only for a lost GPU."""
         try:
             return function(*args)
         except pynvml.NVMLError as error:
@@ -250,7 +250,7 @@ def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]
 
 
 def _profile(asker: Asker, of: str, part: Handle, whole: Bytes) -> str:
-    """Return the profile's usual name, such as ``3g.20gb``: the end of the instance's name in NVML."""
+    """Return the profile's usual name, such as ``3g.20gb``. NVML's name of the instance ends in it."""
     name = asker.ask("MIG profile", of, pynvml.nvmlDeviceGetName, part)
     if name and " MIG " in name:
         return str(name.rpartition(" MIG ")[2])

@@ -162,7 +162,10 @@ def _blocks(memory: Iterable[ContainerMemory]) -> list[MemoryBlock]:
 
 
 def _memory_by_node(memory: Iterable[ContainerMemory]) -> dict[tuple[int, str], int]:
-    """Return bytes by NUMA node and type. The kubelet lists each amount with the node that has it."""
+    """Return bytes by NUMA node and type.
+
+    The kubelet lists each amount with the one node that has it.
+    """
     found: defaultdict[tuple[int, str], int] = defaultdict(int)
     for part in memory:
         for node in _nodes(part):

@@ -206,7 +206,7 @@ def _gpus(container: _Container) -> dict[str, int]:
 
 
 def _whole_cpus(container: _Container) -> int:
-    """Return the CPUs that a static CPU Manager gives a container of a pod of the class Guaranteed."""
+    """Return the CPUs that a static CPU Manager gives a container of a Guaranteed pod."""
     limits = (container.resources.limits if container.resources else None) or {}
     amount = str(limits.get("cpu", ""))
     milli = amount.removesuffix("m") if amount.endswith("m") else f"{amount}000"
