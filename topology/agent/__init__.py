@@ -13,17 +13,17 @@
 
 The agent makes a report in these steps:
 
-1. A watcher in :mod:`~topology.agent.probes` sees a change (in NVML, of a pod) and notes it.
+1. A watcher in :mod:`~topology.agent.probes` sees a change (in NVML, or of a pod) and notes it.
 2. :class:`~topology.agent.service.AgentService` wakes up and runs a sync of
    :class:`~topology.agent.loop.NodeAgent`.
-3. The sync asks the kubelet if the next request is due (:mod:`~topology.agent.model.polling`). It
-   finds the pod of each listed device (:mod:`~topology.agent.model.podentries`) and decides which
-   entries count (:mod:`~topology.agent.model.holders`).
+3. If the next request is due (:mod:`~topology.agent.model.polling`), the sync requests the
+   kubelet's list. It finds the pod of each listed device (:mod:`~topology.agent.model.podentries`)
+   and decides which entries count (:mod:`~topology.agent.model.holders`).
 4. The sync reads the hardware (:mod:`~topology.agent.model.hardware`) and its health
    (:mod:`~topology.agent.model.health`). It composes the record from all of this
    (:mod:`~topology.agent.model.record`).
 5. :class:`~topology.agent.publisher.Publisher` writes the parts that have changed.
 
-If a request fails, the agent publishes the rest and lists the one fact that it requested as unseen.
-The extender imports nothing from this package.
+If a request fails, the agent publishes the rest, and lists what it requested as unseen. The
+extender imports nothing from this package.
 """

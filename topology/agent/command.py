@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class OptionError(Exception):
-    """An option cannot be used; the message is the one line that the user sees."""
+    """An option that cannot be used. The message is the one line that the user sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def once(options: Options, *, show: bool) -> int:
 
 
 def run(options: Options, *, show: bool) -> int:
-    """Run until a signal. Returns the exit code."""
+    """Run the agent until a signal. Returns the exit code."""
     if show:
         raise OptionError("--print goes with --once")
     try:

@@ -141,7 +141,7 @@ class AgentService:
         return MetricsServer(self._metrics.registry, self.unwell, self.unready, host, port)
 
     def stop(self) -> None:
-        """Make :meth:`run` end soon. It is safe in a signal handler, so nothing here takes a lock."""
+        """Make :meth:`run` end soon. Nothing here takes a lock, so a signal handler may call it."""
         self._stopping = True
         self._wakeup.note()
 
@@ -195,7 +195,7 @@ class AgentService:
             self._end()
 
     def _make_way(self) -> None:
-        """Write to the record that the agent ends because the GPU operator wants the driver free."""
+        """Write in the record that the agent ends because the GPU operator needs the driver."""
         value = self._node.labels_now().get(CLIENT, "true")
         picture = self._metrics.picture
         if value == "true" or picture is None:
@@ -207,7 +207,7 @@ class AgentService:
         self._write(replace(picture, report=replace(report, conditions=(said, *others))))
 
     def _round(self, started: float) -> float:
-        """Run one sync and carry it out. Returns for how long nothing is due."""
+        """Run one sync and carry out its results. Returns for how many seconds nothing is due."""
         news = self._pod_news.is_set()
         if news:
             self._pod_news.clear()

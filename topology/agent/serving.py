@@ -64,12 +64,12 @@ class MetricsServer:
         self.port: int = self._socket.getsockname()[1]
 
     def start(self) -> None:
-        """Start answering."""
+        """Start serving."""
         self._thread.start()
         self._running.wait()
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has stopped already
                 self._loop.call_soon_threadsafe(self._stopping.set)

@@ -88,7 +88,7 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """409: the object changed meanwhile, exists already, or fails a precondition."""
+    """409: the object has changed since it was read, exists already, or fails a precondition."""
 
 
 class GoneError(ApiError):
@@ -382,7 +382,10 @@ class ApiServer:
         raise failure
 
     def authorization(self) -> dict[str, str]:
-        """Return the headers that identify us, also for other servers that trust this API server."""
+        """Return the headers that identify us to this API server.
+
+        Servers that let this API server check credentials, such as the kubelet, accept them, too.
+        """
         # A call at each request lets the package renew expired credentials. The lock lets one
         # thread in at a time, so that an exec plugin does not run once per thread.
         with self._credentials:

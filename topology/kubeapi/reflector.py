@@ -64,7 +64,7 @@ class Page(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """One line of a watch: its type is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+    """One line of a watch. Its type is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: str
     object: msgspec.Raw
@@ -159,7 +159,10 @@ class UnusableAnswerError(Exception):
 
 
 class _BrokenOffError(Exception):
-    """The end of a list before its last page. Its cause says why; without one the reflector stops."""
+    """The end of a list before its last page.
+
+    Its cause says why. Without a cause the reflector is stopping.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,7 @@ class Reflector:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Start the thread. Call it once."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> bool:

@@ -1,15 +1,15 @@
-"""Turns what people and tools write down of a machine into its topology.
+"""Readers that turn the text of people and tools about a machine into its topology.
 
-:func:`read` takes any of them and picks by content:
+:func:`read` takes any of these texts and chooses the reader by content:
 
-* ``nvidia-smi topo -m`` text: :mod:`~topology.sources.lines` takes away what was put around it,
-  :mod:`~topology.sources.table` finds the matrix (with ``columns`` and ``rows``),
-  :mod:`~topology.sources.inventory` reads the lists of GPUs beside it and completes who the GPUs
-  are, and :mod:`~topology.sources.smi` says what the cells mean.
+* ``nvidia-smi topo -m`` text: :mod:`~topology.sources.lines` removes what was put around it.
+  :mod:`~topology.sources.table` finds the matrix (with ``columns`` and ``rows``).
+  :mod:`~topology.sources.inventory` reads the lists of GPUs beside it and identifies the GPUs.
+  :mod:`~topology.sources.smi` interprets the cells.
 * NCCL's topology XML: :mod:`~topology.sources.nccl`.
 
-All answer with :class:`Imported`, which has the oddities as findings, or refuse with
-:class:`SourceError`, which names the line and the cell. They take text and open no file.
+Each reader returns :class:`Imported`, in which the findings list what was odd, or raises
+:class:`SourceError`, which names the line and the cell. The readers take text and open no file.
 """
 
 import re
@@ -45,9 +45,10 @@ def read(
     product: str | None = None,
     memory: Bytes | None = None,
 ) -> Imported:
-    """The topology of ``node`` by ``text``: NCCL's XML, or a matrix; a text with both is refused.
+    """Return the topology of ``node`` from NCCL's XML or from a matrix; a text with both is
+    refused.
 
-    ``product`` and ``memory`` (bytes of each GPU) say what the text does not.
+    ``product`` and ``memory`` (bytes of each GPU) supply what the text lacks.
 
     >>> found = read("GPU0 GPU1\\nGPU0 X PIX\\nGPU1 PIX X", NodeName("n"), product="NVIDIA L40S")
     >>> found.topology.summary()
@@ -76,7 +77,7 @@ def read(
 
 
 def _xml(text: str) -> tuple[int, int]:
-    """The begin and end of a tool's XML in a text; (0, 0) if there is none."""
+    """Return the begin and end of a tool's XML in a text; (0, 0) if there is none."""
     found = _ROOT.search(text)
     if found is None:
         return 0, 0

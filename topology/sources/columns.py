@@ -1,4 +1,4 @@
-"""The columns of a matrix, by its header or, if that is lost, by the place of each X."""
+"""The columns of a matrix, from its header or, if that is lost, from the position of each X."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _RUN_TOGETHER = re.compile(r"(?<=\S)(?=(?:GPU|NIC|mlx)[0-9])")
 
 
 def read_header(text: str, rows_above: set[str] | None) -> Header | None:
-    """The columns that this line names; None if it is no header.
+    """Return the columns that this line names; None if it is no header.
 
     ``rows_above`` are the names of the rows above it, if there are any. Dots between two names stay
     as they are (see :func:`without_gaps`).
@@ -37,7 +37,7 @@ def read_header(text: str, rows_above: set[str] | None) -> Header | None:
     if any(CELL.fullmatch(name) or not _DEVICE.fullmatch(name) for name in devices):
         return None
     if len(names) == 1 and not after and rows_above is not None and names[0] not in rows_above:
-        return None  # a row that has lost all but its name
+        return None  # a row of which only the name is left
     if names[1:] and DOTS.fullmatch(names[1]) and len(devices) == 1:  # "GPU0 ..." is no header
         return None
     labels, unknown = _labels(text[after.start() :] if after else "")
@@ -46,10 +46,13 @@ def read_header(text: str, rows_above: set[str] | None) -> Header | None:
 
 
 def _labels(text: str) -> tuple[tuple[str, ...], str]:
-    """The affinity columns in their order, and unknown words. With those, no column is NUMA."""
+    """Return the affinity columns in their order, and the unknown words.
+
+    If there are unknown words, no column counts as NUMA.
+    """
     rest = re.sub(" +", " ", re.sub(r" ?\t[ \t]*", "\t", text))
     at: dict[str, int] = {}
-    for label in reversed(LABELS):  # "GPU NUMA ID" before "NUMA", which it contains
+    for label in reversed(LABELS):  # "GPU NUMA ID" before "NUMA", because it contains "NUMA"
         if match := _LABELS[label].search(rest):
             at[label] = match.start()
             rest = rest[: match.start()] + "\t" * len(match[0]) + rest[match.end() :]
@@ -58,7 +61,7 @@ def _labels(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def only_labels(text: str) -> bool:
-    """Whether a line names affinity columns and nothing else."""
+    """Check whether a line names affinity columns and nothing else."""
     labels, unknown = _labels(text)
     return bool(labels) and not unknown
 
@@ -66,7 +69,7 @@ def only_labels(text: str) -> bool:
 def without_gaps(
     names: tuple[str, ...], line: int, gaps: dict[int, int], findings: Findings
 ) -> tuple[str, ...]:
-    """The columns of a header, including those that ``NIC0 ... NIC5`` leaves out.
+    """Return the columns of a header, including those that ``NIC0 ... NIC5`` leaves out.
 
     ``gaps`` gets the number of hidden columns by their position.
     """
@@ -105,11 +108,12 @@ def check_columns(line: int, columns: tuple[str, ...]) -> None:
 def columns_by_diagonal(
     found: Sequence[Line], last_line: int, findings: Findings
 ) -> tuple[str, ...]:
-    """The columns of a matrix whose header is lost: each row has its ``X`` under its own name.
+    """Return the columns of a matrix without a header, by the ``X`` that each row has under its own
+    name.
 
     If rows are lost, too, columns stay without a name. If NIC rows follow, no GPU row is lost.
     Behind a switch every GPU is linked, so columns up to the last ``NV#`` are GPUs and the rest are
-    NICs. Otherwise nobody can tell.
+    NICs. Otherwise GPUs and NICs cannot be distinguished, and the text is refused.
     """
     line = found[0].number
     split = [[word for word, _ in split_row(text)] for _, text, _ in found]

@@ -1,4 +1,4 @@
-"""What every source answers: a topology with findings, or a refusal that names the place."""
+"""The results of every source: a topology with findings, or a refusal that names the position."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,10 +8,10 @@ from topology.core.graph import NodeTopology, TopologyError
 from topology.core.links import Link
 from topology.machines.mig import mixed_resources
 
-MAX_TEXT = 1024 * 1024  # characters of a text; the largest machines print some 20,000
+MAX_TEXT = 1024 * 1024  # characters of a text; the largest machines print about 20,000
 MAX_FINDINGS = 100
 MAX_MESSAGE = 400
-# What a GPUTopology object takes.
+# The limits of a GPUTopology object.
 MAX_NAME = 253
 MAX_INDEX = 1023
 MAX_NVLINKS = 64
@@ -19,7 +19,7 @@ MAX_NVLINKS = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """Something odd on a line (counted from 1), and how it was read."""
+    """An oddity on a line (counted from 1), and how it was read."""
 
     line: int
     text: str
@@ -32,20 +32,22 @@ class Findings(list[Finding]):
     """The findings so far."""
 
     def note(self, line: int, text: str) -> None:
-        """Add one."""
+        """Add a finding."""
         self.append(Finding(line, text))
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A node's topology by a text, and what a person should know about it, by line."""
+    """A node's topology from a text, and the findings that a person should know, by line."""
 
     topology: NodeTopology
     findings: tuple[Finding, ...] = ()
 
 
 class SourceError(ValueError):
-    """A text cannot be read without guessing. ``cell`` is the place on the ``line``, or None.
+    """The refusal of a text that cannot be read without guessing.
+
+    ``cell`` is the position on the ``line``, or None.
 
     >>> str(SourceError(7, "GPU3/GPU5", "'NVX' is no link"))
     "line 7, GPU3/GPU5: 'NVX' is no link"
@@ -63,14 +65,14 @@ class SourceError(ValueError):
 
 
 def checked_size(text: str) -> str:
-    """The text itself. Raises :class:`SourceError` if it is larger than :data:`MAX_TEXT`."""
+    """Return the text. Raises :class:`SourceError` if it is longer than :data:`MAX_TEXT`."""
     if len(text) > MAX_TEXT:
         raise SourceError(1, None, f"{len(text)} characters, at most {MAX_TEXT} are read")
     return text
 
 
 def quoted(word: str) -> str:
-    """A word of the text for a one-line message: printable, quoted, and cut if it is long."""
+    """Return a word of the text for a one-line message: printable, quoted, and cut if long."""
     return repr(word if len(word) <= 40 else word[:39] + "~")
 
 
@@ -79,7 +81,7 @@ def _plain(text: str, most: int) -> bool:
 
 
 def _shown(text: str) -> str:
-    """A message that fits on one line, whatever it contains."""
+    """Return the message as one printable line, whatever it contains."""
     text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 4] + " ..."
 
@@ -92,7 +94,9 @@ def imported(
     findings: Iterable[Finding],
     line: int,
 ) -> Imported:
-    """The answer. A contradiction that the model finds is a refusal at ``line``."""
+    """Return the result. Raises :class:`SourceError` at ``line`` if the model finds a
+    contradiction.
+    """
     gpus, links, nics = tuple(gpus), tuple(links), tuple(nics)
     _refuse_what_no_record_takes(gpus, links, nics, line)
     try:

@@ -1,11 +1,11 @@
-"""Who the GPUs are: product, UUID and memory, as the text lists them beside its matrix.
+"""The identity of the GPUs: product, UUID and memory, as the text lists them beside its matrix.
 
 ``nvidia-smi -L``, ``nvidia-smi --query-gpu=… --format=csv`` and the table of ``nvidia-smi`` number
 the GPUs as the matrix does. Reports of PyTorch and vLLM repeat ``-L`` without the UUIDs. CUDA
-numbers GPUs in an order of its own (sglang's report), and CSV without a header has no numbers:
-these say no more than which products there are.
+numbers GPUs in an order of its own (sglang's report), and CSV without a header has no numbers.
+These two show only which products the machine has.
 
-What a text does not list comes from the caller, then from the catalogue of machines; the rest stays
+Values that a text lacks come from the caller, then from the catalogue of machines. The rest stays
 unknown (:func:`identify`).
 """
 
@@ -42,14 +42,15 @@ _NAMED = re.compile(
     r"\s*(?:GPU models and configuration:\s*)?GPU ([0-9]{1,4})((?:,[0-9]{1,4}){0,64}): "
     rf"((?:(?:NVIDIA|Tesla|GeForce|Quadro|TITAN) |[ABHLPTV][0-9]){_WORDS})\s*"
 )
-# What a report's own program prints: `GPU0: NVIDIA GeForce RTX 4090, 24564 MiB, driver 590.44.01`.
+# The list that a report's own program prints: `GPU0: NVIDIA GeForce RTX 4090, 24564 MiB, driver
+# 590.44.01`.
 OWN_LIST = re.compile(
     rf"\s*GPU([0-9]{{1,4}}): ((?:NVIDIA|Tesla|GeForce|Quadro|TITAN) {_WORDS}), ?"
     r"([0-9]{1,7}) ?MiB(?:,.{0,200})?"
 )
 _BY_CUDA = re.compile(r"\s*GPU [0-9,]+ Compute Capability:")
 _WITHOUT_HEADER = re.compile(rf"\s*(?:[0-9]{{1,4}}, ?)?(NVIDIA {_WORDS}), ?[0-9].*")
-# The first of the three lines of a GPU in the table of `nvidia-smi`.
+# The first of a GPU's three lines in the table of `nvidia-smi`.
 _CARD = re.compile(
     r"\s*([0-9]{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM) *\t *"
     r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s.*"
@@ -60,7 +61,7 @@ _CARD_IN_MIG_MODE = re.compile(r"(?:.{0,200}\t)?\s*Enabled\*?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a text says of one GPU apart from its links; None is what it does not say."""
+    """The text's entries about one GPU, apart from its links. None if the text lacks the value."""
 
     line: int
     product: str | None = None
@@ -80,10 +81,10 @@ def identify(
     line: int,
     findings: Findings,
 ) -> list[Gpu]:
-    """The GPUs by index, completed by the caller's ``product`` and ``memory`` and the catalogue.
+    """Return the GPUs by index, completed by ``product``, ``memory`` and the catalogue.
 
     An argument that contradicts the text is refused. A UUID that the text lacks is made from the
-    node's name and the index, so the same text always gives the same object. ``findings`` say, at
+    node's name and the index, so the same text always gives the same object. ``findings`` list, at
     ``line``, what is made up or stays unknown.
     """
     product = (product or "").strip() or None
@@ -141,10 +142,10 @@ def identify(
 
 
 def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPort | None:
-    """The NVLink port of a GPU seen with ``count`` links, None if unknown.
+    """Return the NVLink port of a GPU seen with ``count`` links; None if it is unknown.
 
-    If the product cannot have that many links, the product or our table is wrong. Then nothing is
-    known of the port.
+    If the product cannot have that many links, either the product or our table is wrong. Then the
+    port is unknown.
     """
     port = nvlink_port(gpu.product)
     if port is not None and count > port.links:
@@ -157,7 +158,7 @@ def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPor
 def note_lost_links(
     gpus: Iterable[Gpu], attached: Mapping[int, int], line: int, findings: Findings
 ) -> None:
-    """Note GPUs that have fewer NVLinks to the switch than others of the same product."""
+    """Note the GPUs that have fewer NVLinks to the switch than others of the same product."""
     most: dict[str, int] = {}
     fewer: dict[tuple[int, int], list[int]] = {}
     for gpu in gpus:
@@ -172,7 +173,7 @@ def note_lost_links(
 
 
 def gpu_names(indices: Iterable[int]) -> str:
-    """GPUs for people, with runs shortened.
+    """Return the names of GPUs for people, with runs shortened.
 
     >>> gpu_names([0, 1, 2, 5, 6])
     'GPU0 to GPU2, GPU5, GPU6'
@@ -202,14 +203,16 @@ def _refuse_unless_same(index: int, gpu: Listed, what: str, told: object, given:
 
 
 def _catalogue_memory(product: str) -> Bytes | None:
-    """The memory of a product by its exact name; None if the catalogue lacks it."""
+    """Return the memory of a product by its exact name; None if the catalogue does not have one
+    size.
+    """
     cards = (m.card for m in MACHINES.values())
     same = {c.mib for c in cards if canonical_product(c.product) == canonical_product(product)}
     return Bytes(same.pop() * MIB) if len(same) == 1 else None
 
 
 def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]:
-    """GPUs by index, and the products of GPUs without an index.
+    """Return the GPUs by index, and the products of GPUs without an index.
 
     Two lines that disagree about a GPU are refused.
     """
@@ -223,7 +226,7 @@ def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]
 
 
 class _Inventory:
-    """What the lines so far say. Each form of line has a method, which returns whether it fits."""
+    """The content of the lines so far. Each form of line has a method, which returns if it matches."""
 
     def __init__(self, *, by_cuda: bool) -> None:
         self.gpus: dict[int, Listed] = {}
@@ -234,7 +237,7 @@ class _Inventory:
         self._card, self._card_line = -1, -3
 
     def lists(self, number: int, text: str) -> bool:
-        """A line of ``nvidia-smi -L``, or of a framework's report."""
+        """Read a line of ``nvidia-smi -L``, or of a framework's report."""
         if match := _LISTED.fullmatch(text):
             self._latest = int(match[1])
             _add(self.gpus, self._latest, Listed(number, match[2], match[3]))
@@ -254,7 +257,7 @@ class _Inventory:
         return True
 
     def draws_card(self, number: int, text: str) -> bool:
-        """One of the three lines that a GPU has in the table of ``nvidia-smi``."""
+        """Read one of the three lines that a GPU has in the table of ``nvidia-smi``."""
         if match := _CARD.fullmatch(text):
             self._card, self._card_line = int(match[1]), number
             product = None if match[2].endswith("...") else match[2]
@@ -271,7 +274,7 @@ class _Inventory:
         return True
 
     def is_csv(self, number: int, text: str) -> None:
-        """A header or a row of CSV; any other line ends the table."""
+        """Read a header or a row of CSV; any other line ends the table."""
         values = [value.strip() for value in text.split(",")]
         if "index" in values and len(values) > 1:
             self.columns = [value.partition(" [")[0] for value in values]

@@ -1,9 +1,9 @@
-"""A pasted text as the lines that a tool printed, without what others have put around them.
+"""The lines of a pasted text as the tool printed them, without what was put around them.
 
-Terminals add colours, web pages entities and tags, programs quotes and escapes. Other prefixes of a
-matrix's lines (a comment sign, a line number, a log's time and host) are recognised by the form
-that they share: the same words and signs, whatever the numbers. Line numbers are those of the given
-text, also if one of its lines holds several.
+Terminals add colours, web pages entities and tags, programs quotes and escapes. The lines of a
+matrix may have other prefixes, such as a comment sign, a line number, or a log's time and host.
+They are recognised by the form that they share: the same words and signs, with any numbers. Line
+numbers are those of the given text, even if one of its lines holds several printed lines.
 """
 
 import html
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from topology.sources.imported import Findings, SourceError
 
-MAX_LINE = 16 * 1024  # characters of a line; 64 GPUs with 128 NICs print some 2,000
-MAX_LINES = 50_000  # lines of a text that are not blank; a log of 1 MiB has some 10,000
+MAX_LINE = 16 * 1024  # characters of a line; 64 GPUs with 128 NICs print about 2,000
+MAX_LINES = 50_000  # lines of a text that are not blank; a log of 1 MiB has about 10,000
 MAX_PREFIX = 200  # characters before a line
 
 _COLOUR = re.compile(
@@ -26,7 +26,7 @@ _WIDE = re.compile("[\u00a0\u2007\u202f]")
 _MARKUP = re.compile(r"[*`]|\\(?=[_*|<>#-])")
 _BARS = re.compile("[|\u00a6\u2502\u2503\u2551]")
 _QUOTE_AT_END = re.compile(r'"\s?[,+;)\]\\]{0,4}\s?$')
-# What the patterns above look for; most lines have none of it.
+# The characters that the patterns above look for. Most lines have none of them.
 _ODD = re.compile(
     "[\x1b^\\[\ufeff\u200b-\u200d\u2060\u00a0\u2007\u202f*`\\\\|\u00a6\u2502\u2503\u2551]"
 )
@@ -51,7 +51,7 @@ _TAG = re.compile(
     r"(?:\s[^<>]{0,200})?>"
 )
 
-# The beginning of a line that the tool printed: a header, a row, a device of `-L`, or a legend.
+# The beginning of a line of the tool: a header, a row, a device of `-L`, or a legend.
 _BEGINS = re.compile(
     r"(?<![A-Za-z_])(?:(?P<matrix>(?:GPU|NIC|mlx)[0-9]\w{0,60}?\s*(?:GPU[0-9]|NIC[0-9]|mlx[0-9]|CPU|NUMA"
     r"|\.\.\.|X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV[1-9]|OK|[A-Z]?NS))"
@@ -65,17 +65,17 @@ _COUNT = re.compile(r"(?<=[:\[(])[0-9]+")
 
 
 class Line(NamedTuple):
-    """One line."""
+    """One line that the tool printed."""
 
-    number: int  # in the text, from 1
+    number: int  # of the line in the text, from 1
     text: str
     host: str = ""  # the names in its prefix
 
 
 def clean(text: str, findings: Findings) -> list[Line]:
-    """The lines without what was put around them.
+    """Return the lines without what was put around them.
 
-    An endless line becomes a finding, or a refusal if it begins a table. A text of too many lines
+    An endless line becomes a finding, or is refused if it begins a table. A text of too many lines
     is refused.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -101,8 +101,11 @@ def clean(text: str, findings: Findings) -> list[Line]:
 
 
 def _literals(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """The lines by number. Strings of a program that stand below one another are one, where the
-    first ends within a row and the next goes on with its affinity columns."""
+    """Yield the lines by number, with split string literals of a program joined.
+
+    Two literals on successive lines are one if the first ends within a row and the second continues
+    the row with its affinity columns.
+    """
     above, at = "", 0
     for number, line in enumerate(lines, 1):
         ends = _OPEN_LITERAL.search(above[-24:]) if len(above) <= MAX_LINE else None
@@ -117,7 +120,7 @@ def _literals(lines: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """The lines that a line holds, with entities and a program's escapes resolved."""
+    """Yield the printed lines that a line holds, with entities and a program's escapes resolved."""
     if "&" in line:
         line = html.unescape(html.unescape(line))
     if "<" in line:
@@ -141,7 +144,7 @@ def _bare(line: str) -> str:
 
 
 def _affinity_behind(lines: list[Line]) -> list[Line]:
-    """The lines, with affinity columns moved from before the matrix to behind it."""
+    """Return the lines, with affinity columns moved from before the matrix to behind it."""
     moves = False
     for at, line in enumerate(lines):
         if not moves and not _AFFINITY_FIRST.match(line.text):
@@ -156,9 +159,10 @@ def _affinity_behind(lines: list[Line]) -> list[Line]:
 
 
 def _without_prefixes(lines: list[Line]) -> list[Line]:
-    """The lines without prefixes of a form that several lines have.
+    """Return the lines without prefixes of a form that several lines have.
 
-    A line that does not look like the tool's loses only the prefix that most of the matrix has.
+    A line that does not look like the tool's loses only the prefix that most lines of the matrix
+    have.
     """
     begins = [_begin(line.text) for line in lines]
     forms = [_form(m.string[: m.start()]) if m else () for m in begins]
@@ -181,12 +185,12 @@ def _begin(text: str) -> re.Match[str] | None:
 
 
 def _form(prefix: str) -> tuple[str, ...]:
-    """The parts of a prefix, with one word for all numbers."""
+    """Return the parts of a prefix, with one word for all numbers."""
     return tuple("0" if word[0].isdigit() else word for word in _TOKEN.findall(prefix))
 
 
 def _behind(text: str, form: tuple[str, ...]) -> int:
-    """The end of a prefix of this form; 0 if the text has none."""
+    """Return the end of a prefix of this form; 0 if the text has none."""
     at = 0
     for word, match in zip(form, _TOKEN.finditer(text), strict=False):
         if ("0" if match[0][0].isdigit() else match[0]) != word:
@@ -196,5 +200,5 @@ def _behind(text: str, form: tuple[str, ...]) -> int:
 
 
 def _host(prefix: str) -> str:
-    """The words of a prefix that are names, without counts such as a line's number."""
+    """Return the words of a prefix that are names, without counts such as a line's number."""
     return " ".join(_COUNT.sub("", word) for word in prefix.split() if _NAME.search(word))

@@ -1,12 +1,13 @@
-"""NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``, or a cloud's static file) to a node's topology.
+"""The reader of NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``, or a cloud's static file).
 
-The file is NCCL's view of the PCIe tree: ``<cpu numaid>`` holds ``<pci busid class>``, which hold
-each other; GPUs carry ``<gpu dev>`` with ``<nvlink>``, NICs ``<nic>`` with ``<net name>``. A bridge
-in it is a whole switch, so two leaves of one switch are PIX and any longer way that stays below
-the CPU is PXB. Host bridges are not written down: two devices of one CPU without a common switch
-may be PHB or NODE, and the weaker one, NODE, is what can be promised. Between CPUs it is SYS.
+The file is NCCL's view of the PCIe tree. ``<cpu numaid>`` holds ``<pci busid class>``, which hold
+each other. GPUs carry ``<gpu dev>`` with ``<nvlink>``, NICs carry ``<nic>`` with ``<net name>``. A
+bridge in it is a whole switch. So two leaves of one switch are PIX, and any longer path that stays
+below the CPU is PXB. Host bridges are not in the file. Two devices of one CPU without a common
+switch may be PHB or NODE. The weaker class, NODE, is what can be guaranteed. Between CPUs it is
+SYS.
 
-The XML is untrusted input: :func:`tree` reads it at a cost that the text's length bounds.
+The XML is untrusted input. :func:`tree` reads it at a cost that is bounded by the text's length.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from topology.sources.imported import (
 )
 from topology.sources.inventory import Listed, identify, known_port, note_lost_links
 
-MAX_DEPTH = 64  # elements inside each other
+MAX_DEPTH = 64  # nested elements
 ROOTS = {
     "topology": "this is hwloc's (lstopo), which does not tell NVLinks",
     "nvidia_smi_log": "this is `nvidia-smi -q -x`, which does not tell links",
     "graphs": "this is NCCL_GRAPH_DUMP_FILE's, what NCCL made of the topology",
 }
 ELSE = "NCCL_TOPO_DUMP_FILE writes the topology, `nvidia-smi topo -m` prints it"
-MAX_DEVICES = 256  # GPUs, and NICs; real files have far fewer, and pairs grow as the square
+# GPUs, and also NICs; real files have far fewer, and the number of pairs grows as the square
+MAX_DEVICES = 256
 GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
 NVIDIA = "0x10de"
 # Makers of GPUs by PCI vendor id; for messages only.
@@ -55,7 +57,7 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def walk(self) -> Iterator[Element]:
-        """This element and all below it, in the order of the text."""
+        """Yield this element and all below it, in the order of the text."""
         waiting = [self]
         while waiting:
             element = waiting.pop()
@@ -63,7 +65,7 @@ class Element:
             waiting += reversed(element.children)
 
     def ancestors(self) -> list[Element]:
-        """What holds this element, nearest first."""
+        """Return the elements that contain this one, nearest first."""
         found, at = [], self.parent
         while at is not None:
             found.append(at)
@@ -71,12 +73,12 @@ class Element:
         return found
 
     def all(self, tag: str) -> list[Element]:
-        """The children with this tag."""
+        """Return the children with this tag."""
         return [child for child in self.children if child.tag == tag]
 
 
 def tree(text: str) -> Element:
-    """The XML as elements. A DOCTYPE is refused, so no entity can grow.
+    """Return the XML as elements. A DOCTYPE is refused, so no entity can expand.
 
     Raises :class:`.SourceError`.
     """
@@ -118,7 +120,7 @@ def tree(text: str) -> Element:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU or NIC in the tree: the switches above it, nearest first, and its CPU."""
+    """A GPU or NIC in the tree, with the switches above it, nearest first, and its CPU."""
 
     element: Element
     bus: str
@@ -133,11 +135,11 @@ def parse_nccl(
     product: str | None = None,
     memory: Bytes | None = None,
 ) -> Imported:
-    """The topology of ``node`` as NCCL wrote it.
+    """Return the topology of ``node`` as NCCL wrote it.
 
-    GPUs are numbered by their ``dev``, or by bus id, as the driver does, if one lacks it.
-    ``product`` and ``memory`` (bytes of each GPU) are in no such file. :class:`SourceError` if
-    the XML is broken, has a DOCTYPE, or contradicts itself.
+    GPUs are numbered by their ``dev``, or by bus id, as the driver does, if one lacks it. No such
+    file has ``product`` and ``memory`` (bytes of each GPU), so the caller gives them. Raises
+    :class:`SourceError` if the XML is broken, has a DOCTYPE, or contradicts itself.
     """
     root = tree(checked_size(text))
     if root.tag != "system":
@@ -161,7 +163,11 @@ def parse_nccl(
 
 
 def _refuse_several_machines(root: Element) -> None:
-    """NCCL writes each NUMA node once. ``host_hash`` tells the nodes of several hosts apart."""
+    """Refuse a file of several machines.
+
+    NCCL writes each NUMA node of a machine once, and ``host_hash`` distinguishes the NUMA nodes of
+    several hosts.
+    """
     cpus: dict[str, Element] = {}
     for cpu in (e for e in root.walk() if e.tag == "cpu"):
         first = next(iter(cpus.values()), cpu)
@@ -200,7 +206,10 @@ def _gpus(root: Element, findings: Findings) -> list[Device]:
 
 
 def _refuse_other_vendors(device: Device, vendor: str) -> None:
-    """Refuse other GPUs: RCCL, AMD's NCCL, writes the same file, often without a vendor."""
+    """Refuse GPUs of other vendors.
+
+    RCCL, AMD's NCCL, writes the same file, often without a vendor.
+    """
     gpus = device.element.all("gpu")
     if vendor == NVIDIA and any("gcn" in gpu.attributes or gpu.all("xgmi") for gpu in gpus):
         vendor = "0x1002"
@@ -214,7 +223,9 @@ def _refuse_other_vendors(device: Device, vendor: str) -> None:
 
 
 def _note_parts(device: Device, findings: Findings) -> None:
-    """Note several ``<gpu>`` in one ``<pci>``: parts of one GPU, each with all its NVLinks."""
+    """Note several ``<gpu>`` in one ``<pci>``: they are parts of one GPU, each with all its
+    NVLinks.
+    """
     gpus = device.element.all("gpu")
     if len(gpus) < 2:
         return
@@ -243,7 +254,9 @@ def _told_links(gpu: Element) -> list[tuple[str, ...]]:
 
 
 def _numbered(gpus: Sequence[Device], line: int, findings: Findings) -> dict[int, Device]:
-    """GPUs by index: their ``dev`` if all have one, otherwise in the order of their bus ids."""
+    """Return the GPUs by index: their ``dev`` if all have one, otherwise the order of their bus
+    ids.
+    """
     first = [told for gpu in gpus for told in gpu.element.all("gpu")[:1]]
     numbers = [_number(told, "dev") for told in first if "dev" in told.attributes]
     if len(numbers) < len(gpus):
@@ -317,7 +330,10 @@ def _both_ways(
     direct: dict[tuple[int, int], int],
     first_line: dict[tuple[int, int], int],
 ) -> int:
-    """NVLinks between two GPUs. Both ends must say the same, if both have a ``<gpu>``."""
+    """Return the number of NVLinks between two GPUs.
+
+    Both ends must give the same number, if both have a ``<gpu>``.
+    """
     there, back = direct.get((a, b), 0), direct.get((b, a), 0)
     if there != back and all(devices[i].element.all("gpu") for i in (a, b)):
         line = first_line.get((a, b)) or first_line[b, a]
@@ -329,7 +345,9 @@ def _both_ways(
 
 
 def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Nic]:
-    """RDMA NICs: those with a ``<net>``, and network cards of static files by their bus id."""
+    """Return the RDMA NICs: those with a ``<net>``, and network cards of static files by their bus
+    id.
+    """
     named: dict[str, Device] = {}
     for element in root.walk():
         if element.tag == "nic":
@@ -339,7 +357,7 @@ def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Ni
                     findings.note(net.line, f"{quoted(name)} {why}, so it is no RDMA NIC: left out")
                 elif not name:
                     raise SourceError(net.line, "net", "a NIC without name")
-                elif name not in named:  # otherwise a second port of the same card
+                elif name not in named:  # otherwise it is a second port of the same card
                     named[name] = _device(element)
                 elif named[name].element is not element:
                     raise SourceError(
@@ -367,10 +385,10 @@ def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Ni
 
 
 def _no_rdma(net: Element) -> str:
-    """Why a ``<net>`` cannot be an RDMA NIC; '' if it is one.
+    """Return why a ``<net>`` cannot be an RDMA NIC; '' if it is one.
 
     NCCL lists what its network plugin can use. For InfiniBand and RoCE that is a port, counted from
-    1, with the card's GUID. For plain sockets it is every kernel interface, also bridges and
+    1, with the card's GUID. For plain sockets it is every kernel interface, including bridges and
     tunnels, with port 0 and a number that NCCL makes up as the GUID.
     """
     guid, port, gdr = (net.attributes.get(name, "") for name in ("guid", "port", "gdr"))
@@ -388,7 +406,7 @@ def _no_rdma(net: Element) -> str:
 
 
 def _device(element: Element) -> Device:
-    """A device, by its ``<pci>`` or by the ``<nic>`` within one."""
+    """Return the device of a ``<pci>``, or of the ``<nic>`` within one."""
     above = element.ancestors()
     if element.tag == "nic" and element.parent is not None and element.parent.tag == "pci":
         above = above[1:]
@@ -400,7 +418,7 @@ def _device(element: Element) -> Device:
 
 
 def _kind(a: Device, b: Device) -> LinkKind:
-    """The PCIe class of two devices, by the nearest switch above both (see the module)."""
+    """Return the PCIe class of two devices, by the nearest switch above both (see the module)."""
     if a.cpu is not b.cpu:
         return LinkKind.SYS
     if not set(a.switches) & set(b.switches):

@@ -1,5 +1,6 @@
-"""One row of a matrix of ``nvidia-smi topo``: its words, whatever became of the tabs,
-the cells that can be believed, and what stands behind them.
+"""One row of a matrix of ``nvidia-smi topo``: its words, its cells, and the text behind them.
+
+The words are found even if tabs were changed or lost. Only cells that can be relied on are kept.
 """
 
 import re
@@ -17,25 +18,26 @@ SELF = "X"
 _PLAIN = "X|SYS|SOC|NODE|PHB|PXB|PIX|PSB"
 _ANY = rf"{_PLAIN}|NV(?:[1-5][0-9]|6[0-4]|[1-9])"
 CELL = re.compile(_ANY)
-WHOLE = tuple(_PLAIN.split("|"))  # words that cannot be cut ones: no other word begins with them
+# words that cannot be the beginning of a cut word, because no other word begins with them
+WHOLE = tuple(_PLAIN.split("|"))
 ALLOWED = f"X, NV1 to NV{MAX_NVLINKS}, PSB, PIX, PXB, PHB, NODE, SYS, SOC"
 _MERGED = re.compile(rf"(?:{_ANY}){{2,}}")
 _MERGED_WITH_CPUS = re.compile(rf"((?:{_ANY})*(?:{_PLAIN}))(?=[0-9])")
-# A word that tells a row from prose, whether or not it can be read.
+# A word that distinguishes a row from prose, whether or not the word can be read.
 LINK = re.compile(rf"{_PLAIN}|NV[0-9]+|(?:{_ANY}){{2,}}")
-# What `nvidia-smi topo -p2p` prints: whether two GPUs may read each other's memory.
+# The words of `nvidia-smi topo -p2p`, which says whether two GPUs may read each other's memory.
 P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
 
 GPU = re.compile(r"GPU(?:0|[1-9][0-9]{0,3})")
 NIC = re.compile(r"(?:NIC|mlx)[0-9]\w{0,60}", re.ASCII)
-DOTS = re.compile(r"\.{2,}|\u2026")  # where people or a terminal left columns out
+DOTS = re.compile(r"\.{2,}|\u2026")  # dots where people or a terminal left columns out
 _CPUS = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*|N/A")
 _NODES = re.compile(r"[0-9]{1,4}(?:[-,][0-9]{1,4})*|N/A")
 _TYPED_NUMA = re.compile(r"\s*NUMA(?:\s?node)?\s?[:=#]?\s?([0-9]{1,3})\s*", re.IGNORECASE)
 
 
 def is_row(text: str, columns: tuple[str, ...] | None) -> bool:
-    """Whether a line is a device's row, below a header with these columns or without one."""
+    """Check whether a line is a device's row, below a header with these columns or without one."""
     name, *words = text.split() or [""]
     if GPU.fullmatch(name):
         known = any(LINK.fullmatch(word) for word in words[:3])
@@ -50,10 +52,11 @@ def is_row(text: str, columns: tuple[str, ...] | None) -> bool:
 def split_row(
     text: str, merged: dict[str, int] | None = None, line: int = 0
 ) -> list[tuple[str, int]]:
-    """The words of a row and where each ends. Cells that lost the tab between them are separated.
+    """Return the words of a row and where each ends, with cells separated that lost the tab between
+    them.
 
-    No word for a link begins with another one, and only ``NV#`` holds a number. So there is one way
-    to read them, except where ``NV1`` and a list of CPUs meet: that stays one word.
+    No word for a link begins with another one, and only ``NV#`` holds a number. So there is only
+    one way to read them, except where ``NV1`` and a list of CPUs meet. Those stay one word.
     """
     found: list[tuple[str, int]] = []
     for match in re.finditer(r"\S+", text):
@@ -76,22 +79,23 @@ def split_row(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A device's row."""
+    """The row of one device."""
 
     name: str
     line: int
-    cells: tuple[str | None, ...]  # those that can be believed; None is a cell that is left out
+    # the cells that can be relied on; None for a cell that was left out
+    cells: tuple[str | None, ...]
     numa: str = ""  # its NUMA column, if it has one
     rest: str = ""  # unread text behind the matrix
 
 
 class Header(NamedTuple):
-    """What a header names; nothing, if a text has lost it."""
+    """The names in a header; all empty if the text has lost it."""
 
-    columns: tuple[str, ...] | None = None  # devices
-    labels: tuple[str, ...] = ()  # the columns after them
+    columns: tuple[str, ...] | None = None  # the devices
+    labels: tuple[str, ...] = ()  # the columns after the devices
     unknown: str = ""  # words that name no column
-    numa_at: int = -1  # where "NUMA Affinity" begins, in a line without tabs
+    numa_at: int = -1  # where "NUMA Affinity" begins in a line without tabs
 
 
 def read_row(
@@ -102,10 +106,10 @@ def read_row(
     merged: dict[str, int],
     last: bool,
 ) -> Row:
-    """The row in a line below a header with these columns.
+    """Return the row in a line below a header with these columns.
 
-    ``gaps`` says how many columns dots hide in each place. ``merged`` gets the words that hold
-    several cells. The ``last`` row of a text may be cut off.
+    ``gaps`` says how many columns are hidden by dots at each position. ``merged`` gets the words
+    that hold several cells. The ``last`` row of a text may be cut off.
     """
     number, text, _ = line
     labels = header.labels
@@ -158,10 +162,10 @@ def _check_cells(
 
 
 def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
-    """The NUMA column of a row, from the text behind its cells; '' if there is none.
+    """Return the NUMA column of a row, from the text behind its cells; '' if there is none.
 
-    Only that column counts, or what follows the word NUMA. If there are fewer values than columns,
-    only tabs show which one is missing, and the last value of the last row may be cut.
+    Only that column counts, or the number after the word NUMA. If there are fewer values than
+    columns, only tabs show which one is missing, and the last value of the last row may be cut.
     """
     values, parts = rest.split(), [part.strip() for part in rest.split("\t")[1:]]
     if not labels:
@@ -186,8 +190,10 @@ def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
 
 
 def _below(at: int, text: str, behind: int, last: bool) -> str:
-    """The word that begins exactly under the header's NUMA nodes, where the columns before it may
-    be empty; '' if there is none. The last one of a text may be cut."""
+    """Return the word that begins exactly under the header's NUMA column; '' if there is none.
+
+    The columns before it may be empty. The last word of a text may be cut, so it does not count.
+    """
     found = re.compile(r"[0-9]+(?=\s|$)").match(text, at) if at > behind else None
     if found is None or not text[at - 1].isspace() or "\t" in text[behind:]:
         return ""
@@ -195,7 +201,7 @@ def _below(at: int, text: str, behind: int, last: bool) -> str:
 
 
 def is_affinity(values: Sequence[str]) -> bool:
-    """Whether words without a header are CPUs, a NUMA node and the GPU's own node."""
+    """Check whether words without a header are CPUs, a NUMA node and the GPU's own node."""
     return len(values) <= 3 and all(
         pattern.fullmatch(value)
         for pattern, value in zip((_CPUS, _NODES, _NODES), values, strict=False)

@@ -1,9 +1,9 @@
-"""``nvidia-smi topo -m`` text, as people paste it, to a node's topology.
+"""The reader of ``nvidia-smi topo -m`` text, as people paste it.
 
-The matrix gives the PCIe class of a pair *or* its NVLinks: under ``NV#`` the class is unknown. It
-does not say where NVLinks end. A GPU whose ``NV#`` add up to more links than its product has is
-attached to a switch, and the number is its whole attachment; otherwise the links are the pair's
-own. The matrices of other vendors' tools are refused by name.
+The matrix gives the PCIe class of a pair *or* its NVLinks. Under ``NV#`` the class is unknown. The
+matrix does not say where NVLinks end. If the ``NV#`` of a GPU add up to more links than its product
+has, the GPU is attached to a switch and the number is its whole attachment. Otherwise the links are
+the pair's own. The matrices of other vendors' tools are refused, and the message names the tool.
 """
 
 import re
@@ -35,7 +35,7 @@ from topology.sources.lines import Line, clean
 from topology.sources.table import Table, read_table
 
 _TOOLS = (
-    # The tool, and what only that tool prints.
+    # The tool, and text that only this tool prints.
     (
         "AMD's rocm-smi",
         r".*?(?:ROCm System Management|(?:Weight|Hops|Link Type) between two GPUs\b)",
@@ -55,7 +55,7 @@ _COMMANDS = {
 }
 _SIGNS = tuple((whose, re.compile(sign)) for whose, sign in _TOOLS)
 _COMMAND = re.compile(rf"(?:.*?[$#>%])?\s?(?:sudo )?({'|'.join(_COMMANDS)})\b")
-_MOST = 200  # characters at the beginning of a line in which a sign is looked for
+_MOST = 200  # characters at the beginning of a line in which a sign is searched
 PCIE = {
     "SYS": LinkKind.SYS,
     "NODE": LinkKind.NODE,
@@ -68,16 +68,17 @@ _PCIE_VIEW = re.compile(r"\btopo\s+(?:-mp|--matrix_pci)\b")
 _LINK_VIEW = re.compile(r"\btopo\s+(?:-m|--matrix)(?![\w-])")
 _LEGEND_PIX = re.compile(r"\s*PIX\s+= .*")
 _LEGEND_NVLINK = re.compile(r"\s*NV#\s+= .*")
-# The legend of drivers before NVLink, which has no NV# either.
+# The legend of drivers before NVLink, which also has no NV#.
 _LEGEND_SOC = re.compile(r"\s*SOC\s+= .*")
 _NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*([A-Za-z][\w.-]*)\W*")
 Pairs = dict[tuple[int, int], str]
 
 
 def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> None:
-    """Raises :class:`SourceError` if ``lines`` end with the output of another vendor's tool.
+    """Raise :class:`SourceError` if ``lines`` end with the output of another vendor's tool.
 
-    If ``nvidia-smi`` follows it, it does not count. ``cause`` is why the lines cannot be read.
+    If ``nvidia-smi`` follows that output, it does not count. ``cause`` is why the lines cannot be
+    read.
     """
     shown: tuple[int, str] | None = None
     for number, line, _ in lines:
@@ -104,12 +105,12 @@ def parse_topo(
     product: str | None = None,
     memory: Bytes | None = None,
 ) -> Imported:
-    """The topology of ``node`` as its ``nvidia-smi topo -m`` shows it.
+    """Return the topology of ``node`` as its ``nvidia-smi topo -m`` shows it.
 
-    ``product`` and ``memory`` (bytes of each GPU) say what the matrix does not; lines of
-    ``nvidia-smi -L`` or ``--query-gpu=index,name,uuid,memory.total,pci.bus_id --format=csv`` in
-    the same text say it, too. Raises :class:`SourceError` if neither of its rows tells a pair, or
-    both differ, or a word is none that a driver prints.
+    ``product`` and ``memory`` (bytes of each GPU) supply what the matrix lacks. Lines of
+    ``nvidia-smi -L`` or ``--query-gpu=index,name,uuid,memory.total,pci.bus_id --format=csv`` in the
+    same text supply it, too. Raises :class:`SourceError` if neither row of a pair has its cell, if
+    the two rows differ, or if a word is none that a driver prints.
     """
     findings = Findings()
     lines = clean(checked_size(text), findings)
@@ -130,7 +131,7 @@ def parse_topo(
 def _who(
     table: Table, listed: dict[int, Listed], named: Sequence[str], findings: Findings
 ) -> dict[int, Listed]:
-    """What the text says of each GPU of the matrix, including its NUMA node."""
+    """Return what the text says of each GPU of the matrix, including its NUMA node."""
     indices = [_index(name) for name in table.gpus]
     for index, gpu in listed.items():
         if index not in indices:
@@ -169,7 +170,7 @@ def _who(
 
 
 def _pairs(table: Table, findings: Findings) -> Pairs:
-    """The cell of every pair of GPUs. A pair that no row tells is refused."""
+    """Return the cell of every pair of GPUs. A pair whose cell is in neither row is refused."""
     pairs: Pairs = {}
     for a, b in combinations(table.gpus, 2):
         cell = table.pair(a, b)
@@ -212,7 +213,7 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: Findings) -> 
     unknown = {gpu.index for gpu in gpus if nvlink_port(gpu.product) is None}
 
     def uniform(index: int) -> bool:
-        """Whether it has the same number of links to every linked GPU, as behind a switch."""
+        """Check whether a GPU has as many links to every linked GPU, as behind a switch."""
         return len({count for pair, count in counts.items() if count and index in pair}) == 1
 
     if switched:
@@ -276,7 +277,7 @@ def _note_hidden_nvlinks(
 
 
 def _nics(table: Table, lines: Sequence[Line], findings: Findings) -> list[Nic]:
-    """The NICs, named by the legend, with every distance that a row tells."""
+    """Return the NICs, named by the legend, with every distance that a row has."""
     legend: dict[str, str] = {}
     for number, text, _ in lines:
         if (m := _NIC_NAME.fullmatch(text)) and legend.setdefault(m[1], m[2]) != m[2]:

@@ -1,12 +1,12 @@
 """The matrix of ``nvidia-smi topo`` as people paste it, read into cells.
 
-This module finds the matrix and its rows, whatever was done to the text on its way: tabs turned
-into spaces or lost, a header run together or gone, rows cut off, columns left out.
-:mod:`~topology.sources.lines` takes away what stood around the lines,
-:mod:`~topology.sources.columns` reads the header, :mod:`~topology.sources.rows` a row's words and
-cells, and :mod:`~topology.sources.smi` says what a cell means. Nothing is
-guessed: a row must have its ``X`` under its own name, the two cells of a pair must agree, and the
-last cell of a cut row is not believed (``NV1`` may have been ``NV18``).
+This module finds the matrix and its rows, even if the text was damaged on its way: tabs turned into
+spaces or lost, a header run together or gone, rows cut off, columns left out.
+:mod:`~topology.sources.lines` removes what was put around the lines,
+:mod:`~topology.sources.columns` reads the header, :mod:`~topology.sources.rows` reads a row's words
+and cells, and :mod:`~topology.sources.smi` interprets the cells. Nothing is guessed. A row must
+have its ``X`` under its own name. The two cells of a pair must agree. The last cell of a cut row
+does not count (``NV1`` may have been ``NV18``).
 """
 
 import re
@@ -53,10 +53,10 @@ _P2P_LEGEND = re.compile(r"\s*OK\s+=\s")
 
 @dataclass(frozen=True)
 class Table:
-    """A matrix."""
+    """A matrix of ``nvidia-smi topo``."""
 
-    line: int  # where it begins
-    last_line: int  # where the text ends
+    line: int  # the line on which it begins
+    last_line: int  # the line on which the text ends
     columns: tuple[str, ...]  # the devices of its header
     rows: dict[str, Row]  # the rows that the text has
     has_numa: bool  # whether there is a NUMA column
@@ -68,7 +68,7 @@ class Table:
 
     @cached_property
     def nics(self) -> tuple[str, ...]:
-        """The names of everything else, in the order of the columns."""
+        """The names of all other devices, in the order of the columns."""
         return tuple(name for name in self.columns if not GPU.fullmatch(name))
 
     @cached_property
@@ -76,13 +76,13 @@ class Table:
         return {name: at for at, name in enumerate(self.columns)}
 
     def cell(self, row: str, column: str) -> str | None:
-        """What ``row`` says under ``column``; None if the text lacks it."""
+        """Return the cell of ``row`` under ``column``; None if the text lacks it."""
         cells = self.rows[row].cells if row in self.rows else ()
         at = self._at[column]
         return cells[at] if at < len(cells) else None
 
     def pair(self, a: str, b: str) -> str | None:
-        """What either row says of the pair; refused if the two say different things."""
+        """Return the cell of a pair from either row; refused if the two rows differ."""
         there, back = self.cell(a, b), self.cell(b, a)
         if there and back and there != back:
             raise SourceError(
@@ -107,18 +107,18 @@ class _Block:
     wrapped: int | None = None
 
     def same(self, other: Self) -> bool:
-        """Whether the other one says the same of the same machine."""
+        """Check whether the other block has the same header and rows, of the same machine."""
         mine, its = ([(r.host, r.text.split()) for r in b.rows] for b in (self, other))
         return (self.header[:2], mine) == (other.header[:2], its)
 
     def is_p2p(self) -> bool:
-        """Whether these rows say what peers may do, and not how they are linked."""
+        """Check whether these rows show what peers may do, and not how they are linked."""
         words = {word for _, text, _ in self.rows for word in text.split()[1:]}
         return words <= P2P | {SELF} and (not words.isdisjoint(P2P) or self.p2p_legend)
 
 
 def read_table(lines: Sequence[Line], findings: Findings) -> Table:
-    """The one matrix among cleaned lines; ``findings`` get its oddities."""
+    """Return the one matrix among cleaned lines; ``findings`` get its oddities."""
     last_line = max((line.number for line in lines if line.text.strip()), default=1)
     block = _the_one(_blocks(_joined(lines, findings), findings), lines, findings)
     found = block.rows
@@ -179,13 +179,13 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
 
 
 def first_row(lines: Sequence[Line]) -> int | None:
-    """The line of the first row of a matrix of links; None if there is no matrix."""
+    """Return the line of the first row of a matrix of links; None if there is no matrix."""
     found = (block for block in _blocks(lines, Findings()) if block.rows and not block.is_p2p())
     return next((block.rows[0].number for block in found), None)
 
 
 def _joined(lines: Sequence[Line], findings: Findings) -> list[Line]:
-    """The lines, joined again if a terminal broke each before its affinity columns."""
+    """Return the lines, joined again if a terminal broke each before its affinity columns."""
     found: list[Line] = []
     broken = False
     for line in lines:
@@ -213,7 +213,7 @@ def _joined(lines: Sequence[Line], findings: Findings) -> list[Line]:
 
 
 def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
-    """Every header with the rows below it, and rows without a header."""
+    """Return every header with the rows below it, and rows without a header."""
     blocks: list[_Block] = []
     above, unread = "", None
     for line in lines:
@@ -242,7 +242,8 @@ def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
 
 
 def _goes_on(text: str, before: str, block: _Block) -> bool:
-    """Whether a terminal broke the header, or a row without one, into this line and ``before``.
+    """Check whether a terminal broke the header, or a row without one, into this line and
+    ``before``.
 
     Otherwise columns would be lost silently. A broken row below a whole header is only cut.
     """
@@ -255,7 +256,7 @@ def _goes_on(text: str, before: str, block: _Block) -> bool:
 
 
 def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: Findings) -> _Block:
-    """The block that is the matrix. Several blocks are several machines, and refused."""
+    """Return the block that is the matrix. Several blocks are several machines, and are refused."""
     told = [block for block in blocks if block.rows and not block.is_p2p()]
     p2p = [block for block in blocks if block.rows and block.is_p2p()]
     for block in [block for block in told[1:] if block.same(told[0])]:
@@ -288,7 +289,7 @@ def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: Findings) ->
 
 
 def _run_together(lines: Sequence[Line]) -> int | None:
-    """The line that has a header and a row of the matrix; None if there is none."""
+    """Return the line that has a header and a row of the matrix; None if there is none."""
     for number, text, _ in lines:
         names = _TWO_NAMES.search(text)
         if names and _FIRST_ROW.search(text, names.end()):

@@ -49,7 +49,7 @@ class Allocatable:
     def over(self, former: "Allocatable | None") -> "Allocatable":
         """Return this answer of the kubelet, completed by its former one.
 
-        For a moment after its start a kubelet answers as if it had nothing to give.
+        For a short time after its start a kubelet answers as if it had nothing to give.
         """
         if former is None:
             return self
@@ -57,7 +57,7 @@ class Allocatable:
 
 
 class _HiddenError(Exception):
-    """A fact is missing or contradicts another one; the message says why."""
+    """The lack of a value, or a contradiction between two. The message says which."""
 
 
 def published(kubelet: KubeletConfig, allocatable: Allocatable | None) -> bool:
@@ -76,8 +76,8 @@ def numa_config(
 ) -> tuple[NumaConfig | None, tuple[Unseen, ...]]:
     """Return the CPUs and memory that the kubelet may give, or the reasons why they are not known.
 
-    The first part is None if no manager is static, before the kubelet's first answer, and if a fact
-    is missing. ``processors`` is None before the CPUs were read.
+    The first part is None if no manager is static, before the kubelet's first answer, and if a
+    value is missing. ``processors`` is None before the CPUs were read.
     """
     if not kubelet.static or allocatable is None or processors is None:
         return None, ()

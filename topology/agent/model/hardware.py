@@ -58,7 +58,7 @@ NO_FAULTS = LinkFaults()
 def topology_of(
     name: NodeName, seen: SeenNode, pci: PciTree, faults: LinkFaults = NO_FAULTS
 ) -> tuple[NodeTopology, tuple[Unseen, ...]]:
-    """Return a node's hardware, without its device policy, and the facts that are not known."""
+    """Return a node's hardware, without its device policy, and the parts that are not known."""
     unseen = [*seen.unseen, *pci.unseen]
     by_index = sorted(seen.gpus, key=lambda each: each.gpu.index)
     links = tuple(_link(a, b, seen, pci, faults, unseen) for a, b in combinations(by_index, 2))
@@ -246,7 +246,7 @@ class Hardware:
     topology: NodeTopology | None = None
     # Whether the driver has been read; False if `topology` is only taken over from the record.
     looked: bool = False
-    # facts that could not be seen, or that do not fit into a record
+    # parts that could not be seen, or that do not fit into a record
     unseen: tuple[Unseen, ...] = ()
     contradiction: str = ""  # why the last reading makes no topology; empty if it makes one
     # Why the device plugin sees other links than the record has; empty if it does not.
@@ -275,7 +275,7 @@ class HardwareTracker:
         return self._looked_at != (seen, faults)
 
     def look(self, seen: SeenNode, faults: LinkFaults, pci: PciTree) -> TopologyError | None:
-        """Take in what the driver shows.
+        """Store what the driver shows.
 
         If the driver contradicts itself, the topology stays as it was and the error is returned.
         """

@@ -1,12 +1,12 @@
-"""Which entries of the kubelet's list of pods count, and which are held back.
+"""The entries of the kubelet's list of pods that count, and those that are held back.
 
 Three things can be wrong with a list:
 
-* **It shows no pods.** For a moment after its start a kubelet lists no pods and shows all devices
-  as free. So after a restart, a living pod that held devices and shows none keeps them. If that
-  lasts, the record says that it cannot be relied on.
-* **A pod cannot be identified.** The kubelet shows a pod that the API server has not sent us yet.
-  The pod may be on its way, so the list is held back for a moment.
+* **It shows no pods.** For a short time after its start a kubelet lists no pods and shows all
+  devices as free. So after a restart, a living pod that held devices and shows none keeps them. If
+  that lasts, the record says that it cannot be relied on.
+* **A pod cannot be identified.** The kubelet shows a pod that the API server has not sent to the
+  agent yet. The pod may be on its way, so the list is held back for a short time.
 * **The node's pods are not known yet.** Then no list counts.
 """
 

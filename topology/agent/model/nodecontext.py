@@ -21,7 +21,7 @@ PREFERS_CLOSEST = "prefer-closest-numa-nodes"
 FULL_CORES_ONLY = "full-pcpus-only"
 ALIGN_BY_SOCKET = "align-by-socket"
 TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
-NODE = "Node"  # the fact that is listed as unseen if the Node could not be read
+NODE = "Node"  # the entry in the list of unseen facts if the Node could not be read
 
 
 @dataclass(frozen=True, slots=True)

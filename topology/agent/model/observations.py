@@ -17,7 +17,7 @@ from topology.core.numa import CpuSet
 
 @dataclass(frozen=True, slots=True, order=True)
 class Unseen:
-    """A fact that the agent could not find out."""
+    """A fact that the agent could not find out, and why."""
 
     fact: str
     cause: str  # why not
@@ -28,7 +28,7 @@ class Unseen:
 
 
 class Remote(Enum):
-    """What is at the far end of an NVLink."""
+    """The device at the far end of an NVLink."""
 
     GPU = "gpu"
     SWITCH = "switch"
@@ -38,7 +38,7 @@ class Remote(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NvlinkEnd:
-    """One NVLink as one GPU sees it."""
+    """One NVLink as one of its GPUs sees it."""
 
     number: int  # NVML's
     active: bool
@@ -107,7 +107,7 @@ class InstanceVitals:
 class Vitals:
     """The values that change on one GPU. None means that the driver does not say.
 
-    For a GPU that does not answer, only that fact is known.
+    For a GPU that does not answer, it only says so.
     """
 
     uuid: GpuUuid
@@ -204,7 +204,7 @@ class PciTree:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it could be read."""
+        """Whether the whole tree could be read."""
         return not self.unseen and self.numa_distances is not None
 
     def between(self, gpu: Gpu, other: Gpu) -> LinkKind:

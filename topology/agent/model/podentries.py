@@ -52,7 +52,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One pod as the kubelet lists it."""
+    """One pod in the kubelet's list."""
 
     namespace: str
     name: str
@@ -135,7 +135,7 @@ def vanished(
 ) -> frozenset[PodUid]:
     """Return the pods that held devices, hold none now, and are alive according to the API server.
 
-    For a moment after its start a kubelet lists no pods and shows all devices as allocatable.
+    For a short time after its start a kubelet lists no pods and shows all devices as allocatable.
     """
     return frozenset(
         uid

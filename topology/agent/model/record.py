@@ -1,6 +1,6 @@
 """The record as the agent would write it now, and its conditions.
 
-Facts that cannot be relied on are not published as if they could. The record then says that it is
+Values that cannot be relied on are not published as if they could. The record then says that it is
 not Ready, and the extender guarantees nothing on that node.
 """
 
@@ -58,7 +58,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletState:
-    """How the kubelet answers."""
+    """The state of the kubelet's answers."""
 
     cause: str = ""  # why it does not answer; empty if it does
     silent: bool = False  # whether the last request was not answered

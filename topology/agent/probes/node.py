@@ -39,7 +39,7 @@ NODES_PATH = "/api/v1/nodes"
 
 
 class ConfigurationUnseenError(Exception):
-    """The kubelet's configuration could not be read; the message says why."""
+    """The failure to read the kubelet's configuration. The message says why."""
 
 
 def from_file(path: Path) -> KubeletConfig:
@@ -92,7 +92,7 @@ def from_kubelet(
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What is known of the Node and its kubelet."""
+    """The values that are known of the Node and its kubelet."""
 
     uid: str = ""  # empty before the first answer
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class NodeWatch:
         self._thread = threading.Thread(target=self._run, name="node", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Start the thread. Call it once."""
         self._thread.start()
 
     def stop(self) -> None:

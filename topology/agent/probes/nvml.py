@@ -88,7 +88,7 @@ class Nvml:
         handles: dict[int, Handle] = {}
         for index in self._each():
             if self._silent(index):
-                continue  # its former answers are worth more than half an answer
+                continue  # its former answers say more than an incomplete one
             of = f"GPU {index}"
             with suppress(pynvml.NVMLError):  # the vitals show that it does not answer
                 handle = asker.ask("GPU", of, pynvml.nvmlDeviceGetHandleByIndex, index, absent=())

@@ -1,9 +1,9 @@
 """NVML's answers about one GPU: what rarely changes (:func:`seen_gpu`), and what changes often.
 
-:class:`Asker` makes the calls. A failed call costs only the one fact that it was made for. A thing
-that a GPU does not have (NotSupported for NVLinks, MIG, ECC, fabric) is an answer. A thing that the
-driver does not offer, does not allow or gets wrong is *unseen*, with NVML's own message as the
-cause.
+:class:`Asker` makes the calls. If a call fails, only the one value that it requested is missing. A
+thing that a GPU does not have (NotSupported for NVLinks, MIG, ECC, fabric) is an answer. A thing
+that the driver does not offer, does not allow or gets wrong is *unseen*, with NVML's own message as
+the cause.
 """
 
 import uuid as uuids
@@ -66,9 +66,7 @@ NO_SUCH_LINK = (*ABSENT, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 class Asker:
-    """The caller of NVML, which notes what the driver does not say: one line for a fact of many
-    GPUs.
-    """
+    """The caller of NVML, which notes what the driver does not say, in one line for many GPUs."""
 
     def __init__(self) -> None:
         self._failures: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
@@ -96,7 +94,7 @@ class Asker:
 
     @property
     def unseen(self) -> tuple[Unseen, ...]:
-        """The facts that the driver has not returned so far."""
+        """The values that the driver has not returned so far."""
         return tuple(
             Unseen(fact, cause, ", ".join(dict.fromkeys(filter(None, of))))
             for (fact, cause), of in self._failures.items()
@@ -250,7 +248,7 @@ def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]
 
 
 def _profile(asker: Asker, of: str, part: Handle, whole: Bytes) -> str:
-    """Return the profile's usual name, such as ``3g.20gb``. NVML's name of the instance ends in it."""
+    """Return the profile's usual name, such as ``3g.20gb``, with which NVML's name ends."""
     name = asker.ask("MIG profile", of, pynvml.nvmlDeviceGetName, part)
     if name and " MIG " in name:
         return str(name.rpartition(" MIG ")[2])

@@ -69,7 +69,7 @@ class NvmlWatch:
         self._thread = threading.Thread(target=self._guard, name="nvml-guard", daemon=True)
 
     def start(self) -> None:
-        """Start the threads; once."""
+        """Start the threads. Call it once."""
         self._session.thread.start()
         self._thread.start()
 
