@@ -36,7 +36,7 @@ class Options:
 
 
 def once(options: Options, *, show: bool) -> int:
-    """Run one sync, then print or publish the record. Returns the exit code."""
+    """Collect the record once, then print or publish it. Returns the exit code."""
     try:
         api = _api(options)
     except ApiFailure as error:

@@ -259,9 +259,7 @@ class NodeAgent:
         self._holders.take(entries, context, now, self._clock.text(), watchful=watchful)
 
     def _awaited(self, context: NodeContext) -> frozenset[PodUid]:
-        """Return the pods whose change the kubelet has yet to show, for their devices, CPUs and
-        memory.
-        """
+        """Return the pods whose change in devices, CPUs or memory the kubelet has yet to show."""
         allocatable = self._allocatable.allocatable
         served = None if allocatable is None else allocatable.keys()
         by_uid = self._holders.holders.by_uid

@@ -206,7 +206,7 @@ class ReportLatency:
     def written(
         self, due: Collection[PodUid], shown: Collection[PodUid], now: float
     ) -> list[float]:
-        """Return how long each pod took that is no longer due, now that a record was written.
+        """Return the latencies of the pods that are no longer due, after a record was written.
 
         A pod that is not ``shown`` has gone without ever being in a record, and does not count.
         """

@@ -126,8 +126,9 @@ class Publisher:
         return record
 
     def next_write(self) -> float:
-        """Return when the next write without a change is due, by the clock: a heartbeat, or a
-        retry.
+        """Return when the next write is due if nothing changes: a heartbeat, or a retry.
+
+        The time is by the publisher's clock.
         """
         return self._not_before if self._failures else self._due
 

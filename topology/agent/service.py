@@ -127,12 +127,12 @@ class AgentService:
         return "the agent's loop does not run" if stuck else None
 
     def unready(self) -> str | None:
-        """Return why an update should stop at this node; None after the API server took this
-        agent's record.
+        """Return why an update should stop at this node; None if it may go on.
 
-        It stays None, whatever happens to the API server later. If the former agent's record was
-        Ready, this agent's record must have been Ready once, too. If it was not (a broken driver, a
-        node without GPUs), this version is not at fault.
+        The result becomes None when the API server has accepted a record of this agent, and stays
+        None whatever happens to the API server later. If the former agent's record was Ready, this
+        agent's record must have been Ready once, too. If it was not (a broken driver, a node
+        without GPUs), this version is not at fault.
         """
         return self._unready
 
@@ -146,10 +146,10 @@ class AgentService:
         self._wakeup.note()
 
     def once(self, patience: float = 20.0, *, write: bool = False) -> Picture:
-        """Sync until all sources have answered or ``patience`` seconds are over, and ``write`` if
-        set.
+        """Sync until all sources have answered, and return the record.
 
-        Raises :class:`TimeoutError` if the record could not be written within twice that time.
+        It waits for the sources for ``patience`` seconds at most. With ``write`` it also writes the
+        record. Raises :class:`TimeoutError` if that did not work within twice ``patience``.
         """
         self._start()
         try:

@@ -53,10 +53,9 @@ class ApiMisconfigured(ApiFailure):
 
 
 class ApiUnreachable(ApiFailure):
-    """The lack of an answer: connection refused or broken, TLS failure, timeout, or a closed
-    client.
+    """The lack of an answer, after which a write may have been committed all the same.
 
-    A write that ends in this error may have been committed all the same.
+    The causes are a refused or broken connection, a TLS failure, a timeout, or a closed client.
     """
 
 
@@ -249,9 +248,7 @@ class ApiServer:
         return self._request("GET", path, query, timeout=urllib3.Timeout(total=timeout)).data
 
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
-        """POST a JSON object to a collection or subresource, and return the object that the server
-        made.
-        """
+        """POST a JSON object to a collection or subresource, and return the created object."""
         return self._request(
             "POST",
             path,
@@ -302,18 +299,15 @@ class ApiServer:
 
     @property
     def ca_file(self) -> str | None:
-        """The certificates with which the API server's certificate is checked; None for the
-        system's.
-        """
+        """The certificates that verify the API server's certificate; None for the system's."""
         return self._configuration.ssl_ca_cert  # type: ignore[no-any-return]
 
     @property
     def ahead(self) -> float:
-        """The seconds by which the server's clock is ahead of ours, from the Date of its last
-        answer.
+        """The seconds by which the server's clock is ahead of ours.
 
-        It is 0 for less than two seconds, because HTTP gives whole seconds, and while no date is
-        known.
+        The server's time is the Date of its last answer. The result is 0 for less than two seconds,
+        because HTTP gives whole seconds, and while no Date is known.
         """
         date, here = self._dated or ("", 0.0)
         try:

@@ -85,9 +85,9 @@ def heard() -> Iterator[list[str]]:
 
 
 def plugin_text(path: str, context: str | None) -> str:
-    """Return the beginning of an error message: the kubeconfig, the command, and the user it is
-    for.
+    """Return the beginning of an error message about a credential plugin.
 
+    It names the kubeconfig, the command, and the user whose credentials the command supplies.
     Raises any exception that a bad file causes.
     """
     from kubernetes.config.kube_config import KubeConfigMerger

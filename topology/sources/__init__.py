@@ -45,10 +45,10 @@ def read(
     product: str | None = None,
     memory: Bytes | None = None,
 ) -> Imported:
-    """Return the topology of ``node`` from NCCL's XML or from a matrix; a text with both is
-    refused.
+    """Return the topology of ``node`` from NCCL's XML or from a matrix.
 
-    ``product`` and ``memory`` (bytes of each GPU) supply what the text lacks.
+    A text with both is refused. ``product`` and ``memory`` (bytes of each GPU) supply what the text
+    lacks. Raises :class:`SourceError`.
 
     >>> found = read("GPU0 GPU1\\nGPU0 X PIX\\nGPU1 PIX X", NodeName("n"), product="NVIDIA L40S")
     >>> found.topology.summary()

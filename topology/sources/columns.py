@@ -108,8 +108,7 @@ def check_columns(line: int, columns: tuple[str, ...]) -> None:
 def columns_by_diagonal(
     found: Sequence[Line], last_line: int, findings: Findings
 ) -> tuple[str, ...]:
-    """Return the columns of a matrix without a header, by the ``X`` that each row has under its own
-    name.
+    """Return the columns of a matrix without a header, by the ``X`` under each row's own name.
 
     If rows are lost, too, columns stay without a name. If NIC rows follow, no GPU row is lost.
     Behind a switch every GPU is linked, so columns up to the last ``NV#`` are GPUs and the rest are

@@ -94,8 +94,10 @@ def imported(
     findings: Iterable[Finding],
     line: int,
 ) -> Imported:
-    """Return the result. Raises :class:`SourceError` at ``line`` if the model finds a
-    contradiction.
+    """Return the result of a source.
+
+    Raises :class:`SourceError` at ``line`` if the model finds a contradiction, or if a value does
+    not fit into a GPUTopology object.
     """
     gpus, links, nics = tuple(gpus), tuple(links), tuple(nics)
     _refuse_what_no_record_takes(gpus, links, nics, line)

@@ -203,8 +203,9 @@ def _refuse_unless_same(index: int, gpu: Listed, what: str, told: object, given:
 
 
 def _catalogue_memory(product: str) -> Bytes | None:
-    """Return the memory of a product by its exact name; None if the catalogue does not have one
-    size.
+    """Return the memory of a product by its exact name; None if the catalogue lacks it.
+
+    It is also None if the catalogue has cards of several sizes by that name.
     """
     cards = (m.card for m in MACHINES.values())
     same = {c.mib for c in cards if canonical_product(c.product) == canonical_product(product)}
@@ -226,7 +227,10 @@ def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]
 
 
 class _Inventory:
-    """The content of the lines so far. Each form of line has a method, which returns if it matches."""
+    """The content of the lines so far.
+
+    Each form of line has a method, which returns whether the line has that form.
+    """
 
     def __init__(self, *, by_cuda: bool) -> None:
         self.gpus: dict[int, Listed] = {}

@@ -223,8 +223,9 @@ def _refuse_other_vendors(device: Device, vendor: str) -> None:
 
 
 def _note_parts(device: Device, findings: Findings) -> None:
-    """Note several ``<gpu>`` in one ``<pci>``: they are parts of one GPU, each with all its
-    NVLinks.
+    """Note several ``<gpu>`` in one ``<pci>``.
+
+    They are parts of one GPU, and each lists all its NVLinks. Parts that disagree are refused.
     """
     gpus = device.element.all("gpu")
     if len(gpus) < 2:
@@ -254,8 +255,9 @@ def _told_links(gpu: Element) -> list[tuple[str, ...]]:
 
 
 def _numbered(gpus: Sequence[Device], line: int, findings: Findings) -> dict[int, Device]:
-    """Return the GPUs by index: their ``dev`` if all have one, otherwise the order of their bus
-    ids.
+    """Return the GPUs by index.
+
+    The index is their ``dev`` if all have one, otherwise the order of their bus ids.
     """
     first = [told for gpu in gpus for told in gpu.element.all("gpu")[:1]]
     numbers = [_number(told, "dev") for told in first if "dev" in told.attributes]
@@ -345,8 +347,9 @@ def _both_ways(
 
 
 def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Nic]:
-    """Return the RDMA NICs: those with a ``<net>``, and network cards of static files by their bus
-    id.
+    """Return the RDMA NICs.
+
+    These are the NICs with a ``<net>``, and network cards of static files, named by their bus id.
     """
     named: dict[str, Device] = {}
     for element in root.walk():

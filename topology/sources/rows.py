@@ -52,11 +52,11 @@ def is_row(text: str, columns: tuple[str, ...] | None) -> bool:
 def split_row(
     text: str, merged: dict[str, int] | None = None, line: int = 0
 ) -> list[tuple[str, int]]:
-    """Return the words of a row and where each ends, with cells separated that lost the tab between
-    them.
+    """Return the words of a row and where each ends.
 
-    No word for a link begins with another one, and only ``NV#`` holds a number. So there is only
-    one way to read them, except where ``NV1`` and a list of CPUs meet. Those stay one word.
+    Cells that lost the tab between them are separated. No word for a link begins with another one,
+    and only ``NV#`` holds a number. So there is only one way to read them, except where ``NV1`` and
+    a list of CPUs meet. Those stay one word.
     """
     found: list[tuple[str, int]] = []
     for match in re.finditer(r"\S+", text):

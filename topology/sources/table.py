@@ -242,10 +242,10 @@ def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
 
 
 def _goes_on(text: str, before: str, block: _Block) -> bool:
-    """Check whether a terminal broke the header, or a row without one, into this line and
-    ``before``.
+    """Check whether a terminal broke a line of the table into this line and ``before``.
 
-    Otherwise columns would be lost silently. A broken row below a whole header is only cut.
+    Only the header counts, or a row if there is no header. Otherwise columns would be lost
+    silently. A broken row below a whole header is only cut.
     """
     if not before or "=" in text:
         return False

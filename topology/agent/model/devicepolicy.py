@@ -77,12 +77,12 @@ def resources_of(
 
 
 def _replicas(ids: Collection[DeviceId], counted: int) -> int | None:
-    """Return how many devices the plugin serves for each GPU or MIG instance; None if it shares
-    none.
+    """Return how many devices the plugin serves for each GPU or MIG instance.
 
-    After a fault of a whole GPU the plugin reports one of its shares as unhealthy, and the kubelet
-    does not hand that share out. So one GPU may show too few shares. But shares are numbered from
-    0, all GPUs have the same number of shares, and each GPU has at least one healthy share.
+    The result is None if the plugin shares none. After a fault of a whole GPU the plugin reports
+    one of its shares as unhealthy, and the kubelet does not hand that share out. So one GPU may
+    show too few shares. But shares are numbered from 0, all GPUs have the same number of shares,
+    and each GPU has at least one healthy share.
     """
     shared = Counter(base_uuid(i) for i in ids if "::" in i)
     if not shared:
@@ -145,10 +145,10 @@ def allocator_of(
 
 
 def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | None:
-    """Return the plugin's policy: ``best-effort`` if it serves only whole GPUs, else the configured
-    one.
+    """Return the plugin's policy; None if it is not known.
 
-    Unshared MIG instances do not matter, because the plugin has no preference among them.
+    It is ``best-effort`` if the plugin serves only whole GPUs, else the configured one. Unshared
+    MIG instances do not matter, because the plugin has no preference among them.
     """
     if plugin is None:
         return None

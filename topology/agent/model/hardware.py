@@ -72,12 +72,11 @@ def topology_of(
 
 
 def wired(seen: SeenNode) -> Mapping[GpuUuid, int]:
-    """Return how many NVLinks of each GPU should be up: all that its product has, or none in MIG
-    mode.
+    """Return how many NVLinks of each GPU should be up.
 
-    A virtual machine with a part of a machine lacks some of the links. So a GPU is in the result
-    only if it is in MIG mode, if it has links to a switch, or if another GPU of the same product
-    has all its links up.
+    These are all that its product has, or none in MIG mode. A virtual machine with a part of a
+    machine lacks some of the links. So a GPU is in the result only if it is in MIG mode, if it has
+    links to a switch, or if a GPU of the same product on the node has all its links up.
     """
     up = {each.gpu.uuid: sum(e.active for e in each.nvlinks) for each in seen.gpus}
     products = {each.gpu.product for each in seen.gpus}
@@ -93,10 +92,10 @@ def wired(seen: SeenNode) -> Mapping[GpuUuid, int]:
 
 
 def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
-    """Return why the device plugin sees other direct links than the record has; empty if it does
-    not.
+    """Return why the device plugin sees other direct links than the record has.
 
-    The plugin reads the links at each call, and uses those that are up at that time.
+    The result is empty if the plugin sees the same links. The plugin reads the links at each call,
+    and uses those that are up at that time.
     """
     plugins, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
     indices = {gpu.uuid: gpu.index for gpu in trusted.gpus}
@@ -110,8 +109,7 @@ def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
 
 
 def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
-    """Return what is seen now, completed by the GPUs that were seen earlier in this boot and are
-    gone.
+    """Return what is seen now, completed by the GPUs that have been lost in this boot.
 
     A GPU that was there is lost, not free. No other GPU gets its index, although the driver
     renumbers the rest. So GPUs keep the index that they had, and lost GPUs keep their links.
@@ -300,9 +298,7 @@ class HardwareTracker:
         return None
 
     def gone(self, state: NvmlState) -> list[GpuUuid]:
-        """Return the GPUs that were there in this boot and that the driver does not even count any
-        more.
-        """
+        """Return the GPUs that were there in this boot and that the driver no longer counts."""
         known = self.hardware.topology.gpus if self.hardware.topology is not None else ()
         seen = state.seen.gpus if state.seen is not None else ()
         here = {each.gpu.uuid for each in seen} | {vital.uuid for vital in state.vitals}

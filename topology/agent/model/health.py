@@ -138,8 +138,9 @@ class HealthTracker:
         return {u: gpu.fabric.usable for u, gpu in self._gpus.items() if gpu.fabric is not None}
 
     def expected(self) -> Mapping[GpuUuid, int]:
-        """Return how many links of each GPU should be up: those of its model, or those that it had
-        before.
+        """Return how many links of each GPU should be up.
+
+        The number is that of its model, or of the links that it had before, if those are more.
         """
         return {u: max(gpu.wired, len(gpu.known | gpu.down)) for u, gpu in self._gpus.items()}
 
@@ -259,7 +260,7 @@ SHOWN_ANEW = frozenset(
         SRAM,
     }
 )
-"""Reasons that no tracker takes over from the record: the first look tells them."""
+"""Reasons that no tracker takes over from the record, because the first reading shows them."""
 
 
 def _fitting(reasons: list[str]) -> str:

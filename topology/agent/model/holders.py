@@ -108,8 +108,9 @@ class HoldersTracker:
     def _exclusive(
         self, entries: list[Entry], context: NodeContext, *, watchful: bool
     ) -> tuple[Holding, ...]:
-        """Return the pods' exclusive CPUs and memory. A kubelet that has just started may show
-        less.
+        """Return the pods' exclusive CPUs and memory.
+
+        A kubelet that has just started may show less.
         """
         alive = {p.key for p in context.pods.values() if not (p.ended or p.terminating)}
         shown = [*entries, *self._vanished.values()]

@@ -87,10 +87,10 @@ class Plugin:
 
 
 def kubelet_config(configuration: Mapping[str, object]) -> KubeletConfig:
-    """Return the parts of a KubeletConfiguration that matter; a missing key has the kubelet's
-    default.
+    """Return the parts of a KubeletConfiguration that matter.
 
-    An unknown value counts as None, and an unknown Topology Manager policy as ``unknown``.
+    A missing key has the kubelet's default. An unknown value counts as None, and an unknown
+    Topology Manager policy as ``unknown``.
     """
 
     def word(key: str, *known: str) -> str | None:
@@ -109,8 +109,9 @@ def kubelet_config(configuration: Mapping[str, object]) -> KubeletConfig:
 
 
 def _option(options: object, name: str) -> bool | None:
-    """Return a manager's option; None if the options are no mapping, which a kubelet could not
-    read.
+    """Return a manager's option; None if the options are no mapping.
+
+    A kubelet could not read such options.
     """
     if options is None:
         return False

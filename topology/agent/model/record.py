@@ -219,8 +219,7 @@ def _with_choosers(
 def _misnamed(
     topology: NodeTopology | None, allocatable: Mapping[str, Collection[DeviceId]]
 ) -> Problem | None:
-    """Return the problem of a MIG instance whose resource does not fit its profile; None if all
-    fit.
+    """Return the problem of a MIG instance whose resource does not fit its profile, if any.
 
     The extender finds instances by the names of resource and profile. It would count too few
     devices.
@@ -256,8 +255,9 @@ def _allocator(
 
 
 def _exclusive(observation: Observation) -> tuple[Holding, ...] | None:
-    """Return the pods' exclusive CPUs and memory; None if no manager is static, or they are
-    unknown.
+    """Return the pods' exclusive CPUs and memory.
+
+    The result is None if no manager is static, or if they are not known.
     """
     told = exclusive.published(observation.context.kubelet, observation.exclusive)
     return observation.holders.exclusive if told and observation.kubelet.accepted else None
@@ -280,8 +280,9 @@ def _ready(
     conditions: ConditionTracker,
     now: str,
 ) -> Condition:
-    """Return the condition Ready: whether the record can be relied on, or the first reason against
-    it.
+    """Return the condition Ready, with the first reason against it if there is one.
+
+    Ready means that the record can be relied on.
     """
     problem, kubelet = None, observation.kubelet
     # first, since readers of the record have to know that it lacks holders
@@ -339,8 +340,9 @@ def _complete(unseen: tuple[Unseen, ...], conditions: ConditionTracker, now: str
 def _fabric_ready(
     observation: Observation, conditions: ConditionTracker, now: str
 ) -> Iterator[Condition]:
-    """Yield whether every GPU has its NVLinks through a switch; nothing for a node without a
-    fabric.
+    """Yield the condition that every GPU can use its NVLinks through a switch.
+
+    A node without a fabric has no such condition.
     """
     topology = observation.hardware.topology
     if topology is not None and observation.fabric:

@@ -79,11 +79,11 @@ def unknown_devices(
     allocations: Sequence[Allocation],
     gpus: Iterable[GpuUuid] | None,
 ) -> list[tuple[str, DeviceId]]:
-    """Return the device ids that name no known GPU, or that no record can hold, by resource,
-    sorted.
+    """Return the device ids that name no known GPU, or that no record can hold.
 
-    Some plugins number devices (``nvidia0``) instead of naming GPUs. ``gpus`` are the node's, None
-    if the hardware could not be read. A GPU that is held and gone is not unknown.
+    The result has pairs of resource and id, sorted. Some plugins number devices (``nvidia0``)
+    instead of naming GPUs. ``gpus`` are the node's, None if the hardware could not be read. A GPU
+    that is held and gone is not unknown.
     """
     known = None if gpus is None else set(gpus)
     found = {

@@ -135,8 +135,9 @@ class IdleTracker:
                 self._spells[key] = spell
 
     def since(self, now: float, text: str) -> Mapping[Key, str]:
-        """Return since when devices are unused, for those that have been unused for
-        :data:`SHORTEST`.
+        """Return since when devices are unused.
+
+        Only devices that have been unused for :data:`SHORTEST` are in the result.
         """
         today = _seconds(text)
         if today is None:

@@ -103,10 +103,10 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSources:
-    """The sources of the kubelet's configuration; each value comes from the first source that has
-    it.
+    """The sources of the kubelet's configuration.
 
-    The order is ``told``, the kubelet, and the files.
+    Each value comes from the first source that has it. The order is ``told``, the kubelet, and the
+    files.
     """
 
     told: KubeletConfig = NOTHING_KNOWN  # set by an operator
@@ -279,8 +279,9 @@ def _counted(status: _Status) -> CountedDevices | None:
 
 
 def _devices(resources: Mapping[str, str | int] | None) -> dict[str, int]:
-    """Return the resources of plugins. Their names have a domain, and their amounts are whole
-    numbers.
+    """Return the resources of plugins.
+
+    Their names have a domain, and their amounts are whole numbers.
     """
     return {
         name: int(amount)

@@ -172,9 +172,7 @@ class Nvml:
             raise EventsFailedError(words(error)) from error
 
     def _asked(self) -> Any:
-        """Make a new request for the events of every GPU that answers, and return it; None if none
-        does.
-        """
+        """Request the events of every GPU that answers. Returns the request; None if none does."""
         try:
             asked = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:

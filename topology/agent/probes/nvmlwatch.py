@@ -81,8 +81,9 @@ class NvmlWatch:
             self._session.thread.join(patience)
 
     def state(self) -> NvmlState:
-        """Return what was seen last; the problem is a hanging call if a call about no single GPU
-        hangs.
+        """Return what was seen last.
+
+        If a call hangs that is not about one GPU, the ``problem`` of the state says so.
         """
         session = self._session
         with self._lock:
@@ -253,11 +254,11 @@ class _Session:
             self._see(nvml, seen, vitals, self._clock() - began)
 
     def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
-        """Listen until an Xid comes or the next reading is due. Returns whether listening still
-        works.
+        """Listen until an Xid comes or the next reading is due.
 
-        If waiting fails, a GPU may be lost, so the next reading is due soon. A wait that always
-        fails at once must not spin. Then the next reading comes at its usual time.
+        Returns whether listening still works. If waiting fails, a GPU may be lost, so the next
+        reading is due soon. A wait that always fails at once must not spin. Then the next reading
+        comes at its usual time.
         """
         began = self._clock()
         due = began + self._cadence.vitals

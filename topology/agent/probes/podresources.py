@@ -79,8 +79,7 @@ class PodResources:
         return sorted(found, key=lambda e: (*e.key, tuple(map(repr, e.held)), e.cpus))
 
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
-        """Return the GPU devices of each resource that the kubelet hands out from, held ones
-        included.
+        """Return the GPU devices that the kubelet hands out from, by resource, held ones included.
 
         Raises :class:`KubeletDownError`.
         """

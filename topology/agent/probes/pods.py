@@ -102,12 +102,11 @@ class NodePods:
         self._plugins: dict[PodUid, list[Plugin]] = {}
 
     def snapshot(self) -> tuple[dict[PodUid, NodePod], Plugin | None, int, str]:
-        """Return the pods, the device plugin among them, the count of deletions, and a
-        resourceVersion.
+        """Return the pods, the device plugin, the count of deletions, and a resourceVersion.
 
         The plugin is None if there is none, or if several disagree. Of several that agree it is the
-        one that started last. The deletions are those of pods with GPUs so far. The pods are at
-        least as new as the resourceVersion, which is that of the last list or deletion.
+        one that started last. The count is of pods with GPUs that have been deleted so far. The
+        pods are at least as new as the resourceVersion, which is that of the last list or deletion.
         """
         with self._lock:
             plugins = [p for found in self._plugins.values() for p in found]
