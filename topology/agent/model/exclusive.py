@@ -2,8 +2,8 @@
 
 A static CPU Manager gives whole CPUs to a container. A static Memory Manager gives it memory of
 certain NUMA nodes. Both serve only pods of the class Guaranteed. The kubelet's PodResources API
-shows what the kubelet has given, to pods without GPUs, too, and what it gives from. The kernel
-shows the NUMA node, socket and core of each CPU.
+shows what the kubelet has given, also to pods without GPUs, and the total that it can give. The
+kernel shows the NUMA node, socket and core of each CPU.
 
 The kubelet does not show what ordinary init containers have. Later containers of the pod may or may
 not take over their CPUs. The rest stays allocated until the pod ends, and no API shows it. The
@@ -63,7 +63,7 @@ class _HiddenError(Exception):
 def published(kubelet: KubeletConfig, allocatable: Allocatable | None) -> bool:
     """Check whether the record lists exclusive CPUs and memory.
 
-    It does if a manager is static and the kubelet says what it gives from.
+    It does if a manager is static and the kubelet shows what it can give.
     """
     if not kubelet.static or allocatable is None:
         return False

@@ -3,7 +3,7 @@
 NVML shows GPUs and their links (:class:`SeenNode`) and the values that change (:class:`Vitals`).
 sysfs shows where GPUs and RDMA NICs are in the PCI tree (:class:`PciTree`) and the machine's CPUs
 (:class:`Processors`). The classes of PCIe paths are those of ``nvidia-smi topo -m``. The class of
-two devices depends on where their paths from the root part.
+two devices depends on the point where their paths from the root separate.
 """
 
 from collections.abc import Mapping
@@ -107,7 +107,7 @@ class InstanceVitals:
 class Vitals:
     """The values that change on one GPU. None means that the driver does not say.
 
-    For a GPU that does not answer, it only says so.
+    For a GPU that does not answer, only ``lost`` or ``hung`` is known.
     """
 
     uuid: GpuUuid

@@ -1,9 +1,9 @@
 """When the kubelet is asked next, and for what; and when sysfs is read again.
 
-The kubelet does not announce changes, so the agent has to ask it. A pod's change is *due* from the
-time when the pod is bound here and requests GPUs until the kubelet shows it with all of them, and
-again from its end until the kubelet no longer shows it. While a change is due, the agent asks
-often; otherwise rarely.
+The kubelet does not announce changes, so the agent has to ask it. If a pod requests GPUs, its
+change is *due* from its bind to this node until the kubelet shows it with all of them. It is due
+again from the pod's end until the kubelet no longer shows the pod. While a change is due, the agent
+asks often; otherwise rarely.
 """
 
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,8 @@
 The API server refuses a whole record for one list that is too long, at every try. Then the node
 would have no current record. So the agent does not write a record that exceeds the limits. The
 hardware stays as it was written last, and the status says that the record is not Ready, and by how
-much it is too large (:func:`too_large`). Only NICs, and pods' exclusive CPUs and memory, are left
-out alone; the condition ``Complete`` names them.
+much it is too large (:func:`too_large`). Two parts can be left out while the rest is published:
+NICs, and pods' exclusive CPUs and memory. The condition ``Complete`` names them.
 
 The numbers are those of ``manifests/base/crd.yaml``. The whole record has a limit, too. etcd takes
 1.5 MiB for an object, and the API server's notes on field ownership need two thirds of it.

@@ -135,7 +135,7 @@ class IdleTracker:
                 self._spells[key] = spell
 
     def since(self, now: float, text: str) -> Mapping[Key, str]:
-        """Return since when devices are unused.
+        """Return the times since when devices have been unused.
 
         Only devices that have been unused for :data:`SHORTEST` are in the result.
         """
