@@ -226,7 +226,7 @@ class Counts:
 
     nodes: int
     takes: int = 0
-    closed: int = 0  # of those that take it: kube-scheduler will not send it there
+    closed: int = 0  # take the pod, but kube-scheduler will not send it there
     refused: Mapping[Rejection, int] = field(default_factory=dict)
     doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
     bars: Mapping[str, int] = field(default_factory=dict)  # what closes the closed ones to it

@@ -179,9 +179,9 @@ def _reservation_now(
 
     A member of a group may use it only if its group lets the pod go there.
 
-    The author of the annotation may be untrusted. So only victims are left that are needed, for the
-    reservation itself or for the relocation of another victim. All of them must be pods that a plan
-    may evict. Raises :class:`.OutOfTimeError`.
+    The caller may not be the author of the annotation. So only victims are left that are needed,
+    for the reservation itself or for the relocation of another victim. All of them must be pods
+    that a plan may evict. Raises :class:`.OutOfTimeError`.
     """
     reservation = pod.reservation
     if (

@@ -94,7 +94,7 @@ class GpuHolder:
     uid: PodUid
     name: str
     use: Use
-    devices: int  # of the GPU, that it holds
+    devices: int  # the number of the GPU's devices that it holds
     asks: str = ""
     since: float | None = None  # when its kubelet admitted it, in seconds since 1970
 
@@ -104,7 +104,7 @@ class GpuState:
     """The state of one GPU."""
 
     use: Use
-    in_use: int  # of its devices
+    in_use: int  # the number of its devices in use
     devices: int  # 1 for a whole GPU
     holders: tuple[GpuHolder, ...] = ()
     trouble: str = ""  # what its agent says of its health
@@ -241,7 +241,7 @@ class Totals:
     coming: int
     capacity: Capacity
     memory: int = 0  # bytes of the GPUs that pods share
-    memory_used: int = 0  # by the pods on them
+    memory_used: int = 0  # bytes that the pods on them use
 
     @property
     def gpus(self) -> int:
@@ -294,8 +294,8 @@ class Nodes:
     def of(self, info: NodeInfo) -> NodeState:
         """Return the state of one node.
 
-        A fault in our own code costs the state of this node, not the whole answer. It is noted, and
-        shown as a trouble of the node.
+        A fault in our own code affects the state of this node only, not the whole answer. It is
+        noted, and shown as a trouble of the node.
         """
         known = self._known.get(info.name)
         if known is not None and known.info is info:

@@ -140,7 +140,7 @@ def _work_out(
     )
     passing = sum(decision.rejection is None for decision in decisions.values()) if weighs else 0
     left = len(known) - len(decisions) + passing - len(answers.node_scores)
-    # In the order in which the nodes were asked about.
+    # The order is that of the nodes in the question.
     one_of_each = (
         dict(zip(answers.class_ids, answers.names, strict=True))
         if left or snapshot.is_stale

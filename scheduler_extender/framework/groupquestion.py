@@ -64,7 +64,7 @@ class GroupAnswer:
 
     alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
     """The nodes by the rejection of each; under None, the nodes to which the member may go."""
-    domains: list[str | None] = field(default_factory=list)  # of each node, in the order asked
+    domains: list[str | None] = field(default_factory=list)  # each node's, in the order asked
     best: str | None = None  # the best domain that can hold the group
     late: bool = False  # something was not worked out
     reserves: bool = False  # there are reservations for groups
@@ -141,10 +141,8 @@ def _nominees_behind(
 ) -> dict[NodeName, PodRecord]:
     """Return the pods outside a group that would have these nodes' reservations without it.
 
-    These reservations are by nomination.
-
-    A node has only one reservation, that of the nominated pod with the highest priority.
-    O(nominated pods).
+    Only nominated pods count. A node has only one reservation, that of its nominated pod with the
+    highest priority. O(nominated pods).
     """
     others = [
         pod

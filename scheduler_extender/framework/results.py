@@ -31,7 +31,7 @@ class Results:
     asked: Snapshot  # with the node infos of this question
     by_reason: dict[Rejection | None, list[str]] = field(default_factory=dict)
     closed: frozenset[str] = frozenset()  # nodes to which kube-scheduler will not send the pod
-    answers: list[NodeAnswers] = field(default_factory=list)  # the nodes' own
+    answers: list[NodeAnswers] = field(default_factory=list)  # the nodes' own answers
     # For a pod with claims of its own: the devices that they have or will get on each node, and the
     # nodes where they get no GPUs, or where their devices cannot be foreseen.
     devices: dict[str, Devices] = field(default_factory=dict)

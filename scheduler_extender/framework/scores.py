@@ -39,7 +39,7 @@ def scored(
         by_node += scores(own, rooms)
         names_asked += own.names
     if (group := results.group) is not None:
-        # The upper half for the best domain, and the lowest third for the others.
+        # The best domain gets the upper half of the scores, the others get the lowest third.
         by_node = [
             5 + score // 2 if domain is not None and domain == group.best else score // 3
             for domain, score in zip(group.domains, by_node, strict=True)

@@ -57,7 +57,7 @@ class DecidedBind:
     ours: PodRecord  # the pod, as it is assumed
     before: PodRecord | None  # the pod's previous assumed bind
     sets: tuple[Mask, ...] | None  # the sets of GPUs to write
-    after: NodeInfo  # with the pod
+    after: NodeInfo  # with the pod: the node after the decision
     claims: frozenset[str]  # the pod's claims that are known
 
 

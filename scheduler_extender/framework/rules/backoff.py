@@ -9,7 +9,7 @@ from topology.core.placement import Reason, Rejection
 
 
 class BackoffRule(Rule):
-    """See the module."""
+    """The rule of a node in back-off; see the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the node takes no such pod now."""

@@ -49,7 +49,7 @@ from topology.core.requests import GpuRequest
 
 
 class DevicesRule(Rule):
-    """See the module."""
+    """The rule of a node's devices and its kubelet; see the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the node's devices, or its kubelet, refuse the pod."""

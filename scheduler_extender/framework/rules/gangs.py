@@ -15,7 +15,7 @@ _BEST_FIRST = list(Verdict)
 
 
 class Gangs(Rule):
-    """See the module."""
+    """The rule of a gang's peers; see the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why peers that come first could spoil the node for the pod."""

@@ -8,7 +8,7 @@ from topology.core.placement import Rejection
 
 
 class Memory(Rule):
-    """See the module."""
+    """The rule of shared GPUs' memory; see the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the memory of a shared GPU may run out."""

@@ -14,7 +14,7 @@ PROMISED = Rejection(
 
 
 class Promises(Rule):
-    """See the module."""
+    """The rule of promises to other pods; see the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why a promise could break. Not checked for a pod that is already refused."""

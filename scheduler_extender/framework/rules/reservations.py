@@ -11,7 +11,7 @@ from topology.core.requests import GpuRequest
 
 
 class Reservations(Rule):
-    """See the module."""
+    """The rule of a reservation for another pod; see the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the pod may not come while the reservation stands."""

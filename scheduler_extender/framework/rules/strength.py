@@ -8,7 +8,7 @@ from topology.core.placement import Reason, Rejection, Verdict
 
 
 class Strength(Rule):
-    """See the module."""
+    """The rule of the weakest verdict that passes; see the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why an expected placement is not enough."""

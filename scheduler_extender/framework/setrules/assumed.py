@@ -11,7 +11,7 @@ ASSUMED = Rejection(
 
 
 class AssumedRule(SetRule):
-    """See the module."""
+    """The rule of an assumed pod; see the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """Return a rule that refuses every node but that of the pod's bind."""

@@ -19,7 +19,7 @@ HAD_CLAIM = Rejection(
 
 
 class ClaimsRule(SetRule):
-    """See the module."""
+    """The rule of a pod's claims; see the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """Return a rule that refuses device-plugin nodes to a pod whose status names a claim.

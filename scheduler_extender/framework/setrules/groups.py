@@ -18,7 +18,7 @@ from topology.core.devices import NodeName, PodUid
 
 
 class GroupsRule(SetRule):
-    """See the module."""
+    """The rule of a pod's group; see the module."""
 
     def of_set(self, question: Question, member: Member | None) -> OfSet | None:
         """Return a rule that refuses the nodes to which the pod's group does not let it go.

@@ -7,7 +7,7 @@ from topology.core.placement import NOT_SERVED
 
 
 class Served(SetRule):
-    """See the module."""
+    """The rule that a node needs GPUs; see the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """Return a rule that refuses nodes without GPUs."""
