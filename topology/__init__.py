@@ -1,8 +1,9 @@
 """Nodes and their GPUs: the pure model, what feeds it, and the agent that publishes it.
 
-``core`` is the model and what follows from it (start there); ``machines`` is the catalogue of known
-hardware, ``sources`` reads what people paste, ``codec`` the records of the API server, ``kubeapi``
-talks to it, ``agent`` runs on each node, and ``emulation`` plays a node for tests and benchmarks.
+Start with ``core``, the model. ``machines`` is the catalogue of known hardware. ``sources`` reads
+the text that people paste, and ``codec`` reads and writes the records of the API server.
+``kubeapi`` talks to the API server, and ``agent`` runs on each node. ``emulation`` plays a node for
+tests and benchmarks.
 
 A set of GPUs is a *mask*: an ``int`` whose bit *p* stands for the GPU at position *p* of
 ``NodeTopology.gpus``.
@@ -10,7 +11,7 @@ A set of GPUs is a *mask*: an ``int`` whose bit *p* stands for the GPU at positi
 
 
 def our_version() -> str:
-    """The version of this package; ``unknown`` in a source tree that is not installed."""
+    """Return the version of this package, or ``unknown`` in a source tree without installation."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,7 +1,8 @@
-"""Files that are read while a program runs, and that somebody else writes.
+"""Bounded reads of regular files that other programs write while this one runs.
 
-Opening a pipe (a FIFO) waits until somebody writes to it, perhaps for ever, and nothing ends that
-wait, not even the end of the process. So only regular files are read, up to a bound.
+Opening a pipe (a FIFO) blocks until another process opens it for writing, perhaps for ever. Nothing
+ends that wait, not even the end of our process. So this module reads regular files only, and reads
+at most a given number of bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 
 def opened(path: Path) -> int:
-    """A descriptor of a regular file; the caller closes it. Never waits for anybody.
+    """Return an open descriptor of a regular file, without ever blocking. The caller closes it.
 
     Raises :class:`OSError`, also if the path leads to a pipe, a device or a folder.
     """
@@ -25,7 +26,10 @@ def opened(path: Path) -> int:
 
 
 def content(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most ``most`` bytes. Raises :class:`OSError`."""
+    """Return the content of a regular file.
+
+    Raises :class:`OSError` if the file cannot be read or has more than ``most`` bytes.
+    """
     with os.fdopen(opened(path), "rb") as file:
         found = file.read(most + 1)
     if len(found) > most:

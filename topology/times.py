@@ -1,4 +1,4 @@
-"""Times of day as texts: RFC 3339, as Kubernetes writes it."""
+"""Conversion of times to and from the text that Kubernetes writes (RFC 3339)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 
 def seconds_of(text: str) -> float | None:
-    """A time of day in seconds since 1970; None if it cannot be read.
+    """Return the time that ``text`` names, in seconds since 1970; None if it cannot be read.
 
-    Without a zone it is UTC, whatever the zone of the machine, so a file means the same everywhere.
+    A text without a zone counts as UTC, whatever the zone of the machine. So a file means the same
+    on every machine.
 
     >>> seconds_of("1970-01-01T01:00:00+01:00"), seconds_of("1970-01-01T00:00:00")
     (0.0, 0.0)
@@ -20,7 +21,7 @@ def seconds_of(text: str) -> float | None:
 
 
 def time_text(seconds: float) -> str:
-    """A time in seconds since 1970 as a text, to the microsecond.
+    """Return a time in seconds since 1970 as RFC 3339 text, exact to the microsecond.
 
     >>> time_text(0.0), time_text(0.25), seconds_of(time_text(0.25))
     ('1970-01-01T00:00:00Z', '1970-01-01T00:00:00.250000Z', 0.25)
@@ -29,12 +30,12 @@ def time_text(seconds: float) -> str:
 
 
 def age(moment: float | None, today: float) -> float | None:
-    """How many seconds ago a moment was; None if the moment is not known."""
+    """Return how many seconds before ``today`` a time was, at least 0; None if it is unknown."""
     return None if moment is None else max(0.0, today - moment)
 
 
 def instant(found: datetime) -> datetime:
-    """The same moment in UTC; a time without a zone is UTC already.
+    """Return the same time in UTC. A time without a zone counts as UTC already.
 
     Raises :class:`OverflowError` if the zone moves it out of the years that Python knows.
     """

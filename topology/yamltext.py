@@ -1,10 +1,10 @@
-"""YAML that people wrote → plain objects, at a cost that the text's length bounds.
+"""A YAML reader for untrusted text, whose cost is bounded by the text's length.
 
 A few hundred bytes of YAML can stand for billions of nodes (an alias of a list of aliases of a
-list …), nest without end, or hold a number whose conversion takes minutes. So before
-anything is built, the parser's events are counted: how deep they nest, and how many nodes the
-aliases add. A mapping that has a key twice is refused, too, as kubectl does: one of the two values
-would be lost.
+list …), nest without end, or hold a number whose conversion takes minutes. So this module counts
+the parser's events before it builds any object. It counts how deep they nest and how many nodes the
+aliases add. It also refuses a mapping that has a key twice, as kubectl does, because one of the two
+values would be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_NUMBER = 64  # characters of a number
 
 
 class YamlTextError(ValueError):
-    """A text is not YAML, or more than its length says; the message names the line."""
+    """A text that is not YAML or exceeds a bound. The message names the line where it is known."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -47,7 +47,9 @@ for _tag in ("int", "float"):
 
 
 def documents(text: str) -> list[Any]:
-    """Every document of a text, None for an empty one. Raises :class:`YamlTextError`.
+    """Return every document of a text, with None for an empty one.
+
+    Raises :class:`YamlTextError`.
 
     >>> documents("a: &x [1, 2]\\n---\\nb: 3")
     [{'a': [1, 2]}, {'b': 3}]
@@ -63,7 +65,7 @@ def documents(text: str) -> list[Any]:
         raise YamlTextError(f"not YAML: {str(error).splitlines()[0]}") from error
     except YamlTextError:
         raise
-    except (ValueError, RecursionError) as error:  # such as a date that there is not
+    except (ValueError, RecursionError) as error:  # such as a date that does not exist
         raise YamlTextError(f"not YAML: {error}") from error
 
 
@@ -74,17 +76,19 @@ def _line(found: yaml.Event | yaml.MarkedYAMLError) -> str:
 
 @dataclass(slots=True)
 class _Opened:
-    """A list or mapping that has not ended."""
+    """A list or mapping whose end event has not come yet."""
 
     anchor: str | None
-    before: int  # the text's nodes up to this one
+    before: int  # how many nodes the text has up to and including this one
     keys: set[str] | None  # the keys of a mapping so far; None for a list
     key_is_next: bool = True
 
 
 def _check(text: str) -> None:
-    """Raise if the text nests too deep, its aliases stand for too much, or a mapping has a key
-    twice."""
+    """Raise :class:`YamlTextError` if a bound is exceeded or a mapping has a key twice.
+
+    The bounds are the depth of nesting and the number of nodes that the aliases add.
+    """
     opened: list[_Opened] = []
     sizes: dict[str, int] = {}  # nodes that each anchor stands for
     nodes = aliased = 0
@@ -116,7 +120,10 @@ def _check(text: str) -> None:
 
 
 def _take_key(event: yaml.NodeEvent, opened: list[_Opened]) -> None:
-    """Note the event in the mapping around it. Raises :class:`YamlTextError` for a second key."""
+    """Record the event as a key or value of the mapping around it.
+
+    Raises :class:`YamlTextError` if the mapping has this key already.
+    """
     if not opened or opened[-1].keys is None:
         return
     within, keys = opened[-1], opened[-1].keys
@@ -130,8 +137,11 @@ def _take_key(event: yaml.NodeEvent, opened: list[_Opened]) -> None:
 
 
 def _size(event: yaml.AliasEvent, opened: list[_Opened], sizes: dict[str, int]) -> int:
-    """How many nodes an alias stands for. Raises :class:`YamlTextError` if it contains itself."""
+    """Return how many nodes an alias stands for.
+
+    Raises :class:`YamlTextError` if the alias stands inside the node that it names.
+    """
     name = event.anchor or ""
     if any(each.anchor == name for each in opened):
         raise YamlTextError(f"{_line(event)}*{name[:40]} stands inside itself")
-    return sizes.get(name, 1)  # of an unknown one the loader says so
+    return sizes.get(name, 1)  # the loader reports an unknown alias

@@ -1,8 +1,8 @@
-"""Which devices will do, in the words of a ResourceClaim: a few sets, any devices of which do.
+"""The alternatives of a ResourceClaim: sets of GPUs of which any ``count`` meet the constraints.
 
-A claim's ``firstAvailable`` has up to eight alternatives. Each here is a set of GPUs, by product
-and PCI address, any ``count`` of which meet the constraints. It has to be so on every machine of
-the cluster that has some of them.
+A claim's ``firstAvailable`` has up to eight alternatives. Each alternative is a set of GPUs, named
+by product and PCI address. On every machine of the cluster that has some of these GPUs, any
+``count`` of them meet the constraints.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from topology.core.requests import Constraints, Pattern
 from topology.core.shape import Shape
 
 MOST = 8  # alternatives of one request
-MOST_GPUS = 16  # of a machine whose sets are gone through
-MOST_TRIED = 500  # sets of one machine that are made larger, and compared
-MOST_KINDS = 64  # of machines; those of most nodes are looked at
-MOST_STEPS = 500_000  # of one answer; then machines of fewer nodes, or sets of them, are left out
+MOST_GPUS = 16  # larger machines are left out
+MOST_TRIED = 500  # candidate sets of one machine
+MOST_KINDS = 64  # kinds of machines; those with the most nodes are examined
+# Steps of one answer. Beyond it, the kinds of machines with fewer nodes, or some of their sets, are
+# left out.
+MOST_STEPS = 500_000
 
 Address = tuple[str, str]  # product and PCI address
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """What a claim may say.
+    """The alternatives that a claim may name.
 
-    ``sets`` come in their order. ``machines`` has each kind of machine that is looked at, with how
-    many of its sets meet the constraints, and how many of these are in an alternative.
+    ``sets`` are in the order in which the claim should name them. ``machines`` has an entry for
+    each kind of machine that was examined: its name, how many of its sets meet the constraints, and
+    how many of these are in an alternative.
     """
 
     sets: tuple[tuple[Address, ...], ...]
@@ -42,8 +45,10 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """A kind of machine, by its shape and the addresses of its GPUs, and how many ``nodes`` have
-    it."""
+    """A kind of machine, known by its shape and the addresses of its GPUs.
+
+    ``nodes`` is the number of nodes of this kind.
+    """
 
     name: str
     shape: Shape
@@ -53,7 +58,7 @@ class MachineKind:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of machine: ``nodes`` of it, and the sets that meet the constraints."""
+    """A kind of machine, how many ``nodes`` are of it, and its sets that meet the constraints."""
 
     name: str
     at: Mapping[Address, int]
@@ -62,25 +67,28 @@ class _Kind:
     good: frozenset[Mask]
 
     def matching(self, addresses: Iterable[Address]) -> Mask:
-        """The positions that an alternative selects here."""
+        """Return the positions that an alternative with these addresses selects on this kind."""
         return sum(1 << self.at[each] for each in addresses if each in self.at)
 
 
 @dataclass(slots=True)
 class _Steps:
-    """What is left of :data:`MOST_STEPS`. A step is about one set of one machine looked at."""
+    """The steps left of :data:`MOST_STEPS`. A step examines about one set of one machine."""
 
     left: int
 
     def take(self, steps: int) -> bool:
-        """Take so many; whether there were so many."""
+        """Take ``steps`` steps, and return whether that many were left."""
         self.left -= steps
         return self.left >= 0
 
 
 def grouped(topologies: Iterable[NodeTopology]) -> tuple[MachineKind, ...]:
-    """The kinds of machines of these nodes, the most frequent first, at most :data:`MOST_KINDS`.
-    Machines of more than :data:`MOST_GPUS` GPUs are left out."""
+    """Return the kinds of machines of these nodes, the most frequent first.
+
+    At most :data:`MOST_KINDS` are returned. Machines of more than :data:`MOST_GPUS` GPUs are left
+    out.
+    """
     alike: dict[tuple[Shape, tuple[Address, ...]], list[NodeTopology]] = {}
     for each in topologies:
         addresses = tuple((gpu.product, bus_id(gpu.pci_bus_id or "")) for gpu in each.gpus)
@@ -93,14 +101,17 @@ def grouped(topologies: Iterable[NodeTopology]) -> tuple[MachineKind, ...]:
 def alternatives(
     machines: Iterable[MachineKind], count: int, constraints: Constraints
 ) -> Alternatives:
-    """The alternatives that cover most: of each next one, the most sets that the ones before do not
-    have, counted over all nodes."""
+    """Return up to :data:`MOST` alternatives, chosen greedily.
+
+    Each next alternative covers the most sets that the earlier ones do not cover, counted over all
+    nodes.
+    """
     steps = _Steps(MOST_STEPS)
     kinds: list[_Kind] = []
     for alike in machines:
         steps.take(_price(alike, count, constraints))
         if steps.left < MOST_STEPS // 2:
-            break  # the rest is for the search
+            break  # the search below needs the other half
         kinds.append(_kind(alike, count, constraints))
     covers = _covers(kinds, count, steps)
     sound = sorted(covers)
@@ -124,7 +135,10 @@ def alternatives(
 def _covers(
     kinds: Sequence[_Kind], count: int, steps: _Steps
 ) -> dict[tuple[Address, ...], dict[int, set[Mask]]]:
-    """What may be an alternative, with its sets on each kind of machine, all of them good."""
+    """Return the possible alternatives, each with its sets on each kind of machine.
+
+    On every kind of machine, all sets of a possible alternative meet the constraints.
+    """
     found: dict[tuple[Address, ...], dict[int, set[Mask]]] = {}
     for kind in kinds:
         for mask in islice(_largest(kind, count, steps), MOST_TRIED):
@@ -141,8 +155,10 @@ def _covers(
 
 
 def _price(alike: MachineKind, count: int, constraints: Constraints) -> int:
-    """The steps of finding the good sets of such a machine: for rings there is a table of all
-    sets."""
+    """Return the steps that it takes to find the good sets of such a machine.
+
+    Rings cost more, because they need a table of all sets of GPUs.
+    """
     gpus = len(alike.addresses)
     rings = (constraints.pattern is Pattern.RING) + (constraints.min_bandwidth is not None)
     return comb(gpus, count) // 4 + rings * (1 << gpus) // 8
@@ -161,8 +177,10 @@ def _good(test: CompiledConstraints, count: int) -> Sequence[Mask]:
 
 
 def _largest(kind: _Kind, count: int, steps: _Steps) -> Iterator[Mask]:
-    """Sets any ``count`` of which are good, made as large as they can be; each good set is in one,
-    unless the steps do not suffice."""
+    """Yield sets of which any ``count`` GPUs are good, each as large as it can be.
+
+    Each good set is inside one of them, unless the steps run out.
+    """
     inside: set[Mask] = set()
     for start in sorted(kind.good):
         if start in inside:

@@ -1,4 +1,4 @@
-"""What is known of a node's devices at one moment: who holds some, who will, and what is free."""
+"""A node's devices at one time: the free ones, their holders, and the pods that will hold some."""
 
 from __future__ import annotations
 
@@ -22,63 +22,65 @@ from topology.core.requests import (
 )
 
 ALL_MEMORY = Bytes(1 << 62)
-"""The memory of a pod that was promised its shared GPUs alone: all that a GPU has, and more."""
+"""The memory of a pod with a guarantee of exclusive use of its shared GPUs: more than any GPU
+has."""
 
 
 class Holder(NamedTuple):
     """A pod that holds devices."""
 
-    shown: DeviceSet  # those that the report shows
-    hidden: int = 0  # how many more it has
-    memory: int = 0  # bytes that it uses on each of its GPUs, if it says so; else 0
-    # devices of its that do not come free when it lets go, if `memory` says some
+    shown: DeviceSet  # devices that the report shows
+    hidden: int = 0  # how many more devices it has
+    memory: int = 0  # bytes that it declares to use on each of its GPUs; 0 if it declares none
+    # Devices of the pod that do not come free when it releases the others. Only with `memory`.
     kept: DeviceSet = 0
 
     def outcome_key(self) -> Holder:
-        """The holder without its memory, on which no outcome depends."""
+        """Return the holder without its memory, because no outcome depends on that."""
         return Holder(self.shown, self.hidden) if self.memory else self
 
 
-NOBODY = Holder(0)  # a pod that holds nothing; it counts for nothing
+NOBODY = Holder(0)  # a pod that holds nothing, which keys leave out
 
 
 @dataclass(frozen=True, slots=True)
 class Unacknowledged:
-    """A pod that is bound here and not yet wholly reported."""
+    """A pod that is assumed or bound here, and that no report shows completely yet."""
 
-    counts: Counts  # the containers that it still needs devices for
-    promised: Constraints = NO_CONSTRAINTS  # what it was promised, if anything
-    survives_endings: bool = False  # whether that was to hold even if running pods end
-    only_gpu_plugin: bool = True  # as of the request
-    exclusive: Exclusive = Exclusive.NOTHING  # likewise
-    started: bool = False  # it is in the middle of its admission,
-    shown: DeviceSet = 0  # and has these devices already
-    # It may take any devices: its init containers may have theirs already, from what was free then,
-    # and no report shows them.
+    counts: Counts  # the containers that still need devices
+    promised: Constraints = NO_CONSTRAINTS  # the constraints that it was guaranteed
+    survives_endings: bool = False  # whether the guarantee has to hold even if running pods end
+    only_gpu_plugin: bool = True  # as in the request
+    exclusive: Exclusive = Exclusive.NOTHING  # as in the request
+    started: bool = False  # whether it is in the middle of its admission
+    shown: DeviceSet = 0  # the devices that it has already, if its admission has started
+    # Whether it may take any devices. Its init containers may already have some of those that were
+    # free before, and no report shows which.
     opaque: bool = False
-    terminating: bool = False  # it may come and release its devices before the next pod is admitted
-    # It ended before any report showed it: it is gone now, but may have been there when another pod
-    # was admitted that is still unacknowledged.
+    # Whether it may be admitted and release its devices before the next pod is admitted.
+    terminating: bool = False
+    # Whether it ended before any report showed it. It holds nothing now. But it may have held
+    # devices when another pod was admitted that is still unacknowledged.
     terminated: bool = False
-    memory: int = 0  # bytes that it will use on each GPU that it gets, if it says so; else 0
+    memory: int = 0  # bytes that it declares to use on each GPU that it gets; 0 if it declares none
 
     def outcome_key(self) -> Unacknowledged:
-        """The pod without its promise and its memory."""
+        """Return the pod without its guarantee and its memory."""
         if self.promised == NO_CONSTRAINTS and not self.memory:
             return self
         return replace(self, promised=NO_CONSTRAINTS, survives_endings=False, memory=0)
 
     @property
     def held(self) -> int:
-        """Devices that it will take from the free ones."""
+        """The number of devices that it will take from the free ones."""
         return device_count(self.counts)
 
 
 def coming(request: GpuRequest, replicas: int) -> Unacknowledged:
-    """A pod with this request that is to be admitted and was promised nothing.
+    """Return a pod with this request that is still to be admitted and has no guarantee.
 
-    A GPU has ``replicas`` devices. The pod is opaque if it has init containers: what they leave
-    unused stays held, and no report will show which devices these are.
+    Each GPU has ``replicas`` devices. The pod is opaque if it has init containers. The devices that
+    they leave unused stay held, and no report will show which ones these are.
     """
     return Unacknowledged(
         request.counts,
@@ -90,13 +92,15 @@ def coming(request: GpuRequest, replicas: int) -> Unacknowledged:
 
 
 def memory_of(request: GpuRequest, replicas: int) -> int:
-    """The bytes that a pod says it uses on each of its GPUs; 0 if it says nothing, or shares them
-    with nobody."""
+    """Return the bytes that a pod declares to use on each of its GPUs.
+
+    This is 0 if the pod declares none, or if its GPUs are not shared (``replicas`` is 1).
+    """
     return (request.constraints.gpu_memory or 0) if replicas > 1 else 0
 
 
 def unacknowledged_order(pods: Iterable[Unacknowledged]) -> tuple[Unacknowledged, ...]:
-    """Unacknowledged pods in one fixed order, so that equal availabilities are equal keys."""
+    """Return unacknowledged pods in a fixed order, so that equal availabilities are equal keys."""
     listed = tuple(pods)
     return listed if len(listed) < 2 else tuple(sorted(listed, key=_order))
 
@@ -120,56 +124,56 @@ def _order(pod: Unacknowledged) -> tuple[object, ...]:
 @hashed_once
 @dataclass(frozen=True)
 class Availability:
-    """What is known of a node's devices at one moment: a value, so equal ones are equal keys.
+    """A node's devices at one time, and the pods that hold or will hold them.
 
-    Pods are in a fixed order.
+    It is an immutable value, so equal availabilities are equal keys. Its pods are in a fixed order.
     """
 
-    free: DeviceSet  # what nobody is seen to hold
-    releasing: tuple[Holder, ...] = ()  # pods that are ending
-    running: tuple[Holder, ...] = ()  # pods that are not
+    free: DeviceSet  # devices that no pod is seen to hold
+    releasing: tuple[Holder, ...] = ()  # pods that are terminating
+    running: tuple[Holder, ...] = ()  # pods that are not terminating
     unacknowledged: tuple[Unacknowledged, ...] = ()
-    sick: Mask = 0  # GPUs that stay free for the kubelet, but break every promise
-    width: int = 1  # bits per GPU in the pools
-    # Devices that nobody is seen to hold and the kubelet hands out no more. What pods hide may be
-    # among them.
+    sick: Mask = 0  # GPUs that the kubelet still counts as free, but that break every guarantee
+    width: int = 1  # bits per GPU in the device sets
+    # How many devices no pod is seen to hold and the kubelet hands out no longer. Devices that pods
+    # hold without showing them may be among these.
     gone: int = 0
-    # Devices that the kubelet does not hand out now (of a GPU that it takes for sick). It may do so
-    # again any moment, and whoever holds one may have ended by then.
+    # Devices that the kubelet does not hand out now, because it takes their GPU for sick. It may
+    # hand them out again at any time, and the pod that holds one may have ended by then.
     withheld: DeviceSet = 0
     numa_free: FreeNumaResources | None = None
-    # Positions whose GPU has devices of another resource that are held, as it may be with MIG
-    # instances of several profiles: scores alone depend on it.
+    # Positions whose GPU has held devices of another resource, as with MIG instances of several
+    # profiles. Only scores depend on it.
     beside: Mask = 0
-    # The victims of a reservation. They let go in any order, all of them before the pod comes that
-    # is asked about; other pods may come at any time. Those that are unacknowledged are
-    # `terminated`.
+    # The victims of a reservation. They release their devices in any order, but all of them before
+    # the pod of the request is admitted. Other pods may be admitted at any time. Unacknowledged
+    # victims are not here: they are `terminated` in `unacknowledged`.
     victims: tuple[Holder, ...] = ()
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes with its keys; facts of nodes and memories share it."""
+        """The approximate bytes of this value and its keys, which nodes and memos share."""
         holders = len(self.releasing) + len(self.running) + len(self.victims)
         pods = holders + 4 * len(self.unacknowledged)
         return 1000 + 300 * pods + (500 if self.numa_free is not None else 0)
 
     @cached_property
     def hidden(self) -> int:
-        """Devices that seem free and are not."""
+        """The number of devices that seem free and are held."""
         holders = (*self.running, *self.releasing, *self.victims)
         return sum(holder.hidden for holder in holders)
 
     @cached_property
     def declares(self) -> bool:
-        """Whether some pod says how much memory it uses on a GPU."""
+        """Whether some pod declares how much memory it uses on a GPU."""
         holders = (*self.running, *self.releasing)
         return any(h.memory for h in holders) or any(pod.memory for pod in self.unacknowledged)
 
     @cached_property
     def devices_left(self) -> int:
-        """Devices that are surely left after every unacknowledged pod is admitted.
+        """The number of devices that are surely left after every unacknowledged pod is admitted.
 
-        Departing pods are gone by then. It may be negative.
+        The victims have released their devices by then. The number may be negative.
         """
         free = total(self.after_victims.free, self.width)
         hidden = sum(holder.hidden for holder in (*self.running, *self.releasing))
@@ -177,7 +181,7 @@ class Availability:
 
     @cached_property
     def after_victims(self) -> Availability:
-        """The same after every victims pod is gone."""
+        """The availability after every victim has released its devices."""
         started = sum(pod.shown for pod in self.unacknowledged if pod.terminated)
         if not self.victims and not started:
             return self
@@ -189,7 +193,7 @@ class Availability:
 
     @property
     def devices_terminating(self) -> int:
-        """Devices of pods that are ending, which come free by themselves."""
+        """The number of devices of terminating pods, which come free by themselves."""
         shown = sum(total(holder.shown, self.width) + holder.hidden for holder in self.releasing)
         return shown + sum(
             pod.held for pod in self.unacknowledged if pod.terminating and not pod.terminated
@@ -198,12 +202,13 @@ class Availability:
     def outcome_key(
         self, *, endings: bool, exclusive: Exclusive = Exclusive.NOTHING
     ) -> Availability:
-        """Only what possible states and outcomes depend on: many availabilities have this in
-        common.
+        """Return only the parts on which possible states and outcomes depend.
 
-        Promises and health are for judging; of running pods counts only what they hide, unless
-        they may end. Then withheld devices may come back, too. Room matters to pods that have
-        exclusive CPUs or memory, such as one that asks for ``exclusive``.
+        Many availabilities have this key in common. Guarantees and health are left out, because
+        only the verdict depends on them. Of running pods only the hidden devices count, unless the
+        pods may end (``endings``); then withheld devices may come back, too. The free NUMA
+        resources matter only to pods with exclusive CPUs or memory, such as a pod that requests
+        ``exclusive``.
         """
         other = self._key_with_endings if endings else self._key_without_endings
         return (other or self).without_needless_numa_free(exclusive)
@@ -217,7 +222,10 @@ class Availability:
         return self._key(tuple(Holder(0, h.hidden) for h in self.running if h.hidden), 0)
 
     def _key(self, running: tuple[Holder, ...], withheld: DeviceSet) -> Availability | None:
-        """The key with these running pods, room included; None if it equals this value."""
+        """Return the key with these running pods and the free NUMA resources.
+
+        None means that the key equals this value.
+        """
         releasing = self.releasing
         if self.declares:
             running = tuple(holder.outcome_key() for holder in running)
@@ -236,7 +244,10 @@ class Availability:
         return None if key == self else key
 
     def without_needless_numa_free(self, exclusive: Exclusive) -> Availability:
-        """The same for a pod that asks for ``exclusive``: without room if nobody needs any."""
+        """Return the availability for a pod that requests ``exclusive``.
+
+        It has no free NUMA resources if neither this pod nor an unacknowledged one needs any.
+        """
         if self.numa_free is None or exclusive or any(pod.exclusive for pod in self.unacknowledged):
             return self
         return replace(self, numa_free=None)
@@ -244,9 +255,10 @@ class Availability:
     def numa_free_for(
         self, kubelet: Kubelet, *, endings: bool, but: Unacknowledged | None = None
     ) -> FreeNumaResources | None:
-        """The room that a pod meets. All unacknowledged pods may come before it, except ``but``.
+        """Return the NUMA resources that are free for a pod; None if they are not known.
 
-        With ``endings`` pods may come and end, with GPUs or without.
+        All unacknowledged pods except ``but`` may be admitted before it. With ``endings`` any pods,
+        with GPUs or without, may also be admitted and end before it.
         """
         numa = kubelet.config.numa
         if self.numa_free is None or numa is None:
@@ -260,9 +272,10 @@ class Availability:
         return at_any_moment(numa, numa_free) if endings else numa_free
 
     def widest(self, *, endings: bool = False) -> DeviceSet:
-        """What is free at most: no pod is admitted first, and every ending pod has released.
+        """Return the largest set of devices that may be free.
 
-        With ``endings`` every running pod has ended too, and withheld devices are back.
+        No other pod is admitted first, and every terminating pod has released its devices. With
+        ``endings`` every running pod has ended too, and withheld devices are back.
         """
         back = self.withheld if endings else 0
         ended = (*self.releasing, *self.victims, *(self.running if endings else ()))

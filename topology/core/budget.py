@@ -1,56 +1,61 @@
-"""How much work one evaluation may be, whatever a pod asks and a node publishes.
+"""Limits on the work of one evaluation, whatever a pod requests and a node publishes.
 
-Work is counted in steps, never in time, so that the same question has the same answer everywhere:
-a step is about one set of devices followed through one container, a microsecond or two. What an
-answer cost is remembered with it and counted again wherever it is used, so an answer does not
-depend on what is remembered either. What is over budget is given up on the safe side: nothing is
-promised (:data:`SPENT` is the hazard), a pod counts as one that endangers an outstanding promise,
-and a score is neutral.
+Work is counted in steps and not in time, so the same question has the same answer on every machine.
+One step follows about one set of devices through one container; it takes a microsecond or two. The
+cost of a result is cached with it and counted again at every use, so a result does not depend on
+what is cached. An evaluation that exceeds its budget ends on the safe side: nothing is guaranteed
+(the hazard is :data:`SPENT`), a pod counts as one that endangers an outstanding guarantee, and a
+score is neutral.
 
-The answers about whole GPUs of machines with up to 16 of them, a container or two and a few pods
-that come and go stay well within.
+An evaluation about whole GPUs, on machines with up to 16 of them, with one or two containers and
+a few pods that come and go, stays well within these limits.
 """
 
 SPENT = "too-much-at-once"
-"""The hazard of a question that was given up: too much may happen to follow it all."""
+"""The hazard of an evaluation that exceeded its budget: too many things may happen to follow all
+of them."""
 
 ADMISSION_STEPS = 6_000  # for one way to admit one pod, all its containers together
-ASKED_STEPS = 20  # what a question to the allocator is counted as
+ASKED_STEPS = 20  # the cost of one call of the allocator
 HINT_STEPS = 2
-"""What one set of NUMA nodes is counted as, that a manager may name in a hint for one container."""
+"""The cost of one set of NUMA nodes that a manager may name in a hint for one container."""
 STATE_SEARCH_STEPS = 20_000
-"""For every state that a node may be in. Four pairs that come to an 8-GPU node at one time, before
-a report shows the first, take 14,000."""
+"""For the search of every state that a node may be in. Four pairs that come to an 8-GPU node
+together, before a report shows the first, take 14,000."""
 # the same on nodes of more than 8 GPUs, where a step costs more
 STATE_SEARCH_STEPS_OF_LARGER = 10_000
 POD_OUTCOMES_STEPS = 60_000
-"""For what may come of one pod in all these states; given up early where it would take twice."""
+"""For the outcomes of one pod in all these states. The evaluation stops early where they would take
+twice as many."""
 OUTLOOK_STEPS_OF_LARGER = 8_000  # the same on nodes of more than 8 GPUs, where a step costs more
 SCORE_STEPS = 10_000  # for the fragmentation cost of one placement
-CHECK_STEPS = 60_000  # for whether one more pod would endanger any promise outstanding on a node
+CHECK_STEPS = 60_000  # to check if one more pod would endanger an outstanding guarantee on a node
 
 SMALL = 8
-"""GPUs; of so few there are at most 256 sets, so what holds of each is worked out once for all."""
+"""GPUs of a small node. It has at most 256 sets, so a table of all sets is worked out once."""
 LARGE = 16  # GPUs; on larger nodes fewer sets are listed, and there are no tables of all sets
-MAX_SETS = 20_000  # above so many sets they are not listed: C(16, 8) = 12,870 is
-MAX_SETS_OF_LARGE = 2_048  # the same for nodes of more than 16 GPUs: C(64, 2) = 2,016 is
+MAX_SETS = 20_000  # more sets than this are not listed; C(16, 8) = 12,870 are
+MAX_SETS_OF_LARGE = 2_048  # the same for nodes of more than 16 GPUs; C(64, 2) = 2,016 are listed
 
 
 MAX_SETS_OF_MIG = 256
-"""The same for MIG instances. They have no links, so what holds of every set is told without a
-list of them; sets are listed for people to read."""
+"""The same for MIG instances. They have no links, so the answer for every set is known without a
+list of the sets. The sets are listed only for people to read."""
 
 
 def most_sets(gpus: int, width: int) -> int:
-    """How many sets are listed at most on a node of so many GPUs, with pools of ``width``."""
+    """Return the most sets that are listed on a node of ``gpus`` GPUs.
+
+    ``width`` is the number of bits per GPU in the node's device sets.
+    """
     return MAX_SETS if gpus <= LARGE and gpus * width <= 64 else MAX_SETS_OF_LARGE
 
 
 def state_search_steps(gpus: int) -> int:
-    """The budget for every state that a node of so many GPUs may be in."""
+    """Return the budget for the search of every state that a node of ``gpus`` GPUs may be in."""
     return STATE_SEARCH_STEPS if gpus <= SMALL else STATE_SEARCH_STEPS_OF_LARGER
 
 
 def pod_outcomes_steps(gpus: int) -> int:
-    """The budget for what may come of one pod on a node of so many GPUs."""
+    """Return the budget for the outcomes of one pod on a node of ``gpus`` GPUs."""
     return POD_OUTCOMES_STEPS if gpus <= SMALL else OUTLOOK_STEPS_OF_LARGER

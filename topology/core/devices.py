@@ -1,4 +1,4 @@
-"""What sits in a node: GPUs and RDMA NICs, and the types of their identities and units."""
+"""GPUs and RDMA NICs of a node, and the types of their identities and units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topology.core.memo import hashed_once
 NodeName = NewType("NodeName", str)
 GpuUuid = NewType("GpuUuid", str)
 DeviceId = NewType("DeviceId", str)
-"""An id as the device plugin advertises it: ``GPU-<uuid>``, ``MIG-<uuid>`` or, shared, either with
+"""An id as the device plugin advertises it: ``GPU-<uuid>`` or ``MIG-<uuid>``. A shared device has
 ``::<n>`` behind it."""
 PodUid = NewType("PodUid", str)
 Bytes = NewType("Bytes", int)
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A part of a GPU in MIG mode."""
+    """A MIG instance of a GPU in MIG mode."""
 
     uuid: str
     profile: str  # such as `1g.10gb`
@@ -39,13 +39,13 @@ class Gpu:
     uuid: GpuUuid
     product: str
     memory: Bytes  # NVML's total, which is below the marketing number
-    numa_node: int | None = None  # None where the platform does not say
+    numa_node: int | None = None  # None where the platform does not name it
     pci_bus_id: str | None = None
     vendor: str = "nvidia"
     mig_mode: str = "disabled"
     mig_instances: tuple[MigInstance, ...] = ()
-    # The NUMA nodes, none, one or several, that the device plugin names to the kubelet
-    # (`TopologyInfo` of PodResources), which aligns by them. Left out, it is `numa_node` alone.
+    # The NUMA nodes (none, one or several) that the device plugin names to the kubelet
+    # (`TopologyInfo` of PodResources). The kubelet aligns by them. If left out, `numa_node` alone.
     topology_nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Gpu:
             object.__setattr__(self, "topology_nodes", alone)
 
     def renamed(self, uuid: GpuUuid) -> Gpu:
-        """The same GPU under another UUID."""
+        """Return the same GPU under another UUID."""
         return Gpu(
             self.index,
             uuid,
@@ -74,7 +74,7 @@ class Nic:
     """One RDMA NIC and how near each GPU is to it."""
 
     name: str
-    # (GPU index, PCIe class); a GPU that is absent is at an unknown distance.
+    # (GPU index, PCIe class). The distance to a GPU that is absent here is unknown.
     distances: tuple[tuple[int, LinkKind], ...] = ()
     numa_node: int | None = None
 
@@ -95,13 +95,13 @@ class GpuResource:
     name: str = "nvidia.com/gpu"
     strategy: str = "none"  # whole GPUs; or `time-slicing`, `mps`, `mig`
     replicas: int = 1  # devices that the plugin advertises for one GPU or one MIG instance
-    # Whether the plugin refuses a container more than one shared device (its option
-    # `failRequestsGreaterThanOne`); None where nobody could tell.
+    # Whether the plugin refuses a container that requests more than one shared device (its option
+    # `failRequestsGreaterThanOne`). None where it is unknown.
     refuses_several: bool | None = None
 
 
 def base_uuid(device_id: str) -> GpuUuid:
-    """The GPU or MIG instance behind a device id: a shared device's replica number is cut off.
+    """Return the GPU or MIG instance of a device id, without a shared device's replica number.
 
     >>> base_uuid("GPU-5f::3")
     'GPU-5f'
@@ -110,7 +110,7 @@ def base_uuid(device_id: str) -> GpuUuid:
 
 
 def positions(mask: Mask) -> list[int]:
-    """The positions in ``mask``, ascending.
+    """Return the positions in ``mask``, ascending.
 
     >>> positions(0b1010)
     [1, 3]
@@ -124,9 +124,9 @@ def positions(mask: Mask) -> list[int]:
 
 
 def subsets(mask: Mask, size: int) -> Iterator[Mask]:
-    """Every subset of ``mask`` with ``size`` members, in ascending order of its compressed value.
+    """Yield every subset of ``mask`` with ``size`` members, in ascending order.
 
-    Gosper's hack over the compressed mask, spread out again.
+    Gosper's hack gives the subsets of the compressed mask, and each is spread out again.
     """
     members = positions(mask)
     if size > len(members) or size < 0:
@@ -144,7 +144,7 @@ def subsets(mask: Mask, size: int) -> Iterator[Mask]:
 
 
 def bus_id(text: str) -> str:
-    """A PCI address in its short form.
+    """Return a PCI address in its short form.
 
     >>> bus_id("00000000:8A:00.0")
     '0000:8a:00.0'

@@ -1,10 +1,10 @@
-"""Device sets: how many devices of each GPU, as one integer.
+"""Device sets: the number of devices of each GPU, packed into one integer.
 
-A device set has ``width`` bits per GPU; the field of position *p* counts devices of that GPU. With
-whole GPUs the width is 1 and a pool *is* a mask: bit *p* says whether the GPU at position *p* is in
-it. Where one GPU is advertised several times (time-slicing, MPS) the fields count its replicas.
-Devices of one GPU are interchangeable, so nothing is lost by counting them. Pools of one width are
-added and subtracted as integers, since no field ever overflows or borrows.
+A device set has ``width`` bits per GPU. The field of position *p* counts the devices of that GPU.
+With whole GPUs the width is 1 and a device set *is* a mask: bit *p* says whether the GPU at
+position *p* is in it. Where one GPU is advertised several times (time-slicing, MPS), the fields
+count its replicas. Devices of one GPU are interchangeable, so a count loses nothing. Device sets of
+one width are added and subtracted as integers, because no field ever overflows or borrows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DeviceSet = int  # devices counted per GPU; the width says how many bits a field
 
 
 def width_for(replicas: int) -> int:
-    """Bits that a field needs where one GPU is advertised ``replicas`` times.
+    """Return the bits that a field needs where one GPU is advertised ``replicas`` times.
 
     >>> width_for(1), width_for(4)
     (1, 3)
@@ -32,7 +32,7 @@ def width_for(replicas: int) -> int:
 
 
 def pack(counts: Iterable[int], width: int) -> DeviceSet:
-    """The pool with ``counts[p]`` devices of the GPU at position *p*.
+    """Return the device set with ``counts[p]`` devices of the GPU at position *p*.
 
     >>> pack([1, 0, 1], 1)
     5
@@ -41,28 +41,28 @@ def pack(counts: Iterable[int], width: int) -> DeviceSet:
 
 
 def count(pool: DeviceSet, position: int, width: int) -> int:
-    """How many devices of one GPU are in the pool."""
+    """Return the number of devices of one GPU in the device set."""
     return pool >> position * width & (1 << width) - 1
 
 
 def total(pool: DeviceSet, width: int) -> int:
-    """How many devices are in the pool."""
+    """Return the number of all devices in the device set."""
     if width == 1:
         return pool.bit_count()
     field, devices = (1 << width) - 1, 0
-    while pool:  # half again as quick as a sum, and it is asked often
+    while pool:  # about 1.5 times as fast as a sum, and this is called often
         devices += pool & field
         pool >>= width
     return devices
 
 
 def _fields(pool: DeviceSet, width: int) -> int:
-    """How many positions the pool has, up to the last with a device."""
+    """Return the number of positions up to the last one with a device."""
     return -(-pool.bit_length() // width)
 
 
 def gpus(pool: DeviceSet, width: int) -> Mask:
-    """The GPUs of which the pool has a device.
+    """Return the mask of the GPUs of which the set has a device.
 
     >>> gpus(pack([2, 0, 1], 2), 2)
     5
@@ -73,7 +73,7 @@ def gpus(pool: DeviceSet, width: int) -> Mask:
 
 
 def gpu_masks(pools: Sequence[DeviceSet], positions: int, width: int) -> NDArray[np.uint64]:
-    """:func:`gpus` of each pool, on a node of so many GPUs."""
+    """Return :func:`gpus` of each device set, on a node of ``positions`` GPUs."""
     if width == 1:
         return np.array(pools, dtype=np.uint64)
     if positions * width > 64:
@@ -98,7 +98,7 @@ def _wide_masks(pools: Sequence[DeviceSet], positions: int, width: int) -> NDArr
 
 
 def marked(pools: tuple[DeviceSet, ...], marks: int) -> DeviceSet:
-    """The sum of the pools, or counts, that are marked: bit *n* of ``marks`` stands for number *n*.
+    """Return the sum of the marked device sets or counts; bit *n* of ``marks`` marks number *n*.
 
     >>> marked((0b1, 0b10, 0b100), 0b101)
     5
@@ -107,7 +107,7 @@ def marked(pools: tuple[DeviceSet, ...], marks: int) -> DeviceSet:
 
 
 def members(pool: DeviceSet, width: int) -> list[int]:
-    """The positions of which the pool has a device, ascending."""
+    """Return the positions of which the set has a device, ascending."""
     if width == 1:
         return positions(pool)
     field = (1 << width) - 1
@@ -115,7 +115,7 @@ def members(pool: DeviceSet, width: int) -> list[int]:
 
 
 def only(pool: DeviceSet, mask: Mask, width: int) -> DeviceSet:
-    """The part of the pool on the GPUs of ``mask``."""
+    """Return the part of the device set on the GPUs of ``mask``."""
     if width == 1:
         return pool & mask
     field = (1 << width) - 1
@@ -123,7 +123,7 @@ def only(pool: DeviceSet, mask: Mask, width: int) -> DeviceSet:
 
 
 def common(a: DeviceSet, b: DeviceSet, width: int) -> DeviceSet:
-    """What is in both pools."""
+    """Return the intersection of two device sets."""
     if width == 1:
         return a & b
     both = range(_fields(min(a, b), width))
@@ -131,7 +131,7 @@ def common(a: DeviceSet, b: DeviceSet, width: int) -> DeviceSet:
 
 
 def choices(pool: DeviceSet, size: int, width: int) -> Iterator[DeviceSet]:
-    """Every pool of ``size`` devices that can be taken from ``pool``.
+    """Yield every device set of ``size`` devices that can be taken from ``pool``.
 
     >>> sorted(choices(pack([2, 1], 2), 2, 2)) == sorted([pack([2, 0], 2), pack([1, 1], 2)])
     True
@@ -154,7 +154,7 @@ def choices(pool: DeviceSet, size: int, width: int) -> Iterator[DeviceSet]:
 
 
 def choices_count(pool: DeviceSet, size: int, width: int, stop: int) -> int:
-    """How many :func:`choices` there are; above ``stop`` any larger number.
+    """Return the number of :func:`choices`; if it is above ``stop``, any number above ``stop``.
 
     >>> choices_count(pack([2, 1], 2), 2, 2, 100), choices_count(0b1111, 2, 1, 3)
     (2, 4)
@@ -168,7 +168,7 @@ def choices_count(pool: DeviceSet, size: int, width: int, stop: int) -> int:
 
 @memoized
 def _ways_to_take(counts: tuple[int, ...], size: int, stop: int) -> int:
-    """By prefix sums; numbers above ``stop`` are cut, for they only grow."""
+    """Count the choices by prefix sums, and cut numbers above ``stop``, because they only grow."""
     ways = [1] + [0] * size
     for most in counts:
         sums = [0, *accumulate(ways)]

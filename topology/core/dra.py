@@ -1,9 +1,10 @@
-"""A node whose GPUs are published through Dynamic Resource Allocation (DRA), as a record.
+"""Records of nodes that publish their GPUs through Dynamic Resource Allocation (DRA).
 
-The agent's record has the hardware. What a device plugin and a kubelet say elsewhere, the API
-server says here: ResourceSlices have the devices that may be handed out, in their order, and
-ResourceClaims those that are. :func:`served` puts them together, so that everything that reads a
-record reads this one: possible free states, verdicts, costs.
+The agent's record has only the hardware of such a node. The API server has the rest, which a device
+plugin and a kubelet report on other nodes. ResourceSlices list the devices that may be handed out,
+in their order. ResourceClaims list the devices that have been handed out. :func:`served` combines
+these into one record, so possible free states, verdicts and costs need no code of their own for
+DRA.
 """
 
 from __future__ import annotations
@@ -17,35 +18,40 @@ from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, base_u
 from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.report import Allocation, Report
 
-DRIVER = "gpu.nvidia.com"  # NVIDIA's, and its DeviceClass
+DRIVER = "gpu.nvidia.com"  # the name of NVIDIA's driver, and of its DeviceClass
 MOST_NAMED = 253  # characters of a device's name
 
 
 class DraError(ValueError):
-    """Slices, claims and record cannot all be true, or say what we do not model. The message is
-    what people read."""
+    """Slices, claims and record that contradict each other, or that contain what we do not model.
+
+    The message is written for people.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A device of a ResourceSlice, of those that the pods' DeviceClass selects."""
+    """A device of a ResourceSlice that the pods' DeviceClass selects."""
 
     pool: str
     name: str
     uuid: str = ""
     pci_bus_id: str = ""
-    tainted: bool = False  # kube-scheduler gives it to nobody
+    tainted: bool = False  # then kube-scheduler allocates it to no claim
 
     @property
     def key(self) -> tuple[str, str]:
-        """Pool and name."""
+        """The pool and the name, which identify the device."""
         return self.pool, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A device that a ResourceClaim has, and the pod that it is for; without one, or with several
-    ``sharers``, the claim itself in the pod's place."""
+    """A device that a ResourceClaim has, and the pod that holds it.
+
+    If the claim is for no pod now, or for several (``sharers``), ``uid`` and ``holder`` stand for
+    the claim itself.
+    """
 
     pool: str
     device: str
@@ -54,11 +60,16 @@ class Claimed:
     holder: str
     sharers: tuple[PodUid, ...] = ()
     claim: str = ""
-    admin: bool = False  # by adminAccess: its containers see the device, and others may have it
+    # Whether the claim has adminAccess. Its containers see the device, and other claims may have
+    # it.
+    admin: bool = False
 
 
 def claim_holder(name: str) -> str:
-    """What stands in a pod's place where a claim is for no pod now; no pod is called so."""
+    """Return the name that stands in a pod's place where a claim is for no pod now.
+
+    No pod can have this name.
+    """
     return f"claim/{name}"
 
 
@@ -70,17 +81,17 @@ def served(
     claimed: Iterable[Claimed],
     others: Iterable[Published] = (),
 ) -> tuple[NodeTopology, Report]:
-    """The record of a node that serves its GPUs as ``resource``, ``published`` in their order.
+    """Return the record of a node that serves its GPUs as ``resource``, ``published`` in order.
 
-    ``others`` are devices of other classes: those that are GPUs of the node are handed out by
-    claims alone. A device that is published no more, of a pool of GPUs, is held under its own name.
-    No report says which container has which device: the container's name is empty. Raises
-    :class:`DraError`.
+    ``others`` are devices of other classes. Those of them that are GPUs of the node are handed out
+    by claims alone. A claimed device that its pool of GPUs publishes no longer is held under its
+    own name. It is not known which container has which device, so the container's name is empty.
+    Raises :class:`DraError`.
     """
     gpus = _gpus(topology, published)
     ours, former = set(gpus.values()), (each.device_ids for each in report.allocations)
     for at in map(base_uuid, chain.from_iterable(former)):
-        if at in ours:  # Not whose it is: commands tell this to people who may not see the pod.
+        if at in ours:  # Do not name the pod: commands print this to people who may not see it.
             raise DraError(
                 f"a DRA driver publishes GPU {at}, which a pod has of a device plugin: "
                 "status.allocations of the record names the pod"
@@ -94,7 +105,7 @@ def served(
     for each, key in taken:
         uuid = gpus.get(key) or outside.get(key)
         gone = uuid is None and each.pool in pools and key not in outside
-        if uuid is not None or gone:  # else it is no GPU
+        if uuid is not None or gone:  # otherwise the device is no GPU
             holder = (each.uid, each.namespace, each.holder, each.sharers, each.claim, each.admin)
             held.setdefault(holder, []).append(DeviceId(uuid or "/".join(key)[-MOST_NAMED:]))
     shown: dict[bool, list[Allocation]] = {False: [], True: []}
@@ -117,8 +128,11 @@ def served(
 
 
 def gpu_finder(topology: NodeTopology) -> Callable[[Published], GpuUuid | None]:
-    """What finds the GPU of the node that a device is; None if it is none, as a MIG instance, which
-    has the bus address of its GPU."""
+    """Return a function that finds the node's GPU that a published device is.
+
+    The function returns None if the device is no GPU. A device with a UUID is found by the UUID
+    alone, because a MIG instance has the bus address of its GPU.
+    """
     uuids = {gpu.uuid for gpu in topology.gpus}
     by_bus = {bus_id(gpu.pci_bus_id): gpu.uuid for gpu in topology.gpus if gpu.pci_bus_id}
 
@@ -132,7 +146,7 @@ def gpu_finder(topology: NodeTopology) -> Callable[[Published], GpuUuid | None]:
 def _gpus(
     topology: NodeTopology, published: Sequence[Published]
 ) -> Mapping[tuple[str, str], GpuUuid]:
-    """The GPU behind each published device, in their order."""
+    """Return the GPU of each published device, in their order. Raises :class:`DraError`."""
     gpus: dict[tuple[str, str], GpuUuid] = {}
     found = gpu_finder(topology)
     for device in published:
@@ -146,18 +160,21 @@ def _gpus(
 
 
 def by_claims_alone(topology: NodeTopology) -> NodeTopology:
-    """The node if no pod gets its GPUs that asks for a number of them."""
+    """Return the node as one that gives no GPUs to pods that request a number of them."""
     allocator = replace(topology.allocator, by_number=False)
     return topology.served(topology.resources[0], allocator)
 
 
 def without_devices(topology: NodeTopology) -> NodeTopology:
-    """The node while its driver publishes no GPU."""
+    """Return the node as one whose driver publishes no GPU yet."""
     return replace(topology, allocator=replace(topology.allocator, driver_waits=True))
 
 
 def first_published(topology: NodeTopology, devices: Iterable[DeviceId]) -> NodeTopology:
-    """The node if these were published first, in this order: what a claim that has them gets."""
+    """Return the node as if ``devices`` were published first, in this order.
+
+    A claim that has these devices gets them on such a node.
+    """
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
     ours = [indices[GpuUuid(device)] for device in devices]
     order = tuple(dict.fromkeys((*ours, *topology.allocator.published)))

@@ -1,4 +1,4 @@
-"""A node's graph of GPUs and links, and how its devices are handed out."""
+"""The graph of a node's GPUs and links, and the configuration of its device allocation."""
 
 from __future__ import annotations
 
@@ -27,50 +27,54 @@ MAX_GPUS = 64
 
 
 class TopologyError(ValueError):
-    """A description of a node contradicts itself. The message names the field and the value."""
+    """A contradiction in the description of a node. The message names the field and the value."""
 
 
 UNKNOWN = "unknown"
-"""A Topology Manager policy that the agent could not find out: it may do what any of them does."""
+"""A Topology Manager policy that the agent could not find out. It may act like any of them."""
 
 
 @hashed_once
 @dataclass(frozen=True)
 class AllocatorConfig:
-    """How the node's kubelet and device plugin choose devices. ``None`` is unknown."""
+    """The configuration by which the node's kubelet and device plugin choose devices.
 
-    policy: str = "any"  # names an allocator
+    ``None`` means that a value is unknown.
+    """
+
+    policy: str = "any"  # the name of an allocator
     plugin_version: str | None = None
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
-    # These two matter where the Topology Manager has a policy: unless both are known to give no
-    # hints, its merged hint can be anything (see admission).
+    # These two matter where the Topology Manager has a policy. Unless both managers are known to
+    # give no hints, its merged hint can be anything (see admission).
     cpu_manager_policy: str | None = None
     memory_manager_policy: str | None = None
-    prefers_closest: bool | None = None  # its option `prefer-closest-numa-nodes`
+    # The Topology Manager's option `prefer-closest-numa-nodes`.
+    prefers_closest: bool | None = None
     numa_distances: tuple[tuple[int, ...], ...] | None = None  # a row for each NUMA node, by number
-    # False where it is not known which NUMA nodes the plugin names to the kubelet (the record does
-    # not tell of all): then devices may be aligned in any way.
+    # False if the record does not name the NUMA nodes of every device, as the plugin names them to
+    # the kubelet. Then devices may be aligned in any way.
     sees_topology: bool = True
     full_cores_only: bool | None = None  # the CPU Manager's option `full-pcpus-only`
     numa: NumaConfig | None = None  # CPUs and memory, where a static manager gives them to pods
     # Under DRA: driver indices in the order in which the driver publishes the GPUs.
     published: tuple[int, ...] = ()
-    by_number: bool = True  # False where pods get them by claims of their own alone
-    # Whether a DRA driver has a pool for the node, and publishes no GPU of it.
+    by_number: bool = True  # False if pods get GPUs only by claims of their own
+    # Whether a DRA driver has a pool for the node but publishes no GPU in it.
     driver_waits: bool = False
-    # Where `numa` is None, the fields that the record lacks for it; only people read them.
+    # Where `numa` is None, the fields that the record lacks for it. They are for messages alone.
     numa_lacks: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def aligned_anyhow(self) -> bool:
-        """Whether the kubelet aligns devices by NUMA nodes that nobody knows."""
+        """Whether the kubelet aligns devices by NUMA nodes that the record does not name."""
         return self.topology_manager_policy != "none" and not self.sees_topology
 
 
 @memoized
 def plugin_version(text: str | None) -> tuple[int, ...] | None:
-    """A version such as ``v0.20.1`` as numbers; None where it is unknown or unreadable.
+    """Return a version such as ``v0.20.1`` as numbers; None if it is unknown or unreadable.
 
     >>> plugin_version("v0.20.1")
     (0, 20, 1)
@@ -83,9 +87,9 @@ def plugin_version(text: str | None) -> tuple[int, ...] | None:
 class NodeTopology:
     """A node's hardware: GPUs by ascending index, their links, NICs and how devices are served.
 
-    Built once and never changed; a contradiction (an index twice, a link to a GPU that is not
-    there or one that is published, a pair linked twice, a GPU at two distances from a NIC) raises
-    :class:`TopologyError`.
+    It is built once and never changed. A contradiction raises :class:`TopologyError`: more than
+    :data:`MAX_GPUS` GPUs, an index, UUID or name twice, a pair linked twice, a GPU at two distances
+    from a NIC, or a link, a NIC or the published order that names a GPU which is not there.
     """
 
     name: NodeName
@@ -124,15 +128,15 @@ class NodeTopology:
                     raise TopologyError(f"nics[{nic.name}]: GPU {index} is not among the devices")
 
     def renamed(self, name: NodeName, uuids: Sequence[GpuUuid]) -> NodeTopology:
-        """The same hardware under other names; ``uuids`` are by position, each another one.
+        """Return the same hardware under other names; ``uuids`` are by position and distinct.
 
-        What does not depend on names is shared with this one.
+        The new object shares all values that do not depend on names with this one.
         """
         gpus = tuple(gpu.renamed(uuid) for gpu, uuid in zip(self.gpus, uuids, strict=True))
         return self._alike(name=name, gpus=gpus)
 
     def served(self, resource: GpuResource, allocator: AllocatorConfig) -> NodeTopology:
-        """The same hardware, served by another allocator as this one resource."""
+        """Return the same hardware, served as the one ``resource`` by another allocator."""
         return self._alike(
             resources=(resource,),
             allocator=allocator,
@@ -141,8 +145,11 @@ class NodeTopology:
         )
 
     def _alike(self, **changes: object) -> NodeTopology:
-        """The same hardware. Nothing is checked again, and cached properties without names, and
-        those among the ``changes``, are kept."""
+        """Return the same hardware with these ``changes``, without checking it again.
+
+        Cached properties that do not depend on names are taken over. ``changes`` may also set
+        cached properties.
+        """
         other = object.__new__(NodeTopology)
         other.__dict__.update({each.name: getattr(self, each.name) for each in fields(self)})
         kept = {"shape": self.shape, "position_of_index": self.position_of_index}
@@ -151,7 +158,7 @@ class NodeTopology:
 
     @cached_property
     def shape(self) -> Shape:
-        """The hardware without names; equal nodes get the same object."""
+        """The hardware without names. Nodes with equal hardware get the same object."""
         n = len(self.gpus)
         at = self.position_of_index
         matrix: list[list[Link | None]] = [[None] * n for _ in range(n)]
@@ -176,34 +183,34 @@ class NodeTopology:
 
     @cached_property
     def views(self) -> dict[GpuResource, Any]:
-        """What :mod:`topology.core.mig` has worked out of each resource."""
+        """The devices of each resource, as far as :mod:`topology.core.mig` has worked them out."""
         return {}
 
     @cached_property
     def position_of_index(self) -> dict[int, int]:
-        """Driver index → position in masks."""
+        """The position in masks of each driver index."""
         return {g.index: p for p, g in enumerate(self.gpus)}
 
     @cached_property
     def position_of_uuid(self) -> dict[GpuUuid, int]:
-        """UUID → position in masks."""
+        """The position in masks of each GPU's UUID."""
         return {g.uuid: p for p, g in enumerate(self.gpus)}
 
     @cached_property
     def bit_of_uuid(self) -> dict[str, Mask]:
-        """UUID → the mask of this GPU alone."""
+        """The mask of the GPU alone, by its UUID."""
         return {gpu.uuid: 1 << p for p, gpu in enumerate(self.gpus)}
 
     def indices(self, mask: Mask) -> tuple[int, ...]:
-        """The driver indices of a mask's GPUs, ascending."""
+        """Return the driver indices of a mask's GPUs, ascending."""
         return tuple(self.gpus[p].index for p in positions(mask))
 
     def resource(self, name: str) -> GpuResource | None:
-        """The extended resource ``name`` of the node; None if the node does not serve it."""
+        """Return the node's extended resource ``name``; None if the node does not serve it."""
         return next((each for each in self.resources if each.name == name), None)
 
     def summary(self) -> str:
-        """One line for people.
+        """Return the GPUs, MIG instances and links in one line for people.
 
         >>> from topology.machines import machine
         >>> machine("dgx1-v100").topology("n").summary()
@@ -215,7 +222,10 @@ class NodeTopology:
         return ", ".join(filter(None, [*parts, *instances, self.link_summary()]))
 
     def link_summary(self) -> str:
-        """What joins the GPUs, in a word: NVLinks per pair, or PCIe classes; empty for one GPU."""
+        """Return the NVLinks per pair, or else the PCIe classes, in a few words for people.
+
+        The text is empty for a node with one GPU.
+        """
         counts = sorted({link.nvlinks for link in self.links if link.nvlinks})
         if counts:
             span = str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
@@ -233,9 +243,9 @@ def _unique(what: str, values: Sequence[object]) -> None:
 
 
 def names_strange_nodes(shape: Shape, config: AllocatorConfig) -> bool:
-    """Whether the plugin names NUMA nodes that the machine does not have, by its distances.
+    """Check whether the plugin names NUMA nodes for which the machine has no distances.
 
-    A kubelet hints only at NUMA nodes of its machine, so nobody knows what it makes of others.
+    A kubelet hints only at NUMA nodes of its machine. What it does with other numbers is unknown.
     """
     known = config.numa_distances
     return known is not None and any(n >= len(known) for n, _ in hinted_nodes(shape))

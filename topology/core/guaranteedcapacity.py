@@ -1,9 +1,9 @@
 """Guaranteed capacity: how many placements of a class can be guaranteed one after the other.
 
-The capacity of a pool of free devices is needed for every outcome of a placement, so it is worked
-out for many pools at once. Under ``any`` it has a closed form. On nodes of more than
-eight GPUs, and where GPUs are shared, one outcome of each placement is followed instead of all; on
-smaller ones all are, and the answer is what is expected.
+A score needs the capacity of the free devices after every outcome of a placement. So this module
+works out the capacity of many device sets at once. Under the policy ``any`` it has a closed form.
+On nodes of more than eight GPUs, and where GPUs are shared, it follows only one outcome of each
+placement. On smaller nodes it follows all outcomes and returns the expected value.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from topology.core.shape import Shape
 @hashed_once
 @dataclass(frozen=True)
 class RequestClass:
-    """Requests that are alike in guaranteed capacity."""
+    """A class of requests that have the same guaranteed capacity on every node."""
 
     count: int
     constraints: Constraints = NO_CONSTRAINTS
@@ -44,10 +44,9 @@ class RequestClass:
 def mean_guaranteed_placements(
     kubelet: Kubelet, pools: Sequence[DeviceSet], wanted: RequestClass
 ) -> tuple[float | None, int]:
-    """The mean of :func:`guaranteed_placements` over some pools of equal size, and the steps that
-    it took.
+    """Return the mean of :func:`guaranteed_placements` over device sets of equal size.
 
-    None where the budget is spent.
+    The second value is the number of steps that it took. The mean is None if the budget is spent.
     """
     devices = total(pools[0], kubelet.width)
     if devices < wanted.count:
@@ -65,7 +64,7 @@ def mean_guaranteed_placements(
         orders = map(kubelet.allocator.in_turn, pools)
         return sum([in_turn(kubelet, order, wanted) for order in orders]) / len(pools), 1
     if kubelet.shape.size <= SMALL and kubelet.width == 1:
-        # There are at most 256 pools, each worked out once.
+        # There are at most 256 device sets, and each is worked out once.
         if kubelet.answers_at_once and kubelet.refuses_several is False:
             known = _expected_of_every_pool(kubelet.allocator, kubelet.shape, wanted)
             return sum([known[free] for free in pools]) / len(pools), 1
@@ -81,15 +80,18 @@ def mean_guaranteed_placements(
 
 
 def guaranteed_placements(kubelet: Kubelet, free: DeviceSet, wanted: RequestClass) -> float:
-    """How many placements of one class can be promised one after the other, expected."""
+    """Return how many placements of one class can be guaranteed one after the other, as expected.
+
+    The result is 0 if the budget is spent.
+    """
     return mean_guaranteed_placements(kubelet, (free,), wanted)[0] or 0.0
 
 
-# A monotone allocator: what passes for the whole pool passes for what is left of it.
+# A monotone allocator: if every set in the free devices passes, every set in a part of them does.
 
 
 def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> Flags:
-    """For each mask of free GPUs, whether every set of the class's size passes.
+    """Return, for each mask of free GPUs, whether every set of the class's size passes.
 
     On more than 16 GPUs, and on shared ones, rings and connected sets pass only if all pairs do.
     """
@@ -116,7 +118,10 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> F
 
 @memoized
 def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
-    """For every mask of at most 16 GPUs, whether some set of that size in it lacks the pattern."""
+    """Return, for every mask of at most 16 GPUs, whether a set inside it lacks the pattern.
+
+    The sets are those of ``count`` GPUs.
+    """
     sets = subset_masks((1 << len(rows)) - 1, count)
     good = have_pattern(rows, pattern, sets)[0]
     bad = np.zeros(1 << len(rows), dtype=np.bool_)
@@ -127,17 +132,17 @@ def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
     return bad
 
 
-# An allocator that has chosen already. Orders are as many as nodes, so that to remember what comes
-# of each would cost more than to follow it.
+# An allocator whose order of devices is fixed. There are as many orders as nodes, so caching the
+# capacity of each order would cost more than working it out.
 
 
 def follows_one_by_one(kubelet: Kubelet) -> bool:
-    """Whether it is known of a node which device comes after which."""
+    """Check whether the order in which the node hands out its devices is known."""
     return kubelet.allocator.settled and kubelet.width == 1 and kubelet.shape.size <= SMALL
 
 
 def in_turn(kubelet: Kubelet, devices: Sequence[Mask], wanted: RequestClass) -> int:
-    """How many placements can be promised of devices that come one by one."""
+    """Return how many placements can be guaranteed if devices are handed out in this order."""
     count = wanted.count
     if wanted.constraints == NO_CONSTRAINTS:
         return len(devices) // count
@@ -149,18 +154,21 @@ def in_turn(kubelet: Kubelet, devices: Sequence[Mask], wanted: RequestClass) -> 
     return len(ends)
 
 
-# An allocator that tells of many pools at once, on more than eight GPUs.
+# An allocator that answers for many device sets at once, on more than eight GPUs.
 
 
 @memoized
 def _known(allocator: Allocator, shape: Shape, wanted: RequestClass) -> NDArray[np.int8]:
-    """By mask: the promises found so far, -1 where not yet."""
+    """Return the guaranteed placements found so far, by mask of free GPUs; -1 if not yet found.
+
+    The array is cached, and :func:`_followed` fills it in.
+    """
     return np.full(1 << shape.size, -1, dtype=np.int8)
 
 
 @memoized
 def _passing(shape: Shape, wanted: RequestClass) -> Flags:
-    """By mask, for those of the class's size: whether it passes."""
+    """Return whether each mask of the class's size passes, by mask; other masks are false."""
     passing = np.zeros(1 << shape.size, dtype=np.bool_)
     sets = subset_masks(shape.all_gpus, wanted.count)
     passing[sets] = compiled(shape, wanted.constraints, 0, 1).passing(sets, wanted.count)[0]
@@ -168,13 +176,16 @@ def _passing(shape: Shape, wanted: RequestClass) -> Flags:
 
 
 def _followed(kubelet: Kubelet, pools: Ints, wanted: RequestClass) -> NDArray[np.int8]:
-    """The promises of each pool, following the lowest outcome of each placement."""
+    """Return the guaranteed placements of each device set.
+
+    Only the lowest outcome of each placement is followed.
+    """
     shape, count = kubelet.shape, wanted.count
     known, passing = _known(kubelet.allocator, shape, wanted), _passing(shape, wanted)
     asked = np.unique(pools[known[pools] < 0])
     levels = []
     while len(asked):
-        left = np.full_like(asked, -1)  # what a promised placement leaves of each
+        left = np.full_like(asked, -1)  # the GPUs left of each mask after a guaranteed placement
         for part in kubelet.allocator.answers(shape, asked, count):
             promised = ~part.refused & (passing[part.sets] | ~part.chosen).all(axis=1)
             masks, sets = part.pools[promised], part.sets[promised]
@@ -188,26 +199,26 @@ def _followed(kubelet: Kubelet, pools: Ints, wanted: RequestClass) -> NDArray[np
     return known[pools]
 
 
-# The same on at most eight GPUs: a table of all pools.
+# The same on at most eight GPUs: a table of all device sets.
 
 
 @memoized
 def _expected_of_every_pool(
     allocator: Allocator, shape: Shape, wanted: RequestClass
 ) -> tuple[float, ...]:
-    """By mask: the promises, expected over the outcomes of each placement."""
+    """Return the guaranteed placements by mask, expected over the outcomes of each placement."""
     good = compiled(shape, wanted.constraints, 0, 1).good_sets(wanted.count)
     expected: list[float] = []
     for free, outcomes in enumerate(of_every_pool(allocator, shape, wanted.count)):
         ways = () if outcomes is None or outcomes.hazards else outcomes.sets or ()
-        if ways and good.issuperset(ways):  # what they leave is a smaller mask, so it is known
+        if ways and good.issuperset(ways):  # a smaller mask is left, whose value is known already
             expected.append(1.0 + sum([expected[free - way] for way in ways]) / len(ways))
         else:
             expected.append(0.0)
     return tuple(expected)
 
 
-# Everything else, pool by pool.
+# All other nodes, one device set at a time.
 
 
 @memoized
@@ -224,7 +235,7 @@ def _expected(kubelet: Kubelet, free: DeviceSet, wanted: RequestClass) -> float:
 def _one_after_the_other(
     kubelet: Kubelet, free: DeviceSet, wanted: RequestClass
 ) -> tuple[int, int]:
-    """How many placements, following the lowest outcome of each; and the steps that it took."""
+    """Return the guaranteed placements along the lowest outcome of each, and the steps taken."""
     placements, steps = 0, 0
     while total(free, kubelet.width) >= wanted.count and steps <= SCORE_STEPS:
         ways, cost = _promised_ways(kubelet, free, wanted)
@@ -239,7 +250,7 @@ def _one_after_the_other(
 def _promised_ways(
     kubelet: Kubelet, free: DeviceSet, wanted: RequestClass
 ) -> tuple[tuple[DeviceSet, ...], int]:
-    """The outcomes if all of them pass, else none; and the steps that it took."""
+    """Return the outcomes of a placement if all of them pass, else none; and the steps taken."""
     admitted = admissions(kubelet, free, ((Role.APP, wanted.count),))
     if admitted.hazards or not admitted.sets:
         return (), admitted.steps

@@ -1,6 +1,6 @@
-"""How two GPUs are joined: link kinds in order, link counts, and what a hop can carry.
+"""Links between two GPUs: their kinds in order, their NVLink counts, and the bandwidth of a hop.
 
-Every number about speed stands in this file, with its source.
+Every number about bandwidth is in this file, with its source.
 """
 
 import re
@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 from typing import NewType
 
 GBps = NewType("GBps", float)
-"""10⁹ bytes a second, both directions added up unless a name says ``one_way``."""
+"""10⁹ bytes a second, the sum of both directions unless a name says ``one_way``."""
 
 
 class LinkKind(IntEnum):
-    """How near two devices are, ordered: a larger kind meets every smaller level.
+    """The nearness of two devices, in order: a larger kind meets every constraint on a smaller one.
 
     The classes below ``NVLINK`` are NVML's PCIe classes (``nvmlGpuTopologyLevel_t``).
     """
@@ -30,12 +30,12 @@ class LinkKind(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name people write: ``NVLINK``, ``PIX`` …, ``?`` where unknown."""
+        """The name that people write: ``NVLINK``, ``PIX`` …, or ``?`` where it is unknown."""
         return "?" if self is LinkKind.UNKNOWN else self.name
 
 
 class Via(Enum):
-    """Where an NVLink ends: at the other GPU itself, or in a switch."""
+    """The end of an NVLink: the other GPU itself, or a switch."""
 
     DIRECT = "direct"
     SWITCH = "switch"
@@ -43,31 +43,34 @@ class Via(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Link:
-    """What joins the GPUs with indices ``a`` < ``b``."""
+    """The connection of the GPUs with indices ``a`` < ``b``."""
 
     a: int
     b: int
-    pcie: LinkKind = LinkKind.UNKNOWN  # the pair's PCIe class; unknown where the source is silent
-    nvlinks: int = 0  # the pair's own links; through a switch the smaller of the two attachments
+    pcie: LinkKind = LinkKind.UNKNOWN  # the pair's PCIe class; unknown if the source has none
+    # The NVLinks of the pair. Through a switch, the smaller number of the two GPUs' attachments.
+    nvlinks: int = 0
     via: Via = Via.DIRECT
     nvlink_one_way: GBps = GBps(0.0)  # of one link in one direction, 0 where unknown
-    # Only one of the two GPUs reports the NVLinks: NVIDIA's allocator panics over such a pair.
+    # Whether only one of the two GPUs reports the NVLinks. NVIDIA's allocator panics over such a
+    # pair.
     one_sided: bool = False
-    # Both report NVLinks, but not as many (`nvlinks` is the fewer): what the pair scores in
-    # NVIDIA's allocator depends on an order that nobody controls.
+    # Whether both report NVLinks, but different numbers of them (`nvlinks` is the smaller). The
+    # pair's score in NVIDIA's allocator then depends on an order that cannot be known.
     uneven: bool = False
 
     @property
     def kind(self) -> LinkKind:
-        """NVLINK where the pair has any, else its PCIe class."""
+        """NVLINK if the pair has NVLinks, else its PCIe class."""
         return LinkKind.NVLINK if self.nvlinks else self.pcie
 
     @property
     def bandwidth(self) -> GBps:
-        """GB/s of this hop, both ways.
+        """The bandwidth of this hop in GB/s, both ways; 0 if it is unknown.
 
-        NVLinked: 2 · links · GB/s per link; a switched attachment is shared over its peers and
-        counts once, undivided. Otherwise :data:`PCIE_BANDWIDTH`. Unknown counts 0.
+        With NVLinks it is 2 · links · GB/s per link. A switched attachment is shared by all of the
+        GPU's pairs; it counts in full for each of them. Without NVLinks it is
+        :data:`PCIE_BANDWIDTH` of the pair's class.
         """
         if self.nvlinks:
             return GBps(2 * self.nvlinks * self.nvlink_one_way)
@@ -75,11 +78,11 @@ class Link:
 
 
 PCIE_BANDWIDTH: dict[LinkKind, GBps] = {
-    # Both ways, PCIe 3.0 x16, GPU to GPU. SYS, NODE and PHB are what a copy through the host
-    # gets at worst, PXB and PIX peer-to-peer through a switch. Anchors: eight V100 in a cube
-    # mesh measured 4.6 to 17.6 for pairs without NVLink (koordinator's GPU topology proposal);
-    # NCCL plans with 12 GB/s one way for PCIe 3.0 x16 and 6 to 10 across sockets (graph/topo.h).
-    # The low end is taken: min-bandwidth is a promise, and newer PCIe only does better.
+    # Both ways, PCIe 3.0 x16, GPU to GPU. SYS, NODE and PHB are the worst case of a copy through
+    # the host. PXB and PIX are peer-to-peer through a switch. Sources: eight V100 in a cube mesh
+    # measured 4.6 to 17.6 for pairs without NVLink (koordinator's GPU topology proposal). NCCL
+    # plans with 12 GB/s one way for PCIe 3.0 x16 and 6 to 10 across sockets (graph/topo.h). We take
+    # the low end, because min-bandwidth is a guarantee, and newer PCIe is only faster.
     LinkKind.UNKNOWN: GBps(0.0),
     LinkKind.SYS: GBps(5.0),
     LinkKind.NODE: GBps(12.0),
@@ -93,13 +96,13 @@ PCIE_BANDWIDTH: dict[LinkKind, GBps] = {
 
 @dataclass(frozen=True, slots=True)
 class NvlinkPort:
-    """A product's NVLink attachment."""
+    """The NVLink attachment of a product."""
 
     links: int
     one_way: GBps  # of one link
 
 
-# Products whose links a bridge joins, or nothing: in how many machines, their names do not say.
+# Products whose NVLinks are joined by a bridge or not at all. The product name does not say which.
 BRIDGED = re.compile(r"pcie|^h\d+-nvl|active|rtx|^a[34]0(-|$)|^a\d+x|cnx")
 
 NVLINK_PORTS: tuple[tuple[str, NvlinkPort], ...] = (
@@ -122,7 +125,7 @@ NVLINK_PORTS: tuple[tuple[str, NvlinkPort], ...] = (
 
 
 def canonical_product(product: str) -> str:
-    """A product name as it is compared: lower case, no vendor prefix, dashes for spaces.
+    """Return a product name for comparison: lower case, no vendor prefix, dashes for spaces.
 
     >>> canonical_product("NVIDIA A100 80GB PCIe")
     'a100-80gb-pcie'
@@ -134,10 +137,11 @@ def canonical_product(product: str) -> str:
 
 
 def is_product(name: str, wanted: str) -> bool:
-    """Whether ``wanted`` means the product ``name``, both canonical.
+    """Check whether ``wanted`` matches the product ``name``; both are canonical.
 
-    With a wildcard it is a glob over the whole name, without one a run of whole words in it. A MIG
-    instance is none of these products unless the words say MIG: who wants an A100 wants no part.
+    With a wildcard, ``wanted`` is a glob over the whole name. Without one, it is a run of whole
+    words in the name. It matches a MIG instance only if one of its words is ``mig``, because a pod
+    that wants an A100 wants a whole one.
 
     >>> is_product("h100-80gb-hbm3", "h100"), is_product("gh100x", "h100")
     (True, False)
@@ -154,7 +158,7 @@ def is_product(name: str, wanted: str) -> bool:
 
 
 def nvlink_port(product: str) -> NvlinkPort | None:
-    """The NVLink attachment of a product, or None for one that the table does not know.
+    """Return the NVLink attachment of a product; None if the table does not have the product.
 
     >>> nvlink_port("NVIDIA A800-SXM4-80GB")
     NvlinkPort(links=8, one_way=25.0)
@@ -164,7 +168,9 @@ def nvlink_port(product: str) -> NvlinkPort | None:
 
 
 def wired_links(product: str) -> int:
-    """The NVLinks of a GPU that a whole machine joins all; 0 where that is not known.
+    """Return the NVLinks of a GPU of which an intact machine joins all.
+
+    The result is 0 where that is not known: for bridged products, and for those not in the table.
 
     >>> wired_links("Tesla V100-SXM2-16GB"), wired_links("NVIDIA A100 80GB PCIe")
     (6, 0)

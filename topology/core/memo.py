@@ -1,17 +1,18 @@
-"""What is remembered, within one bound in bytes: the one way to remember untrusted values.
+"""Memos: caches of pure functions that share one bound in bytes. Cache untrusted values only here.
 
-Answers are remembered by their arguments, so that nodes in one state are worked out once. All
-memos of the process together hold at most :data:`BYTES`, by estimate: each time that half of it
-has been newly remembered, what nobody asked for in the meantime is forgotten. An answer never
-depends on what is remembered. Several threads may ask at once; at worst an answer is worked out
-twice. A cache that is bounded by count (``lru_cache``) is for values that nobody else chooses.
+A memo caches results by their arguments, so nodes of one equivalence class are worked out once. All
+memos of the process together hold at most :data:`BYTES`, by estimate. Each time that half of this
+has been newly cached, the memos drop the entries that were not used in the meantime. A result never
+depends on what is cached. Several threads may use a memo at once; at worst a result is worked out
+twice. A cache bounded by count (``lru_cache``) is only for values that untrusted input does not
+choose.
 
-Whoever asks may stop a long answer half-way (:func:`interrupted_at`): what was worked out for it
-stays remembered, so that asking again goes on from there.
+A caller may interrupt a long evaluation (:func:`interrupted_at`). Its finished parts stay cached,
+so the next attempt continues from there.
 
 A request over thousands of nodes looks up the same few shapes, kubelets and requests thousands of
-times. A dataclass would hash all its fields anew each time, for a shape some hundred links:
-:func:`hashed_once` keeps the first answer in the object.
+times. A plain dataclass would hash all its fields each time; a shape has some hundred links. So
+:func:`hashed_once` stores the first hash in the object.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ _NAMED = None, "what follows are names, and their values"
 
 
 class _Generation:
-    """What has been remembered since the last time that something was forgotten."""
+    """The sizes of entries that were cached since unused entries were last dropped."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.counted: dict[int, object] = {}  # what entries share, by its id
+        self.counted: dict[int, object] = {}  # values that entries share, by their id
 
 
 _memos: WeakSet[Memo[Any, Any]] = WeakSet()
 _now = _Generation()
-_unweighed: list[tuple[Any, Any]] = []  # entries; a few are weighed together
+_unweighed: list[tuple[Any, Any]] = []  # entries of unknown size; a few are weighed together
 
 
 class Memo(Generic[K, V]):
-    """Values by key. What is not asked for is forgotten in time."""
+    """A cache of values by key. Values that are not used are dropped in time."""
 
     def __init__(self) -> None:
         self.young: dict[K, V] = {}
@@ -59,26 +60,26 @@ class Memo(Generic[K, V]):
         _memos.add(self)
 
     def get(self, key: K) -> V | None:
-        """The value of a key; None where it is not remembered."""
+        """Return the value of a key; None if it is not cached."""
         value = self.young.get(key)
         if value is None and (value := self.old.get(key)) is not None:
             self.put(key, value)
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Remember a value."""
+        """Cache a value."""
         self.young[key] = value
         _unweighed.append((key, value))
         if len(_unweighed) >= TOGETHER:
             _weigh()
 
     def clear(self) -> None:
-        """Forget every value."""
+        """Drop every value."""
         self.young, self.old = {}, {}
 
 
 class Memoized(Memo[Any, R], Generic[P, R]):
-    """A pure function that remembers its answers. All its arguments are hashable."""
+    """A pure function that caches its results. All its arguments are hashable."""
 
     def __init__(self, function: Callable[P, R]) -> None:
         super().__init__()
@@ -86,7 +87,7 @@ class Memoized(Memo[Any, R], Generic[P, R]):
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The answer, remembered or worked out now."""
+        """Return the cached result, or work it out and cache it."""
         key: Any = (args, _NAMED, tuple(kwargs.items())) if kwargs else args
         value = self.young.get(key, _ABSENT)
         if value is not _ABSENT:
@@ -96,7 +97,7 @@ class Memoized(Memo[Any, R], Generic[P, R]):
             if _thread.ends:
                 interruptible()
             value = self._function(*args, **kwargs)
-        # As in `put`, without a call: thousands are remembered for one question.
+        # The same as `put`, inlined because one request caches thousands of results.
         self.young[key] = value
         _unweighed.append((key, value))
         if len(_unweighed) >= TOGETHER:
@@ -105,7 +106,7 @@ class Memoized(Memo[Any, R], Generic[P, R]):
 
 
 def memoized(function: Callable[P, R]) -> Memoized[P, R]:
-    """Remember a pure function's answers, within the bound of all memos.
+    """Cache the results of a pure function, within the bound of all memos.
 
     >>> @memoized
     ... def double(n: int) -> int:
@@ -117,14 +118,14 @@ def memoized(function: Callable[P, R]) -> Memoized[P, R]:
 
 
 class OutOfTimeError(BaseException):
-    """There is no time left to work an answer out.
+    """The end of the time for an evaluation.
 
-    It is no :class:`Exception`: whoever catches the faults of one node must not take it for one.
+    It is not an :class:`Exception`, so code that catches the faults of one node does not catch it.
     """
 
 
 class _Thread(threading.local):
-    """Until when one thread may work, by each of the clocks that it is told of."""
+    """The times until which one thread may work, one for each clock."""
 
     ends: tuple[tuple[Callable[[], float], float], ...] = ()
 
@@ -134,10 +135,11 @@ _thread = _Thread()
 
 @contextmanager
 def interrupted_at(clock: Callable[[], float], until: float) -> Iterator[None]:
-    """Raise :class:`OutOfTimeError` before a part of what this thread works out inside, once the
-    clock has come to ``until``, or to a moment that a caller has set.
+    """Limit the time of evaluations inside the block.
 
-    Nothing half done is remembered.
+    Once the clock has come to ``until``, or to an earlier time that a caller has set, the next part
+    of an evaluation raises :class:`OutOfTimeError` before it begins. No unfinished result is
+    cached.
     """
     before = _thread.ends
     by_clock = dict(before)
@@ -150,21 +152,24 @@ def interrupted_at(clock: Callable[[], float], until: float) -> Iterator[None]:
 
 
 def interruptible() -> None:
-    """A place between two parts of a long answer, where it may be interrupted."""
+    """Raise :class:`OutOfTimeError` if this thread's time is over.
+
+    Long evaluations call this between two parts.
+    """
     for clock, until in _thread.ends:
         if clock() >= until:
             raise OutOfTimeError
 
 
 def forget() -> None:
-    """Forget everything."""
+    """Drop every value of every memo."""
     _unweighed.clear()
     for _ in range(2):
         _age()
 
 
 def _weigh() -> None:
-    """Weigh what is new, and forget what was not asked for lately where it is too much."""
+    """Weigh the new entries, and drop the unused ones if the new ones exceed half the bound."""
     with suppress(IndexError):  # another thread may have taken the last one
         while _unweighed:
             _now.bytes += _ENTRY + bytes_of(_unweighed.pop())
@@ -173,21 +178,24 @@ def _weigh() -> None:
 
 
 def _age() -> None:
-    """Forget what was not asked for lately."""
+    """Drop the entries that were not used since the last call."""
     _now.bytes, _now.counted = 0, {}
     for memo in list(_memos):
         memo.old, memo.young = memo.young, {}
 
 
-TOGETHER = 8  # entries; a call for each would cost as much as weighing it
-_ENTRY = 200  # a dictionary's own bytes for an entry, and a little
-_LISTED = 4  # of longer tuples so many members are weighed, and the others taken to be like them
+TOGETHER = 8  # entries weighed at a time; one call for each would cost as much as weighing it
+_ENTRY = 200  # bytes that a dictionary takes for an entry, with a margin
+_LISTED = 4  # in a longer tuple this many members are weighed; the others count as their mean
 _alike: dict[type, int] = {int: 32, float: 32, bool: 0, type(None): 0}
-"""The bytes of each value of some types; those of a member of an Enum are there anyway."""
+"""The bytes of a value of some types. A member of an Enum counts 0, because it exists anyway."""
 
 
 def bytes_of(value: object) -> int:
-    """About how many bytes a value takes; one that says its ``shared_bytes`` counts only once."""
+    """Return the approximate bytes of a value.
+
+    A part that has ``shared_bytes`` counts only once until unused entries are dropped again.
+    """
     found, parts, counted = 0, [value], _now.counted
     for part in parts:
         kind = type(part)
@@ -206,7 +214,7 @@ def bytes_of(value: object) -> int:
             else:
                 some = part[:: -(-n // _LISTED)]
                 found += n * sum(map(bytes_of, some)) // len(some)
-        elif isinstance(part, dict):  # what a node keeps of itself, such as positions by UUID
+        elif isinstance(part, dict):  # cached properties of a node, such as positions by UUID
             parts.append(tuple(part.items()))
         elif isinstance(part, (str, bytes)):
             found += 50 + len(part)
@@ -214,7 +222,7 @@ def bytes_of(value: object) -> int:
             _alike[kind] = 0 if isinstance(part, Enum) else 104
             found += _alike[kind]
         elif isinstance(content := getattr(part, "nbytes", None), int):
-            found += 120 + content  # an array of numpy, which not everybody installs
+            found += 120 + content  # an array of numpy, which may not be installed
         elif slots := getattr(part, "__slots__", None):
             parts.extend([getattr(part, slot, None) for slot in slots])
         else:
@@ -223,10 +231,10 @@ def bytes_of(value: object) -> int:
 
 
 def hashed_once(cls: type[T]) -> type[T]:
-    """A class decorator for frozen dataclasses without slots: hash each object at most once.
+    """Decorate a frozen dataclass without slots, so that each object is hashed at most once.
 
-    It stands above ``@dataclass(frozen=True)``, whose hash it keeps; so fields with
-    ``compare=False`` stay out of it.
+    Put it above ``@dataclass(frozen=True)``. It uses the hash of the dataclass, so fields with
+    ``compare=False`` do not count.
 
     >>> from dataclasses import dataclass
     >>> @hashed_once
@@ -237,7 +245,8 @@ def hashed_once(cls: type[T]) -> type[T]:
     >>> hash(Pair(1, 2)) == hash(Pair(1, 2)) == hash((1, 2))
     True
     """
-    # Python learns by code object what an attribute look-up finds, so each class gets its own.
+    # CPython caches attribute look-ups per code object, so each class gets a code object of its
+    # own.
     method = FunctionType(_kept_hash.__code__.replace(), globals(), "__hash__")
     given: Any = cls
     given._hash_of_fields, given.__hash__ = given.__hash__, method
