@@ -1,15 +1,17 @@
-"""The devices of one resource by position, where MIG instances may stand in the place of GPUs.
+"""The devices of one resource by position, where MIG instances may take the place of GPUs.
 
-NVIDIA's plugin serves MIG instances under one of two strategies: ``single`` serves all of them as
-``nvidia.com/gpu``, for then all are alike, ``mixed`` serves those of each profile as a resource of
-its own (``nvidia.com/mig-1g.10gb``), beside whole GPUs. Everything else in the core works with
-positions, and pools that count the devices at each. So a resource of MIG instances gets a shape of
-its own: a position is *equal instances of one GPU* (one profile, one memory), with the GPU's NUMA
-nodes and NICs, and no position has a link to any other, for instances have none. Equal instances
-are interchangeable, so 16 GPUs with seven instances each are 16 positions and not 112.
+NVIDIA's plugin serves MIG instances under one of two strategies. Under ``single`` all instances of
+the node are alike, and the plugin serves them as ``nvidia.com/gpu``. Under ``mixed`` it serves the
+instances of each profile as a resource of its own (``nvidia.com/mig-1g.10gb``), beside whole GPUs.
 
-Instances that are time-sliced have a position each: the plugin chooses among the replicas of one
-instance by how many of that instance are out.
+The rest of the core works with positions, and with device sets that count the devices at each
+position. So a resource of MIG instances gets a shape of its own. A position stands for *equal
+instances of one GPU* (one profile, one memory). It has the NUMA nodes and NICs of its GPU. It has
+no link to any other position, because instances have none. Equal instances are interchangeable, so
+16 GPUs with seven equal instances each have 16 positions and not 112.
+
+Time-sliced instances have a position each, because the plugin chooses among the replicas of one
+instance by how many of them are handed out.
 
 Sources: k8s-device-plugin 0.17 to 0.19 (``internal/rm/device_map.go``, ``internal/lm/resource.go``
 for the product's name), read and run.
@@ -29,7 +31,7 @@ MIG = "mig"  # the strategy of a resource of MIG instances
 MIG_IDS = "MIG-"  # what the device id of an instance begins with
 MIG_RESOURCE = "/mig-"  # in the name of a resource of the mixed strategy, before the profile
 _COMPUTE_INSTANCE = re.compile(r"([1-7])c\.([1-7])g\.")
-"""What the profile of a compute instance begins with: its slices, and those of its GPU instance."""
+"""The beginning of a compute instance's profile: its slices, and those of its GPU instance."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,31 +41,33 @@ class ServedDevices:
     shape: Shape
     position_of: Mapping[str, int]  # by device id, without its replica number
     counts: tuple[int, ...]  # the devices at each position
-    gpu_of: tuple[int, ...]  # its GPU as a position of `NodeTopology.gpus`
-    indices_of: tuple[int, ...]  # the same by the driver's number
-    problem: str = ""  # why this cannot be worked with; empty where it can
+    gpu_of: tuple[int, ...]  # the GPU of each position, as a position of `NodeTopology.gpus`
+    indices_of: tuple[int, ...]  # the GPU of each position, by the driver's index
+    problem: str = ""  # why these devices cannot be followed; empty if they can
 
     def indices(self, mask: Mask) -> tuple[int, ...]:
-        """The driver indices of the GPUs at these positions, ascending, each once."""
+        """Return the driver indices of the GPUs at these positions, ascending, each once."""
         return tuple(sorted({self.indices_of[p] for p in positions(mask)}))
 
     def index_sets(self, sets: Iterable[Mask]) -> list[list[int]]:
-        """The same of each of these sets, in their order. MIG instances of several kinds may be on
-        one GPU: what is equal is named once."""
+        """Return :meth:`indices` of each set, in their order, without repetitions.
+
+        Several sets may have the same GPUs, because MIG instances of several kinds may be on one.
+        """
         return [list(gpus) for gpus in dict.fromkeys(self.indices(mask) for mask in sets)]
 
     def on(self, gpus: Mask) -> Mask:
-        """The positions that lie on some of the node's GPUs."""
+        """Return the positions that lie on these GPUs of the node."""
         return sum(1 << p for p, gpu in enumerate(self.gpu_of) if gpus >> gpu & 1)
 
 
 def shape_of(topology: NodeTopology, resource: GpuResource) -> Shape:
-    """The shape that one resource of a node is served from: the node's own, unless of MIG."""
+    """Return the shape of one resource of a node: the node's own, unless it is of MIG instances."""
     return served_devices(topology, resource).shape if resource.strategy == MIG else topology.shape
 
 
 def served_devices(topology: NodeTopology, resource: GpuResource) -> ServedDevices:
-    """The devices of one resource of a node; worked out once for each node and resource."""
+    """Return the devices of one resource of a node, worked out once for each node and resource."""
     known = topology.views.get(resource)
     if known is None:
         work_out = _instances if resource.strategy == MIG else _gpus
@@ -72,13 +76,14 @@ def served_devices(topology: NodeTopology, resource: GpuResource) -> ServedDevic
 
 
 def instance_ids(topology: NodeTopology) -> frozenset[str]:
-    """The device ids of all MIG instances of a node."""
+    """Return the device ids of all MIG instances of a node."""
     return frozenset(part.uuid for gpu in topology.gpus for part in gpu.mig_instances)
 
 
 def profile_named(resource: str) -> str:
-    """The profile that a resource of the mixed strategy is named after, as the plugin writes it:
-    with a dot for each plus. Empty for any other name.
+    """Return the profile in the name of a resource of the mixed strategy; empty for other names.
+
+    The plugin writes a dot for each plus of the profile.
 
     >>> profile_named("nvidia.com/mig-1g.10gb.me"), profile_named("nvidia.com/gpu")
     ('1g.10gb.me', '')
@@ -87,7 +92,7 @@ def profile_named(resource: str) -> str:
 
 
 def product_of(gpu: Gpu, part: MigInstance) -> str:
-    """The product as NVIDIA's labels name an instance.
+    """Return the canonical product of an instance, as NVIDIA's labels name it.
 
     >>> from topology.machines import machine
     >>> a100 = machine("dgx-a100").topology("n").gpus[0]
@@ -98,10 +103,11 @@ def product_of(gpu: Gpu, part: MigInstance) -> str:
 
 
 def own_memory(part: MigInstance) -> Bytes:
-    """The memory that an instance has for itself.
+    """Return the memory that an instance has for itself.
 
-    Compute instances of one GPU instance share its memory, and the driver shows all of it for
-    each. Each gets a part by its slices, so that the parts add up to what there is.
+    Compute instances of one GPU instance share its memory, and the driver shows the whole memory
+    for each of them. So each counts with the part that its slices are of all slices. The parts of
+    all slices add up to the whole memory.
 
     >>> own_memory(MigInstance("MIG-1", "1c.3g.20gb", Bytes(21_000_000_000)))
     7000000000
@@ -128,7 +134,7 @@ def _gpus(topology: NodeTopology, resource: GpuResource) -> ServedDevices:
 
 @dataclass(slots=True)
 class _Place:
-    """A position to be: equal instances of one GPU."""
+    """A future position: equal instances of one GPU."""
 
     gpu: int  # by position
     part: MigInstance  # one of them
@@ -167,7 +173,7 @@ def _instances(topology: NodeTopology, resource: GpuResource) -> ServedDevices:
 
 
 def _places(topology: NodeTopology, resource: GpuResource) -> Iterator[_Place]:
-    """By ascending GPU, and on each in the driver's order."""
+    """Yield the positions by ascending GPU, and on each GPU in the driver's order."""
     profile = profile_named(resource.name)
     names = {profile_named(other.name) for other in (*topology.resources, resource)} - {""}
     for position, gpu in enumerate(topology.gpus):
@@ -181,11 +187,11 @@ def _places(topology: NodeTopology, resource: GpuResource) -> Iterator[_Place]:
 
 
 def _served_as(profile: str, names: Collection[str]) -> str:
-    """The resource name under which instances of a profile are served, one of the node's ``names``.
+    """Return the one of the node's ``names`` under which instances of a profile are served.
 
-    Since v0.20 of the plugin it is the profile's own. Before, the plugin looked for a name *within*
-    the profile: it served ``1g.10gb+me`` and ``1c.1g.10gb`` as ``1g.10gb``, and nothing as
-    ``1g.10gb.me`` (k8s-device-plugin#1462, #1807). Empty if no name fits.
+    The result is empty if no name fits. Since v0.20 of the plugin it is the profile's own name.
+    Older plugins looked for a name *within* the profile. They served ``1g.10gb+me`` and
+    ``1c.1g.10gb`` as ``1g.10gb``, and nothing as ``1g.10gb.me`` (k8s-device-plugin#1462, #1807).
     """
     own = profile.replace("+", ".")
     if own in names:

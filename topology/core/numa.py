@@ -1,9 +1,9 @@
-"""A node's CPUs and memory by NUMA node, and which pods have exclusive ones.
+"""A node's CPUs and memory by NUMA node, and the pods that have exclusive ones.
 
 The kubelet's CPU Manager (policy ``static``) gives whole CPUs to containers of pods of the class
-Guaranteed, its Memory Manager (policy ``Static``) memory of certain NUMA nodes. Both tell the
-Topology Manager on which NUMA nodes they could do so, and GPUs are chosen accordingly
-(:mod:`topology.core.admission`).
+Guaranteed. Its Memory Manager (policy ``Static``) gives them memory of certain NUMA nodes. Both
+hint to the Topology Manager on which NUMA nodes they could do so. The kubelet chooses GPUs by these
+hints (:mod:`topology.core.admission`).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from topology.core.devices import positions
 CpuSet = NewType("CpuSet", int)  # logical CPUs: bit *n* is the CPU with the kernel's number *n*
 
 NO_CPUS = CpuSet(0)
-MOST_CPUS = 4096  # numbers of CPUs go up to one less
+MOST_CPUS = 4096  # the largest CPU number is one less
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +22,26 @@ class NumaNode:
     """One NUMA node."""
 
     cpus: CpuSet
-    socket: int | None = None  # the kernel's number of the package; None where it is not known
-    # What pods may have exclusively: bytes by type (`memory`, `hugepages-1Gi` …), in their order.
+    socket: int | None = None  # the kernel's number of the package; None if it is not known
+    # The memory that pods may have exclusively: bytes by type (`memory`, `hugepages-1Gi` …), in the
+    # order of the types.
     memory: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NumaConfig:
-    """A machine's NUMA nodes by number, and what the kubelet gives out of them."""
+    """A machine's NUMA nodes by number, and the CPUs of them that the kubelet hands out."""
 
     nodes: tuple[NumaNode, ...]
     allocatable: CpuSet  # CPUs that pods may have exclusively: all but the reserved ones
-    whole_cores: CpuSet  # those of them whose core has no reserved CPU
-    threads: int = 1  # CPUs of a core
+    whole_cores: CpuSet  # the allocatable CPUs whose core has no reserved CPU
+    threads: int = 1  # CPUs per core
     socket_aligned: bool = False  # the CPU Manager's option `align-by-socket`
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
-    """Exclusive memory of one type that one container has, somewhere on these NUMA nodes."""
+    """Exclusive memory of one type that one container has on these NUMA nodes together."""
 
     type: str
     amount: int  # bytes
@@ -51,7 +52,7 @@ class MemoryBlock:
 class Holding:
     """Exclusive CPUs and memory of one pod, as the kubelet shows them.
 
-    Ordinary init containers do not show.
+    The kubelet does not show those of ordinary init containers.
     """
 
     namespace: str
@@ -61,7 +62,9 @@ class Holding:
 
 
 def cpu_set(text: str) -> CpuSet:
-    """The CPUs of a list as the kernel writes it; a ValueError names what is wrong.
+    """Return the CPUs of a list in the kernel's notation.
+
+    Raises :class:`ValueError` that names the wrong part of the list.
 
     >>> bin(cpu_set("0-2,8"))
     '0b100000111'
@@ -84,7 +87,7 @@ def _number(text: str, part: str) -> int:
 
 
 def cpu_list(cpus: CpuSet) -> str:
-    """The CPUs as the kernel writes them.
+    """Return the CPUs as a list in the kernel's notation.
 
     >>> cpu_list(cpu_set("8,0-2,1"))
     '0-2,8'

@@ -1,9 +1,9 @@
 """The CPUs and the memory of a node that a pod may still get exclusively, by NUMA node.
 
-What we see is a moment old. So there are two bounds: what is left even if every pod takes its CPUs
-that may do so first, and what is left if every pod has released its own that may. Whoever asks
-(:mod:`topology.core.admission.hintproviders`) gets a hint that is sure, one that may be given, or
-none.
+A report is always a little old. So there are two bounds. The lower one is the CPUs that are left
+even if every pod that may take CPUs first has taken them. The upper one is the CPUs that are left
+if every pod that may release its CPUs has released them. From these,
+:mod:`topology.core.admission.hintproviders` derives hints that are certain, possible or excluded.
 """
 
 from __future__ import annotations
@@ -19,35 +19,40 @@ from topology.core.requests import Amounts, Exclusive
 
 @dataclass(frozen=True, slots=True)
 class FreeNumaResources:
-    """The CPUs and memory that static managers may still give."""
+    """The CPUs and memory that static managers may still give to pods."""
 
-    free: tuple[int, ...]  # CPUs that no pod has exclusively, by NUMA node
-    back: tuple[int, ...]  # those that may be released any moment
-    whole: int  # as `free`, over the whole machine, of cores without a reserved CPU
-    whole_back: int  # as `back`, likewise
-    taken: int = 0  # CPUs that are somebody's, and it is not known which
-    in_all: int | None = None  # CPUs surely left on the machine; None where `free`, `taken` tell
-    blocks: tuple[MemoryBlock, ...] = ()  # the memory that pods have, `added_up`
-    terminating: tuple[MemoryBlock, ...] = ()  # that of pods that may release it, likewise
-    taken_memory: Amounts = ()  # somebody's as well; it is not known where
-    largest_memory: Amounts = ()  # no pod has more of a type of `taken_memory`
-    memory_unknown: bool = False  # it is not even known how much is taken
+    free: tuple[int, ...]  # how many CPUs no pod has exclusively, by NUMA node
+    back: tuple[int, ...]  # how many CPUs may be released at any time, by NUMA node
+    # The same two numbers over the whole machine, of cores without a reserved CPU.
+    whole: int
+    whole_back: int
+    taken: int = 0  # of `free`, CPUs that pods have taken without a report of which
+    # CPUs that are surely left on the machine; None if `free` and `taken` give the number.
+    in_all: int | None = None
+    blocks: tuple[MemoryBlock, ...] = ()  # the memory that pods have, from `added_up`
+    terminating: tuple[MemoryBlock, ...] = ()  # memory that pods may release, from `added_up`
+    taken_memory: Amounts = ()  # memory that pods have taken on unknown NUMA nodes
+    largest_memory: Amounts = ()  # by type, the most of `taken_memory` that one pod has
+    memory_unknown: bool = False  # whether even the amount of taken memory is unknown
 
     def least(self, nodes: int) -> int:
-        """CPUs that are surely left on NUMA nodes, given as a mask."""
+        """Return the CPUs that are surely left on these NUMA nodes, given as a mask."""
         return marked(self.free, nodes) - self.taken
 
     @property
     def left_in_all(self) -> int:
-        """CPUs that are surely left on the whole machine."""
+        """The number of CPUs that are surely left on the whole machine."""
         return sum(self.free) - self.taken if self.in_all is None else self.in_all
 
     def most(self, nodes: int) -> int:
-        """CPUs that are left there at most."""
+        """Return the most CPUs that may be left on these NUMA nodes, given as a mask."""
         return marked(self.free, nodes) + marked(self.back, nodes)
 
     def beside(self, pod: Exclusive) -> FreeNumaResources:
-        """What is left after this pod is admitted, nobody knows where."""
+        """Return the resources left after a pod with these demands is admitted.
+
+        It is not known on which NUMA nodes the pod gets its CPUs and memory.
+        """
         if not pod.demands:
             if pod == Exclusive.NOTHING:
                 return self
@@ -56,7 +61,10 @@ class FreeNumaResources:
         return self.without(pod.most_cpus, pod.most_memory)
 
     def without(self, cpus: int, memory: Amounts) -> FreeNumaResources:
-        """What is left after so much of it is taken, nobody knows which part."""
+        """Return the resources left after these CPUs and this memory are taken.
+
+        It is not known on which NUMA nodes they are taken.
+        """
         if not cpus and not memory:
             return self
         return replace(
@@ -76,10 +84,10 @@ def _by_type(some: Amounts, more: Amounts, joined: Callable[[tuple[int, int]], i
 
 
 def added_up(config: NumaConfig, blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:
-    """The blocks of a machine in order, one for each set of NUMA nodes and type of memory.
+    """Return the sums of the blocks, one for each set of NUMA nodes and type of memory, in order.
 
-    That is all that matters of them, and a record may have tens of thousands. Blocks of a type that
-    no NUMA node has take nothing; they count as being there (type "").
+    Nothing else of the blocks matters, and a record may have tens of thousands. Blocks of a type
+    that no NUMA node has take no memory. Their existence counts, so they get the type "".
 
     >>> from topology.core.numa import CpuSet, NumaNode
     >>> machine = NumaConfig((NumaNode(CpuSet(1), 0, (("memory", 9),)),), CpuSet(1), CpuSet(0))
@@ -96,15 +104,16 @@ def added_up(config: NumaConfig, blocks: Iterable[MemoryBlock]) -> tuple[MemoryB
 
 
 def emptied(config: NumaConfig) -> FreeNumaResources:
-    """What a machine has on which no pod has exclusive CPUs or memory."""
+    """Return the free resources of a machine on which no pod has exclusive CPUs or memory."""
     free = tuple((node.cpus & config.allocatable).bit_count() for node in config.nodes)
     return FreeNumaResources(free, (0,) * len(free), config.whole_cores.bit_count(), 0)
 
 
 def at_any_moment(config: NumaConfig, numa_free: FreeNumaResources) -> FreeNumaResources:
-    """What is left if pods, with GPUs or without, may come and end before ours is admitted.
+    """Return the free resources if other pods may be admitted and end before ours is admitted.
 
-    Those that come leave enough CPUs for ours, because kube-scheduler counts them.
+    These are pods with GPUs or without. Those that are admitted leave enough CPUs for ours, because
+    kube-scheduler counts the CPUs of all pods.
     """
     empty = emptied(config)
     none = (0,) * len(empty.free)

@@ -1,8 +1,8 @@
-"""Patterns over joined pairs: all pairs, connected, a ring; for one set of GPUs or many at once.
+"""Tests of patterns over joined pairs (clique, connected, ring), for one set of GPUs or for many.
 
-Whether a ring through many GPUs exists is a hard question. Up to :data:`TABLE_GPUS` GPUs it is
-answered exactly; beyond that a search takes :data:`RING_STEPS` steps and then gives up, with None.
-Many masks are an array of ``uint64``, one mask each.
+To find a ring through many GPUs is a hard problem. Up to :data:`TABLE_GPUS` GPUs the answer is
+exact. Beyond that, a search takes :data:`RING_STEPS` steps and then gives up with None. Many masks
+are passed as an array of ``uint64``, one mask each.
 """
 
 from itertools import combinations
@@ -19,17 +19,17 @@ Rows = tuple[Mask, ...]  # an adjacency: `rows[p]` is the mask of the positions 
 Masks = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
-TABLE_GPUS = 16  # among so many GPUs every ring is known exactly, from a table of all masks
-RING_STEPS = 500  # larger rings are searched for in at most so many steps
+TABLE_GPUS = 16  # up to this many GPUs, a table of all masks says exactly which have a ring
+RING_STEPS = 500  # the most steps of a search for a ring
 
 
 def is_clique(rows: Rows, mask: Mask) -> bool:
-    """Whether every pair in ``mask`` is joined. O(k)."""
+    """Check whether every pair in ``mask`` is joined. O(k)."""
     return all(mask & ~rows[p] == 1 << p for p in positions(mask))
 
 
 def is_connected(rows: Rows, mask: Mask) -> bool:
-    """Whether joined pairs connect all of ``mask``. O(k²)."""
+    """Check whether joined pairs connect all GPUs of ``mask``. O(k²)."""
     seen = frontier = mask & -mask
     while frontier:
         reached = 0
@@ -41,16 +41,16 @@ def is_connected(rows: Rows, mask: Mask) -> bool:
 
 
 def has_ring(rows: Rows, mask: Mask) -> bool:
-    """Whether joined pairs surely form a ring through every GPU of ``mask``."""
+    """Check whether joined pairs surely form a ring through every GPU of ``mask``."""
     return find_ring(rows, mask) is True
 
 
 @memoized
 def find_ring(rows: Rows, mask: Mask) -> bool | None:
-    """Whether joined pairs form a ring through every GPU of ``mask``; None if we gave up.
+    """Return whether joined pairs form a ring through all of ``mask``; None if the search gave up.
 
-    A ring of one is trivial, a ring of two is the pair. Otherwise it is a Hamiltonian cycle: cheap
-    answers first (too few neighbours; Dirac's theorem), then a search.
+    A ring of one GPU always exists, and a ring of two is the pair. A larger ring is a Hamiltonian
+    cycle. Cheap tests come first (too few neighbours; Dirac's theorem), and then a search.
     """
     k = mask.bit_count()
     if k <= 2:
@@ -70,7 +70,10 @@ def find_ring(rows: Rows, mask: Mask) -> bool | None:
 
 
 def _search(rows: Rows, mask: Mask) -> bool | None:
-    """Depth first, beginning at the GPU with the fewest neighbours; None after too many steps."""
+    """Search for a ring depth first, from the GPU with the fewest neighbours.
+
+    The result is None after :data:`RING_STEPS` steps.
+    """
     start = min(positions(mask), key=lambda p: (rows[p] & mask).bit_count())
     home = rows[start]
     path = [(start, mask ^ 1 << start)]
@@ -87,7 +90,8 @@ def _search(rows: Rows, mask: Mask) -> bool | None:
             if home >> p & 1:
                 return True
             continue
-        # All that are left need a way in and a way out, and one of them has to lead home.
+        # Every GPU left needs two neighbours on the rest of the ring, and one of the GPUs left has
+        # to be joined to the start.
         ends = 1 << p | 1 << start
         dead = not left & home or any(
             (rows[q] & (left | ends)).bit_count() < 2 for q in positions(left)
@@ -98,22 +102,22 @@ def _search(rows: Rows, mask: Mask) -> bool | None:
 
 
 def _next(rows: Rows, near: Mask, left: Mask) -> list[int]:
-    """Where a path may go on, the best last."""
+    """Return the positions at which a path may continue, the best last."""
     return sorted(positions(near & left), key=lambda q: (-(rows[q] & left).bit_count(), -q))
 
 
 def _compressed(rows: Rows, mask: Mask) -> Rows:
-    """The adjacency of the GPUs of ``mask`` alone, numbered anew."""
+    """Return the adjacency of the GPUs of ``mask`` alone, with new positions from 0."""
     members = positions(mask)
     return tuple(sum(1 << i for i, q in enumerate(members) if rows[p] >> q & 1) for p in members)
 
 
 @memoized
 def _rings(rows: Rows) -> Flags:
-    """For every mask of at most 16 GPUs, whether it has a ring.
+    """Return, for every mask of at most 16 GPUs, whether it has a ring.
 
-    ``ends[m]`` are the GPUs at which a path can end that starts at the lowest GPU of ``m`` and
-    visits exactly ``m``.
+    ``ends[m]`` is a mask. It has the last GPUs of all paths that start at the lowest GPU of ``m``
+    and visit every GPU of ``m`` once.
     """
     n = len(rows)
     masks = np.arange(1 << n, dtype=np.uint32)
@@ -138,11 +142,11 @@ def _rings(rows: Rows) -> Flags:
     return ring
 
 
-# Many masks at once.
+# The same tests for many masks at once.
 
 
 def subset_masks(mask: Mask, size: int) -> Masks:
-    """Every subset of ``mask`` with ``size`` members, ascending."""
+    """Return every subset of ``mask`` with ``size`` members, ascending."""
     bits = np.array([1 << p for p in positions(mask)], dtype=np.uint64)
     if not 0 <= size <= len(bits):
         return np.zeros(0, dtype=np.uint64)
@@ -153,13 +157,13 @@ def subset_masks(mask: Mask, size: int) -> Masks:
 
 @memoized
 def _picks(members: int, size: int) -> NDArray[np.uint8]:
-    """A row for every choice of ``size`` out of ``members``: which ones."""
+    """Return a row for every choice of ``size`` out of ``members`` numbers: the chosen numbers."""
     flat = [i for chosen in combinations(range(members), size) for i in chosen]
     return np.array(flat, dtype=np.uint8).reshape(comb(members, size), size)
 
 
 def are_cliques(rows: Rows, masks: Masks) -> Flags:
-    """:func:`is_clique` of each mask."""
+    """Return :func:`is_clique` of each mask."""
     good = np.ones(len(masks), dtype=np.bool_)
     for p in _members(masks):
         apart = np.uint64(~(rows[p] | 1 << p) & ALL)
@@ -168,7 +172,7 @@ def are_cliques(rows: Rows, masks: Masks) -> Flags:
 
 
 def are_connected(rows: Rows, masks: Masks) -> Flags:
-    """:func:`is_connected` of each mask."""
+    """Return :func:`is_connected` of each mask."""
     members = _members(masks)
     seen = masks & (~masks + np.uint64(1))
     while True:
@@ -181,7 +185,7 @@ def are_connected(rows: Rows, masks: Masks) -> Flags:
 
 
 def have_pattern(rows: Rows, pattern: Pattern, masks: Masks) -> tuple[Flags, bool]:
-    """Whether each mask has the pattern, and whether all answers are sure."""
+    """Return whether each mask has the pattern, and whether all these answers are exact."""
     if pattern is Pattern.RING:
         return have_rings(rows, masks)
     every = are_cliques if pattern is Pattern.PAIRWISE else are_connected
@@ -189,11 +193,12 @@ def have_pattern(rows: Rows, pattern: Pattern, masks: Masks) -> tuple[Flags, boo
 
 
 def have_rings(rows: Rows, masks: Masks) -> tuple[Flags, bool]:
-    """:func:`has_ring` of each mask, and whether all are sure.
+    """Return :func:`has_ring` of each mask, and whether all these answers are exact.
 
-    In shapes of more than 16 GPUs only so many searches are made; what is left is not sure.
+    In shapes of more than 16 GPUs the number of searches is limited. The masks that remain count as
+    masks without a ring, and the answers are then not exact.
     """
-    # Counting neighbours decides most.
+    # The number of neighbours decides most masks without a search.
     sizes = np.bitwise_count(masks)
     fewest = np.full(len(masks), 64, dtype=np.uint8)
     for p in _members(masks):

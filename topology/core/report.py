@@ -1,4 +1,4 @@
-"""What a node's agent reports: who holds which devices, and which GPUs are sick."""
+"""The report of a node's agent: the pods that hold devices, and the health of the GPUs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Allocation:
     container: str
     resource: str
     device_ids: tuple[DeviceId, ...]
-    sharers: tuple[PodUid, ...] = ()  # the pods that share it, where it is a claim of several
-    claim: str = ""  # the name of the claim that it is
+    sharers: tuple[PodUid, ...] = ()  # the pods that share it, if it is a claim of several pods
+    claim: str = ""  # the name of the claim, if it is one
 
     def without(self, gone: Collection[PodUid]) -> Allocation | None:
-        """The same once these pods are gone; None if nobody is left who holds it."""
+        """Return the allocation without these pods; None if no other pod holds it."""
         sharers = tuple(uid for uid in self.sharers if uid not in gone)
         if self.pod_uid in gone or (self.sharers and not sharers):
             return None
@@ -34,7 +34,8 @@ class Allocation:
 class IdleAllocation:
     """An allocation whose devices are all unused.
 
-    It is told apart from :class:`Allocation`, for who holds what does not change by it.
+    It is separate from :class:`Allocation`, because idleness does not change which pod holds a
+    device.
     """
 
     pod_uid: PodUid
@@ -47,19 +48,23 @@ FABRIC_NOT_READY = "FabricNotReady"
 FABRIC_MISCONFIGURED = "FabricMisconfigured"
 FABRIC_ROUTE_UNHEALTHY = "FabricRouteUnhealthy"
 OFF_FABRIC = (FABRIC_NOT_READY, FABRIC_MISCONFIGURED, FABRIC_ROUTE_UNHEALTHY)
-"""Reasons with which a GPU has no NVLinks through a switch, although it is in order itself."""
+"""Reasons for which a GPU that is healthy otherwise has no NVLinks through a switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The agent's view of one GPU's health, kept until the GPU is reset or the node reboots."""
+    """The health of one GPU as the agent sees it, until the GPU is reset or the node reboots."""
 
     uuid: GpuUuid
     healthy: bool
-    reason: str = ""  # of a healthy GPU: a fault with which it still works, as an NVLink is down
+    # The fault. A healthy GPU may have one with which it still works, such as an NVLink that is
+    # down.
+    reason: str = ""
     since: str = ""  # RFC 3339
-    links_down: tuple[int, ...] = ()  # NVLinks (NVML's numbers) that were up earlier in this boot
-    # The GPU's energy counter in mJ when the reason came up: a lower one later tells of a reset.
+    # NVLinks (NVML's numbers) that are down and were up earlier in this boot.
+    links_down: tuple[int, ...] = ()
+    # The GPU's energy counter in mJ when the reason appeared. A lower value later means that the
+    # GPU was reset.
     energy: int | None = None
 
     @property
@@ -70,31 +75,33 @@ class Health:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MissingGpu:
-    """A GPU that ought to answer the driver and does not, as after Xid 79."""
+    """A GPU that should answer the driver and does not, as after Xid 79."""
 
-    name: str  # its UUID, or `GPU 3` by the driver's number where the UUID was never told
-    # Whether the driver still counts the GPU among the node's. One that it does not count is gone
-    # for every program that opens the driver from then on.
+    name: str  # its UUID, or `GPU 3` by the driver's number if the UUID was never read
+    # Whether the driver still counts the GPU among the node's GPUs. A program that opens the driver
+    # later does not see a GPU that is not counted.
     counted: bool
     since: str = ""  # when it was first seen not to answer, RFC 3339
 
 
 @dataclass(frozen=True, slots=True)
 class SharesAnswer:
-    """What the device plugin did with a pod one of whose containers wanted several shares of GPUs.
+    """The device plugin's answer to a pod of which one container requested several GPU shares.
 
-    It holds for as long as the plugin has the same configuration. Times are RFC 3339.
+    The answer stays valid while the plugin has the same configuration. Times are RFC 3339.
     """
 
-    refused: bool  # whether the pod was refused
-    pod_started: str  # when that was
-    plugin_started: str  # since when the plugin runs
-    configuration: str = ""  # the Node's label that chooses its configuration file; empty: none
+    refused: bool  # whether the plugin refused the pod
+    pod_started: str  # the time of the answer
+    plugin_started: str  # when the plugin started
+    # The Node's label that chooses the plugin's configuration file; empty if there is none.
+    configuration: str = ""
 
 
 READY = "Ready"
 CLIENT = "nvidia.com/gpu.deploy.client"
-"""The GPU operator's label that lets programs hold the driver: ``true``, or why not now."""
+"""The GPU operator's label that allows programs to hold the driver: ``true``, or the reason against
+it."""
 UNACCOUNTED_USE = "UnaccountedUse"
 FABRIC_READY = "FabricReady"
 
@@ -103,8 +110,9 @@ FABRIC_READY = "FabricReady"
 class Condition:
     """A condition in the sense of the Kubernetes API.
 
-    ``Ready`` is false while the agent cannot see who holds what: the rest of the report is old
-    then. ``UnaccountedUse`` is true while a process computes on a GPU that no pod holds.
+    ``Ready`` is false while the agent cannot see which pod holds which devices. The rest of the
+    report is then old. ``UnaccountedUse`` is true while a process computes on a GPU that no pod
+    holds.
     """
 
     type: str
@@ -116,46 +124,51 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The moving part of a node's record."""
+    """The part of a node's record that changes while the node runs."""
 
     boot_id: str = ""
     sequence: int = 0  # it only grows within one boot
-    # What the kubelet would hand out from, devices in use included; None: every device.
+    # The devices that the kubelet hands out, including those in use; None if these are all devices.
     allocatable: frozenset[DeviceId] | None = None
     allocations: tuple[Allocation, ...] = ()
     health: tuple[Health, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    missing: tuple[MissingGpu, ...] = ()  # GPUs that do not answer now; health remembers them
-    # Exclusive CPUs and memory that pods have; None where nobody has looked.
+    # GPUs that do not answer now. `health` has an entry for them, too.
+    missing: tuple[MissingGpu, ...] = ()
+    # Exclusive CPUs and memory that pods have; None if the agent did not read them.
     holdings: tuple[Holding, ...] | None = None
-    several_shares: SharesAnswer | None = None  # what the agents of this node have learnt
-    # Those that have not been used for a while. Of the others nobody can tell, or they are used.
+    several_shares: SharesAnswer | None = None  # what the agents of this node have found out
+    # Allocations that were not used for a while. The others are in use, or their use is unknown.
     idle: tuple[IdleAllocation, ...] = ()
-    # Under DRA: devices that pods see by adminAccess, whoever has them.
+    # Under DRA: devices that pods see by adminAccess. Other pods may hold them.
     watched: tuple[Allocation, ...] = ()
 
-    # When the agent looked; empty where it does not say. They make no report differ from another.
+    # When the agent read the node; empty if unknown. Both values do not count in comparisons.
     observed_at: str = field(default="", compare=False)  # by the node's clock, RFC 3339
     # The resourceVersion up to which the agent knew the node's pods when it asked the kubelet.
     pods_version: str = field(default="", compare=False)
 
     @property
     def not_ready(self) -> str:
-        """Why the agent cannot vouch for this report; empty where it can."""
+        """The reason why the agent cannot vouch for this report; empty if it can."""
         for condition in self.conditions:
             if condition.type == READY and not condition.status:
                 return condition.message or condition.reason
         return ""
 
     def follows(self, earlier: Report) -> bool:
-        """Whether this report is not older than ``earlier``: another boot, or no lower sequence."""
+        """Check whether this report is not older than ``earlier``.
+
+        It is of another boot, or its sequence number is not lower.
+        """
         return self.boot_id != earlier.boot_id or self.sequence >= earlier.sequence
 
     def knew_pods_at(self, version: int) -> bool | None:
-        """Whether the agent had seen all changes of pods up to this resourceVersion when it looked.
+        """Return whether the agent knew all changes of pods up to ``version`` when it looked.
 
-        None where the report does not say: Kubernetes promises that versions of pods can be
-        compared as whole numbers, but an agent may leave its own out.
+        The result is None if the report does not say. Kubernetes promises that the
+        resourceVersions of pods can be compared as whole numbers, but an agent may leave its own
+        out.
         """
         known = self.pods_version
         return int(known) >= version if known.isdecimal() and len(known) <= 20 else None

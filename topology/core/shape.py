@@ -1,4 +1,4 @@
-"""The hardware of a node without its names: nodes of the same hardware share it."""
+"""The hardware of a node without its names. Nodes with the same hardware share it."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ if TYPE_CHECKING:
 @hashed_once
 @dataclass(frozen=True)
 class Shape:
-    """The hardware of a node without its names: what outcomes, verdicts and scores depend on.
+    """The hardware of a node without its names, on which outcomes, verdicts and scores depend.
 
     All tuples are by position. Nodes with equal hardware in the same order share one shape *object*
-    (see :func:`shared_shape`), so a look-up by shape costs an identity test. Where MIG instances
-    are served (:mod:`topology.core.mig`) a position stands for equal instances of one GPU.
+    (see :func:`shared_shape`), so a look-up by shape costs only an identity test. For a resource of
+    MIG instances (:mod:`topology.core.mig`) a position stands for equal instances of one GPU.
     """
 
     products: tuple[str, ...]
     memory: tuple[Bytes, ...]
-    numa: tuple[int | None, ...]  # where the hardware has each GPU
-    mig: tuple[bool, ...]  # whether it is in MIG mode
-    nic: tuple[LinkKind, ...]  # the kind of the nearest RDMA NIC
+    numa: tuple[int | None, ...]  # the NUMA node of each GPU by the hardware
+    mig: tuple[bool, ...]  # whether the GPU is in MIG mode
+    nic: tuple[LinkKind, ...]  # how near the nearest RDMA NIC is
     links: tuple[tuple[Link | None, ...], ...]  # n × n, symmetric
-    topology_nodes: tuple[tuple[int, ...], ...]  # what the kubelet is told of `numa`
-    instances: tuple[int, ...] = ()  # how many MIG instances; empty where the positions are GPUs
-    parents: tuple[int, ...] = ()  # and a number for their GPU
+    # The NUMA nodes of each GPU that the device plugin names to the kubelet.
+    topology_nodes: tuple[tuple[int, ...], ...]
+    instances: tuple[int, ...] = ()  # how many MIG instances; empty if the positions are GPUs
+    parents: tuple[int, ...] = ()  # the position of their GPU; empty if the positions are GPUs
 
     @cached_property
     def size(self) -> int:
-        """How many GPUs."""
+        """The number of positions."""
         return len(self.products)
 
     @cached_property
     def in_mig_mode(self) -> Mask:
-        """The whole GPUs that are cut into MIG instances, or may be."""
+        """The mask of the whole GPUs in MIG mode, which are or may be cut into instances."""
         return sum(1 << p for p, split in enumerate(self.mig) if split)
 
     @cached_property
@@ -52,7 +53,10 @@ class Shape:
 
     @cached_property
     def by_gpu(self) -> tuple[Mask, ...]:
-        """The positions of each GPU: one, unless they stand for MIG instances of several kinds."""
+        """The positions of each GPU, as a mask.
+
+        A GPU has one position, unless positions stand for MIG instances of several kinds.
+        """
         if not self.parents:
             return tuple(1 << p for p in range(self.size))
         gpus: dict[int, Mask] = {}
@@ -62,7 +66,7 @@ class Shape:
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes; nodes and memories share it."""
+        """The approximate bytes of the shape, which nodes and memos share."""
         return 1000 + 70 * self.size**2
 
     @cached_property
@@ -71,7 +75,7 @@ class Shape:
         return (1 << self.size) - 1
 
     def rows(self, meets: frozenset[Link]) -> Rows:
-        """The adjacency of the pairs whose link is in ``meets``."""
+        """Return the adjacency of the pairs whose link is in ``meets``."""
         joined = [0] * self.size
         for link, rows in self._rows_by_link.items():
             if link in meets:
@@ -80,12 +84,15 @@ class Shape:
 
     @cached_property
     def distinct_links(self) -> frozenset[Link]:
-        """Every link that occurs, once (positions left out)."""
+        """Every distinct link of the shape, without its positions."""
         return frozenset(self._rows_by_link)
 
     @cached_property
     def _rows_by_link(self) -> dict[Link, Rows]:
-        """The adjacency of the pairs with each link: asked again and again, and dear to hash."""
+        """The adjacency of the pairs with each link.
+
+        It is used often, and a shape's links are expensive to hash.
+        """
         joined: dict[Link, list[Mask]] = {}
         for p, row in enumerate(self.links):
             for q, link in enumerate(row):
@@ -98,7 +105,7 @@ _shapes: WeakKeyDictionary[Shape, ref[Shape]] = WeakKeyDictionary()
 
 
 def shared_shape(shape: Shape) -> Shape:
-    """The one object that stands for every equal shape, as long as anybody refers to it."""
+    """Return the one object that all equal shapes share while any reference to it exists."""
     known = _shapes.get(shape)
     first = known() if known is not None else None
     if first is None:
@@ -108,16 +115,16 @@ def shared_shape(shape: Shape) -> Shape:
 
 @memoized
 def numa_nodes(shape: Shape) -> tuple[Mask, ...]:
-    """The GPUs of each NUMA node that has some, by ascending node."""
+    """Return the mask of the GPUs of each NUMA node that has some, by ascending node."""
     nodes = sorted({n for n in shape.numa if n is not None})
     return tuple(sum(1 << p for p, at in enumerate(shape.numa) if at == n) for n in nodes)
 
 
 @memoized
 def hinted_nodes(shape: Shape) -> tuple[tuple[int, Mask], ...]:
-    """The NUMA nodes that the kubelet knows of GPUs, ascending, each with its GPUs.
+    """Return the NUMA nodes that the kubelet knows of GPUs, ascending, each with its GPUs.
 
-    A GPU may be on several of them, or on none.
+    A GPU may be on several of these NUMA nodes, or on none.
     """
     nodes = sorted({n for named in shape.topology_nodes for n in named})
     return tuple(
@@ -128,11 +135,11 @@ def hinted_nodes(shape: Shape) -> tuple[tuple[int, Mask], ...]:
 
 @memoized
 def placed_gpus(shape: Shape) -> Mask:
-    """The GPUs of which the kubelet knows a NUMA node."""
+    """Return the mask of the GPUs of which the kubelet knows a NUMA node."""
     return sum(1 << p for p, named in enumerate(shape.topology_nodes) if named)
 
 
 @memoized
 def wide_rows(shape: Shape, threshold: GBps) -> Rows:
-    """The adjacency of the pairs whose hop carries at least ``threshold`` GB/s."""
+    """Return the adjacency of the pairs whose hop carries at least ``threshold`` GB/s."""
     return shape.rows(frozenset(k for k in shape.distinct_links if k.bandwidth >= threshold))
