@@ -1,34 +1,37 @@
-"""Possible free states: every pool that the kubelet may have free when it admits a pod.
+"""Possible free states: every set of devices that may be free when the kubelet admits a pod.
 
-What we see of a node is a second or two old. Pods that are bound but not yet reported may be
-admitted before ours, in any order (the kubelet sorts by creation, so pods bound later too), or not
-at all; pods that end may have released their devices or not, at any point in between; and what init
-containers left unused is held though no report shows it. A verdict holds only if it holds in every
-possible free state.
+Our view of a node is a second or two old. Three things may have changed since:
 
-A pod that shows some of its containers' devices is in the middle of its admission. The kubelet
-admits one pod at a time, so every other pod comes after it.
+* Unacknowledged pods may be admitted before ours, in any order, or not at all. The kubelet sorts
+  pods by creation, so even pods that are bound later may be admitted earlier.
+* Terminating pods may have released their devices or not, at any point in between.
+* Devices that init containers left unused are held, although no report shows it.
 
-The search goes through every state that the node may reach from what we see::
+A verdict holds only if it holds in every possible free state.
+
+A pod that shows the devices of only some of its containers is in the middle of its admission. The
+kubelet admits one pod at a time, so it admits every other pod after this one.
+
+The search visits every state that the node may reach from the state that we see::
 
     Availability ──beginnings──▶ {_State} ──any steps, in any order──▶ {_State}
                                                                           │ ones at rest
                                                                           ▼
                                                                     {FreeState}
 
-A :class:`_State` says what is free, which pools may be released, and which pods are unacknowledged
-still. There are three kinds of steps:
+A :class:`_State` has the free devices, the device sets that pods may release, and the pods that are
+still unacknowledged. There are three kinds of steps:
 
-1. A pod *ends*: its pool is free, and may be released no more.
+1. A pod *ends*. Its devices are free, and can no longer be released.
 2. An unacknowledged pod is *admitted* in one of the ways of
-   :func:`~topology.core.admission.admissions` (one that has started goes first): what it takes is
-   free no more, and what others release between two of its containers is. If it may end before ours
-   is admitted, what it holds may be released.
-3. An admission that has started *fails*: what the pod had shown is free again.
+   :func:`~topology.core.admission.admissions`. A pod whose admission has started goes first. The
+   devices that it takes are no longer free. The devices that others release between two of its
+   containers are free. If it may end before ours is admitted, its devices may be released later.
+3. An admission that has started *fails*. The devices that the pod had shown are free again.
 
-A state is *at rest* where no pod is in the middle of its admission and no terminated pod (one that
-ended before any report showed it) or victims one (a victim of a reservation) holds anything: only
-then ours can be admitted.
+A state is *at rest* if no pod is in the middle of its admission, and if no victim of a reservation
+and no terminated pod (one that ended before any report showed it) holds any devices. Our pod can be
+admitted only in such a state.
 """
 
 from __future__ import annotations
@@ -49,18 +52,24 @@ from topology.core.budget import state_search_steps
 from topology.core.devicesets import DeviceSet, choices, choices_count, count, marked, members
 from topology.core.memo import interruptible, memoized
 
-MAX_STATES = 4096  # beyond this many the search is given up: then nothing is promised
+MAX_STATES = 4096  # the search stops beyond this many, and nothing is guaranteed then
 
 
 class FreeState(NamedTuple):
-    """What may be free when a pod is admitted, and what may come free while it is."""
+    """The devices that may be free when a pod is admitted, and those that may come free meanwhile.
+
+    ``later`` has a device set for each pod that may end during the admission.
+    """
 
     free: DeviceSet
     later: tuple[DeviceSet, ...] = ()
 
 
 class PossibleStates(NamedTuple):
-    """Every free state, ascending, or None where there are more than we follow; and the cost."""
+    """Every possible free state, ascending, and the steps of the search.
+
+    ``free_states`` is None if there are more than the search may follow.
+    """
 
     free_states: tuple[FreeState, ...] | None
     steps: int = 1
@@ -70,12 +79,12 @@ class PossibleStates(NamedTuple):
 def possible_states(
     kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
 ) -> PossibleStates:
-    """What may be free when a pod is admitted.
+    """Return every free state in which a pod may be admitted.
 
     With ``endings`` any running pod may have ended too, and withheld devices may be back, one by
-    one. A monotone allocator needs only the widest pool: every outcome under a smaller one is an
-    outcome under it. A pod with ``one_container`` does not ask what may come free while it is
-    admitted.
+    one. A monotone allocator needs only the widest device set, because every outcome from a smaller
+    set is an outcome from it. With ``one_container`` the states have no ``later``, because no
+    devices can come free between two containers of the pod.
     """
     if kubelet.monotone:
         return PossibleStates((FreeState(now.widest(endings=endings)),))
@@ -90,9 +99,10 @@ def possible_states(
 
 
 def _coming_back(now: Availability, endings: bool) -> tuple[Holder, ...]:
-    """Withheld devices, each as if held by a pod of its own that may end.
+    """Return the withheld devices, each as if a pod of its own held it and might end.
 
-    Those of one shared GPU come back one by one, as the pods that hold them end.
+    The devices of one shared GPU come back one by one, as the pods that hold them end. Without
+    ``endings`` there are none.
     """
     if not endings:
         return ()
@@ -105,7 +115,7 @@ def _coming_back(now: Availability, endings: bool) -> tuple[Holder, ...]:
 def _only_endings(
     free: DeviceSet, holders: tuple[Holder, ...], one_container: bool
 ) -> PossibleStates:
-    """The belief where no pod is unacknowledged: any of the holders may have released."""
+    """Return the possible free states if no pod is unacknowledged: any holder may have ended."""
     if 1 << len(holders) > MAX_STATES:
         return PossibleStates(None)
     states = [FreeState(free)]
@@ -118,26 +128,29 @@ def _only_endings(
 
 
 class _State(NamedTuple):
-    """One point of the node's near future: see the drawing at the top of this module."""
+    """A state that the node may reach (see the drawing in the docstring of this module)."""
 
     free: DeviceSet
-    # Pools that may be released, one for each pod, ascending: of pods that may end. They were there
-    # (what they hide included), or were admitted on the way.
+    # The devices of each pod that may end, ascending. The pod held them from the beginning, hidden
+    # ones included, or was admitted during the search.
     held: tuple[DeviceSet, ...]
-    # Likewise of victims pods, and of terminated ones that were admitted on the way. These have to
-    # be released before ours is admitted.
+    # The devices of each victim, and of each terminated pod that was admitted during the search,
+    # ascending. They have to be released before ours is admitted.
     terminated: tuple[DeviceSet, ...]
-    # Numbers of the pods that are not yet admitted; equal pods share one.
+    # Numbers of the pods that are not yet admitted. Equal pods share one number.
     unacknowledged: tuple[int, ...]
 
     @property
     def pools(self) -> tuple[DeviceSet, ...]:
-        """Both groups; bit *n* of :attr:`Admission.released` stands for the pool in place *n*."""
+        """All device sets that may be released.
+
+        Bit *n* of :attr:`Admission.released` stands for number *n* of them.
+        """
         return self.held + self.terminated
 
     def after_release(self, released: int) -> _State:
-        """The state once the pools with these bits are released."""
-        first = len(self.held)  # the place of the first terminated pod's pool
+        """Return the state after the device sets with these bits are released."""
+        first = len(self.held)  # the number of the first device set in `terminated`
         return _State(
             self.free + marked(self.pools, released),
             tuple(p for n, p in enumerate(self.held) if not released >> n & 1),
@@ -146,7 +159,7 @@ class _State(NamedTuple):
         )
 
     def after_endings(self) -> set[_State]:
-        """The states after one of the pods that may end has ended."""
+        """Return the states after one of the pods that may end has ended."""
         free, held, terminated, unacknowledged = self
         return {
             _State(free + pool, held[:n] + held[n + 1 :], terminated, unacknowledged)
@@ -158,28 +171,28 @@ class _State(NamedTuple):
 
 
 _Settled = tuple[DeviceSet, tuple[DeviceSet, ...]]
-"""What is free and what is held in a state in which nobody is unacknowledged or terminated any
-more: most states are such, and all that can follow there is that pods end."""
+"""The free and the held devices of a state in which no pod is unacknowledged or terminated any
+more. Most states are of this kind. The only steps from such a state are pods that end."""
 
 
 class _Newcomer:
-    """One unacknowledged pod, as the search follows it."""
+    """An unacknowledged pod, with everything that the search knows of its admission."""
 
     def __init__(self, kubelet: Kubelet, pod: Unacknowledged, *, may_end: bool) -> None:
         self.pod = pod
         self.kubelet = opaque(kubelet) if pod.opaque else kubelet
         one = len(pod.counts) == 1 and not self.kubelet.aligns
-        # Whether it matters what others release between two of its containers.
+        # Whether the devices that others release between two of its containers matter.
         self.asks_for_releases = not (one or pod.opaque)
         self.stays = not (pod.terminated or self.asks_for_releases)
         self.may_end = may_end
         self.answers: ProviderAnswers | None = None
-        # How it may be admitted, by what is free and what may be released meanwhile.
+        # How it may be admitted, by the free devices and those that may be released meanwhile.
         self.known: dict[tuple[DeviceSet, tuple[DeviceSet, ...]], Admissions] = {}
 
 
 class _Future:
-    """The steps that a node may take from one state to the next."""
+    """The search through all states that a node may reach, step by step."""
 
     def __init__(self, kubelet: Kubelet, now: Availability, endings: bool) -> None:
         self._kubelet = kubelet
@@ -200,9 +213,10 @@ class _Future:
         self.spent = len(now.unacknowledged) ** 2 // 16
 
     def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
-        """The states now: pods may hide any devices that seem free; None if there are too many.
+        """Return the states in which the node may be now; None if they are too many.
 
-        ``holders`` are the pods that may end.
+        There are several, because pods may hold any of the devices that seem free. ``holders`` are
+        the pods that may end.
         """
         now = self._now
         if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
@@ -231,10 +245,11 @@ class _Future:
                 for n in sizes
                 for more in choices(s.free, n, now.width)
             }
-        return states or None  # more is hidden than there is: what we see contradicts itself
+        # No state is left if more devices are hidden than exist. Then our view contradicts itself.
+        return states or None
 
     def follow(self, states: set[_State]) -> bool:
-        """Visit all states that may follow; False if there are too many."""
+        """Visit all states that may follow, and return whether they were few enough."""
         frontier = self._new(states)
         while frontier:
             reached = self._steps(frontier.pop())
@@ -246,7 +261,7 @@ class _Future:
         return not self._too_much
 
     def at_rest(self, one_container: bool) -> list[FreeState]:
-        """The states in which another pod can be admitted, ascending."""
+        """Return the states in which another pod can be admitted, ascending."""
         resting = [
             state
             for state in self._seen
@@ -265,9 +280,9 @@ class _Future:
         return many or self.spent > self._most
 
     def _new(self, states: set[_State]) -> list[_State]:
-        """The states that were not visited yet. Settled ones are visited here.
+        """Return the states that were not visited yet, and visit the settled ones at once.
 
-        If nobody is unacknowledged any more, terminated pods can only go.
+        If no pod is unacknowledged any more, the devices of terminated pods are free.
         """
         unseen = []
         for state in states:
@@ -279,7 +294,10 @@ class _Future:
         return unseen
 
     def _settle(self, new: set[_Settled]) -> None:
-        """Visit the states that follow where pods can only end, until there are too many."""
+        """Visit these states and all that follow from them by pods that end.
+
+        The search stops when there are too many states.
+        """
         settled = self._settled
         new -= settled
         settled |= new
@@ -295,7 +313,7 @@ class _Future:
             frontier += ended
 
     def _steps(self, state: _State) -> set[_State] | None:
-        """Every next state; None where there are too many."""
+        """Return every next state; None if there are too many."""
         interruptible()
         reached = state.after_endings()
         self.spent += 4 + 2 * len(reached)
@@ -329,7 +347,7 @@ class _Future:
         return reached
 
     def _admissions(self, state: _State, newcomer: _Newcomer) -> Admissions:
-        """How a pod may be admitted in a state."""
+        """Return every way in which a pod may be admitted in a state."""
         later = state.pools if newcomer.asks_for_releases else ()
         asked = (state.free, later)
         if asked not in newcomer.known:
@@ -340,7 +358,10 @@ class _Future:
         return newcomer.known[asked]
 
     def _ask_providers(self, newcomer: _Newcomer) -> ProviderAnswers:
-        """What the kubelet's other managers say to an unacknowledged pod; counted once for each."""
+        """Return the answers of the kubelet's other managers to an unacknowledged pod.
+
+        The steps for them count once for each pod.
+        """
         pod = newcomer.pod
         newcomer.answers = provider_answers(
             self._kubelet,
@@ -356,8 +377,10 @@ class _Future:
 def _after_the_last(
     state: _State, newcomer: _Newcomer, ways: tuple[Admission, ...]
 ) -> set[_Settled]:
-    """As :func:`_after`, for the last pod, if nobody releases anything meanwhile. Then the
-    terminated pods go."""
+    """Return the states after the last unacknowledged pod was admitted, one for each way.
+
+    No pod releases devices during this admission. After it the terminated pods release theirs.
+    """
     free, held, shown = state.free + sum(state.terminated), state.held, newcomer.pod.shown
     if not newcomer.may_end:
         return {(free - way.taken, held) for way in ways}
@@ -365,11 +388,11 @@ def _after_the_last(
 
 
 def _after(state: _State, rest: tuple[int, ...], newcomer: _Newcomer, way: Admission) -> _State:
-    """The state after a pod was admitted in one way; the ``rest`` is unacknowledged still.
+    """Return the state after a pod was admitted in one way; ``rest`` is still unacknowledged.
 
-    1. What others released between two of its containers came free.
-    2. What it took is free no more.
-    3. If it may end before ours is admitted, that is a pool that may be released.
+    1. The devices that others released between two of its containers came free.
+    2. The devices that it took are no longer free.
+    3. If it may end before ours is admitted, its devices may be released.
     """
     free, held, terminated, _ = state.after_release(way.released) if way.released else state
     free -= way.taken
@@ -381,7 +404,7 @@ def _after(state: _State, rest: tuple[int, ...], newcomer: _Newcomer, way: Admis
 
 
 def _ascending(pools: tuple[DeviceSet, ...], more: DeviceSet) -> tuple[DeviceSet, ...]:
-    """The pools with one more, ascending."""
+    """Return the device sets with ``more`` added, ascending."""
     if not pools or pools[-1] <= more:
         return (*pools, more)
     return tuple(sorted((*pools, more)))

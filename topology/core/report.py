@@ -133,7 +133,7 @@ class Report:
     allocations: tuple[Allocation, ...] = ()
     health: tuple[Health, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    # GPUs that do not answer now. `health` has an entry for them, too.
+    # GPUs that do not answer now. `health` keeps the fact that a GPU was lost.
     missing: tuple[MissingGpu, ...] = ()
     # Exclusive CPUs and memory that pods have; None if the agent did not read them.
     holdings: tuple[Holding, ...] | None = None

@@ -1,4 +1,4 @@
-"""What a pod asks of its GPUs: counts by container, constraints over the set, and a policy."""
+"""A pod's GPU request: counts by container, constraints over all its GPUs, and a policy."""
 
 from __future__ import annotations
 
@@ -16,68 +16,71 @@ from topology.core.memo import hashed_once
 
 
 class Role(Enum):
-    """What a container's devices do for the pod's set."""
+    """The kind of a container, on which it depends how long it holds its devices."""
 
     APP = "app"
-    SIDECAR = "sidecar"  # an init container with restartPolicy Always: it runs as long as the apps
-    INIT = "init"  # an ordinary one: its devices are used again, and show in no report
+    SIDECAR = "sidecar"  # an init container with restartPolicy Always, which runs beside the apps
+    # An ordinary init container. Later containers use its devices again, and no report shows them.
+    INIT = "init"
 
-    __hash__ = object.__hash__  # quicker than Enum's, which hashes the name
+    __hash__ = object.__hash__  # faster than Enum's, which hashes the name
 
 
 Amounts = tuple[tuple[str, int], ...]  # bytes by type of memory, in the order of the types
 
 
 class Demand(NamedTuple):
-    """What one container of a pod of the class Guaranteed asks: devices, CPUs and memory."""
+    """The devices, CPUs and memory that one container of a pod of the class Guaranteed requests."""
 
     role: Role
     devices: int
-    cpus: int = 0  # exclusive ones, from a static CPU Manager: 0 where it asks for a fraction
+    # Exclusive CPUs, from a static CPU Manager; 0 if the container requests a fraction of a CPU.
+    cpus: int = 0
     memory: Amounts = ()  # types such as `hugepages-1Gi`, `memory`
 
 
 @hashed_once
 @dataclass(frozen=True)
 class Exclusive:
-    """What static CPU and Memory Managers have to give to a pod: it depends on the pod's class.
+    """The CPUs and memory that static CPU and Memory Managers have to give to a pod.
 
-    They care about pods of the class Guaranteed alone. The Memory Manager gives each of their
-    containers memory of certain NUMA nodes, the CPU Manager whole CPUs to those that ask for a
-    whole number.
+    They give these only to pods of the class Guaranteed. The Memory Manager gives each of their
+    containers memory of certain NUMA nodes. The CPU Manager gives whole CPUs to each container that
+    requests a whole number of them.
     """
 
     cpus: bool = False
     memory: bool = False
-    # All containers of the pod in the kubelet's order, those without devices too. Empty where it is
-    # not known what the managers would make of them.
+    # All containers of the pod in the kubelet's order, including those without devices. Empty if it
+    # is not known what the managers would give them.
     demands: tuple[Demand, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is anything."""
+        """Return whether the pod gets anything exclusively."""
         return self.cpus or self.memory or bool(self.demands)
 
     NOTHING: ClassVar[Exclusive]  # the pod is not of the class Guaranteed
-    MEMORY: ClassVar[Exclusive]  # memory, nobody knows how much
-    CPUS: ClassVar[Exclusive]  # CPUs and memory, nobody knows how many
+    MEMORY: ClassVar[Exclusive]  # an unknown amount of memory
+    CPUS: ClassVar[Exclusive]  # an unknown number of CPUs, and an unknown amount of memory
 
     @property
     def cpus_asked(self) -> int:
-        """CPUs that kube-scheduler counts for the pod."""
+        """The CPUs that kube-scheduler counts for the pod."""
         return device_count(tuple((d.role, d.cpus) for d in self.demands))
 
     @property
     def most_cpus(self) -> int:
-        """CPUs that the pod may hold in the end.
+        """The most CPUs that the pod may hold in the end.
 
-        Later containers may use again what ordinary init containers got, and need not: the CPU
-        Manager takes theirs from all that is free, and the rest stays taken.
+        Later containers may use the CPUs of ordinary init containers again, but not always. The CPU
+        Manager takes a container's CPUs from all that are free, and CPUs that are not used again
+        stay taken.
         """
         return sum(demand.cpus for demand in self.demands)
 
     @property
     def text(self) -> str:
-        """What the pod has exclusively, in a word; empty for nothing.
+        """The pod's exclusive resources in a few words for people; empty if there are none.
 
         >>> Exclusive(True, True, (Demand(Role.APP, 1, 8),)).text, Exclusive.MEMORY.text
         ('8 exclusive CPUs', 'exclusive memory')
@@ -89,12 +92,12 @@ class Exclusive:
 
     @property
     def most_memory(self) -> Amounts:
-        """Memory that all containers of the pod may hold together."""
+        """The most memory that all containers of the pod may hold together."""
         return added(*(demand.memory for demand in self.demands))
 
 
 def added(*amounts: Amounts) -> Amounts:
-    """The sum, type by type."""
+    """Return the sum of several amounts, by type."""
     sums: defaultdict[str, int] = defaultdict(int)
     for kind, amount in chain.from_iterable(amounts):
         sums[kind] += amount
@@ -108,14 +111,14 @@ MAX_DEMANDS = 64  # containers of a pod whose CPUs and memory are followed
 
 
 class Policy(Enum):
-    """Whether a node that cannot keep the constraints is refused or only scored lower."""
+    """The policy for a node that cannot keep the constraints: refuse it, or only score it lower."""
 
     REQUIRED = "required"
     PREFERRED = "preferred"
 
 
 class Pattern(Enum):
-    """Which pairs of the set must meet ``link`` and ``min-nvlinks``."""
+    """The pairs of the set that must meet ``link`` and ``min-nvlinks``."""
 
     PAIRWISE = "pairwise"
     RING = "ring"
@@ -125,45 +128,45 @@ class Pattern(Enum):
 @hashed_once
 @dataclass(frozen=True)
 class Constraints:
-    """All constraint keys of a pod; they hold together, over all its GPUs."""
+    """All constraints of a pod. All of them must hold at once, over all its GPUs."""
 
-    link: LinkKind | None = None  # the least kind that will do between two GPUs
+    link: LinkKind | None = None  # the weakest kind allowed between two GPUs
     min_nvlinks: int | None = None
     pattern: Pattern = Pattern.PAIRWISE
     min_bandwidth: GBps | None = None
     min_gpu_memory: Bytes | None = None
-    models: tuple[str, ...] = ()  # products, any of which will do, as `links.is_product` has it
+    models: tuple[str, ...] = ()  # allowed products, as `links.is_product` matches them
     same_numa: bool = False
-    nic: LinkKind | None = None  # the least kind that will do between a GPU and an RDMA NIC
-    same_gpu: bool = False  # MIG instances or shares of one GPU
-    spread_gpus: bool = False  # no two of one GPU
-    gpu_memory: Bytes | None = None  # what the pod will use on each GPU that it gets
-    exclusive_gpus: bool = False  # all shares of its GPUs
+    nic: LinkKind | None = None  # the weakest kind allowed between a GPU and an RDMA NIC
+    same_gpu: bool = False  # all MIG instances or shares are of one GPU
+    spread_gpus: bool = False  # no two MIG instances or shares are of one GPU
+    gpu_memory: Bytes | None = None  # memory that the pod will use on each GPU that it gets
+    exclusive_gpus: bool = False  # the pod gets all shares of its GPUs
 
     def least_memory(self, replicas: int) -> Bytes:
-        """The memory that a GPU needs if it is served as so many replicas.
+        """Return the memory that a GPU needs if it is served as ``replicas`` replicas.
 
-        ``min_gpu_memory`` is what each share's part has to be, unless the pod has its GPUs alone or
-        says what it uses of them.
+        Each share's part of the memory has to be ``min_gpu_memory``. But if the pod has its GPUs
+        alone or declares the memory that it uses, this is the minimum for the whole GPU.
         """
         parts = 1 if self.exclusive_gpus or self.gpu_memory else replicas
         return Bytes(max((self.min_gpu_memory or 0) * parts, self.gpu_memory or 0))
 
     @property
     def over_links(self) -> bool:
-        """Whether a key speaks about what joins two GPUs."""
+        """Whether a constraint is about the link between two GPUs."""
         return (
             self.link is not None or self.min_nvlinks is not None or self.min_bandwidth is not None
         )
 
     @property
     def over_pairs(self) -> bool:
-        """Whether a key speaks about pairs, so that two shares of one GPU cannot meet it."""
+        """Whether a constraint is about pairs, so that two shares of one GPU cannot meet it."""
         return self.over_links or self.same_numa or self.spread_gpus
 
     @cached_property
     def text(self) -> str:
-        """The constraints as a person wrote them, in one fixed order.
+        """The constraints as a person writes them, in a fixed order.
 
         >>> Constraints(link=LinkKind.NVLINK, min_gpu_memory=Bytes(40 * 1024 * MIB)).text
         'link=nvlink min-gpu-memory=40Gi'
@@ -188,7 +191,7 @@ class Constraints:
 
     @property
     def models_text(self) -> str:
-        """The models as a reason names them."""
+        """The allowed models, as reasons name them."""
         return first_few(self.models)
 
 
@@ -198,12 +201,13 @@ NO_CONSTRAINTS = Constraints()
 
 
 Counts = tuple[tuple[Role, int], ...]
-"""Devices asked by each container, in the kubelet's order: init containers and sidecars first."""
+"""The devices that each container requests, in the kubelet's order: init containers and sidecars
+first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """How many devices one container asks for."""
+    """The number of devices that one container requests."""
 
     name: str
     count: int
@@ -213,51 +217,55 @@ class ContainerRequest:
 @hashed_once
 @dataclass(frozen=True)
 class GpuRequest:
-    """What a pod asks: devices of one extended resource, and what must hold for the set.
+    """A pod's request: devices of one extended resource, and constraints over all of them.
 
-    Two pods that ask the same are equal whatever their containers are called, so a request is the
-    key under which verdicts are remembered.
+    Requests are equal even if their containers have different names. So a request is the key under
+    which verdicts are cached.
     """
 
     resource: str
     containers: tuple[ContainerRequest, ...] = field(compare=False)
     constraints: Constraints = NO_CONSTRAINTS
     policy: Policy = Policy.REQUIRED
-    only_gpu_plugin: bool = True  # it asks for no other device plugin's resources
-    by_class: bool = False  # by the name of a DeviceClass, which no device plugin serves
+    only_gpu_plugin: bool = True  # whether it requests no other device plugin's resources
+    by_class: bool = False  # whether `resource` is a DeviceClass, which no device plugin serves
     counts: Counts = ()
     exclusive: Exclusive = Exclusive.NOTHING  # what static managers would give to it
-    peers: int = 0  # pods of its gang that ask the same and may come to a node before it
-    others: tuple[tuple[GpuRequest, int], ...] = ()  # those that ask something else, with how many
+    peers: int = 0  # pods of its gang with the same request that may come to a node before it
+    # Other requests of pods of its gang that may come before it, each with the number of pods.
+    others: tuple[tuple[GpuRequest, int], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", tuple((c.role, c.count) for c in self.containers))
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes; memories share it."""
+        """The approximate bytes of the request, which memos share."""
         more = 300 * len(self.exclusive.demands)
         beside = sum(each.shared_bytes for each, _ in self.others)
         return 1000 + 300 * len(self.counts) + 100 * len(self.constraints.models) + more + beside
 
     @cached_property
     def count(self) -> int:
-        """Devices the running pod holds and its constraints speak about: apps and sidecars."""
+        """The devices of apps and sidecars, which the running pod holds.
+
+        The constraints are about these devices.
+        """
         return sum(n for role, n in self.counts if role is not Role.INIT)
 
     @cached_property
     def effective_count(self) -> int:
-        """Devices the kubelet must find, by Kubernetes' arithmetic (:func:`device_count`)."""
+        """The devices that the kubelet must find, as Kubernetes counts (:func:`device_count`)."""
         return device_count(self.counts)
 
     @cached_property
     def has_init(self) -> bool:
-        """Whether an ordinary init container is among them."""
+        """Whether an ordinary init container is among the containers."""
         return any(role is Role.INIT for role, _ in self.counts)
 
     @cached_property
     def plain(self) -> bool:
-        """Whether the pod asks for devices and nothing else."""
+        """Whether the pod requests devices without constraints."""
         return self.constraints == NO_CONSTRAINTS
 
     @cached_property
@@ -267,7 +275,7 @@ class GpuRequest:
 
     @property
     def alone(self) -> GpuRequest:
-        """The same request as if no other pod could come first."""
+        """The same request, as if no other pod of its gang could come first."""
         return replace(self, peers=0, others=()) if self.in_company else self
 
     @cached_property
@@ -277,12 +285,12 @@ class GpuRequest:
 
     @property
     def company(self) -> int:
-        """How many pods of its gang may come before the pod."""
+        """The number of pods of its gang that may come before the pod."""
         return self.peers + sum(count for _, count in self.others)
 
     @property
     def unit(self) -> str:
-        """What it asks for, as far as the resource's name tells.
+        """The kind of device that it requests, as far as the resource's name says.
 
         >>> gpu_request(2, resource="nvidia.com/mig-1g.10gb").unit
         'MIG instance'
@@ -294,7 +302,7 @@ class GpuRequest:
 
     @property
     def text(self) -> str:
-        """One line for people: ``2 GPUs link=nvlink (preferred)``."""
+        """The request in one line for people, such as ``2 GPUs link=nvlink (preferred)``."""
         _, _, profile = self.resource.partition("/mig-")
         plural = "s" if self.count != 1 else ""
         words = [f"{self.count} {self.unit}{plural}"]
@@ -310,7 +318,7 @@ class GpuRequest:
 
 
 OF_CLAIMS = "the GPUs of its claims"
-"""What a pod asks for that asks for no number of devices."""
+"""The text for the request of a pod that requests no number of devices."""
 
 
 def gpu_request(
@@ -319,7 +327,7 @@ def gpu_request(
     policy: Policy = Policy.REQUIRED,
     resource: str = "nvidia.com/gpu",
 ) -> GpuRequest:
-    """The request of a pod with one container.
+    """Return the request of a pod with one container.
 
     >>> gpu_request(2, Constraints(link=LinkKind.NVLINK)).text
     '2 GPUs link=nvlink'
@@ -328,7 +336,7 @@ def gpu_request(
 
 
 def first_few(models: Sequence[str]) -> str:
-    """Models as a reason names them: the first few, because every node's reason repeats them.
+    """Return the first few models for a reason, because the reason of every node repeats them.
 
     >>> first_few(("a100*", "a30", "h100*", "h200*", "v100*"))
     'a100*,a30,h100* and 2 more'
@@ -343,16 +351,19 @@ _DECIMAL = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 1000))
 
 
 def memory_text(amount: int) -> str:
-    """Bytes as a Kubernetes quantity, exact and in the smallest number; of two that are equal the
-    binary unit."""
+    """Return bytes as an exact Kubernetes quantity, in the unit that gives the shortest number.
+
+    If two units give numbers of the same length, the binary unit is used.
+    """
     units = ((amount // size, unit) for unit, size in (*_BINARY, *_DECIMAL) if amount % size == 0)
     number, unit = min(units, key=lambda each: len(str(each[0])), default=(amount, ""))
     return f"{number}{unit}"
 
 
 def at_most(amount: int) -> str:
-    """The largest whole Gi that is not more than so many bytes, or Mi below one: what a pod may
-    write as ``min-gpu-memory`` of a GPU with this memory.
+    """Return the largest whole number of Gi in ``amount`` bytes, or of Mi below 1 Gi.
+
+    A pod may write this as ``min-gpu-memory`` for a GPU with this memory.
 
     >>> at_most(81559 << 20), at_most(512 << 20)
     ('79Gi', '512Mi')
@@ -361,10 +372,11 @@ def at_most(amount: int) -> str:
 
 
 def device_count(counts: Counts) -> int:
-    """Devices that a pod with these containers holds in the end, unused ones included.
+    """Return the devices that a pod with these containers holds in the end, unused ones included.
 
-    An init container runs beside the sidecars started before it, and its devices are reused by
-    what comes after: the larger of that peak and what apps and sidecars hold together.
+    An init container runs beside the sidecars that started before it. Later containers use its
+    devices again. So the result is the larger of two numbers: the peak of an init container with
+    its earlier sidecars, and the devices of all apps and sidecars together.
     """
     peak = sidecars = apps = 0
     for role, n in counts:

@@ -1,14 +1,14 @@
-"""What a placement costs the cluster and gives the pod, as a score from 0 to 10.
+"""The score of a placement, from 0 to 10: its cost to the cluster and its quality for the pod.
 
-The *guaranteed capacity* of a node is the number of GPUs for which guaranteed placements still
-fit: for each class of requests, how many placements can be guaranteed one after the other, expected
-over what the node may hand out, times the request's GPUs, weighted by how often the cluster sees
-the class. The *fragmentation cost* of a placement is the guaranteed capacity that it takes away,
-expected over its outcomes and the possible free states. A single GPU taken from a broken pair costs
-less than one that breaks a pair.
+The *guaranteed capacity* of a node is the number of GPUs for which guaranteed placements still fit.
+For each class of requests it is the expected number of placements that can be guaranteed one after
+the other, times the GPUs of the request. The expectation is over all sets that the node may hand
+out. The classes are weighted by how often the cluster sees them. The *fragmentation cost* of
+a placement is the guaranteed capacity that it takes away, expected over its outcomes and the
+possible free states. A single GPU of a broken pair costs less than one that breaks a pair.
 
-Scores compare the nodes of one request, as kube-scheduler's own normalised scores do
-(:data:`GUARANTEED` and the other constants name the magnitudes):
+Scores compare the nodes of one request, as kube-scheduler's own normalised scores do.
+:data:`GUARANTEED` and the other constants hold these magnitudes:
 
 =============================================  ======================================
 required, guaranteed                           6 … 10, lowest cost first
@@ -23,15 +23,17 @@ required or preferred without a usable report  0
 refused                                        0
 =============================================  ======================================
 
-Least cost first: the distinct costs are spread evenly over the range. At equal cost the faster
-outcomes win, then the fuller node. All MIG instances count alike; a placement of theirs costs the
-unused GPUs that it begins on (:func:`opened_gpus`). Where groups ask for racks, the score of a pod
-without a group depends on the rack it would break into (:attr:`Score.rack`) before the cost.
+"Lowest cost first" means that the distinct costs are spread evenly over the range. At equal cost
+the faster outcomes win, and then the fuller node. All MIG instances count alike. A placement of MIG
+instances costs the number of unused GPUs on which it begins (:func:`opened_gpus`). If groups
+request racks, the score of a pod without a group depends first on the rack that it would break into
+(:attr:`Score.rack`), and then on the cost.
 
-*Quality* of a preferred placement is the mean of two shares: of the outcomes that satisfy the
-constraints, and of the bandwidth that they reach (best ring, mean over outcomes) in the best that
-any offered node's hardware could give the request. It counts half where the kubelet may refuse the
-pod. A sick GPU that may come counts as such a refusal.
+The *quality* of a preferred placement is the mean of two shares. The first is the share of the
+outcomes that satisfy the constraints. The second is the bandwidth that the outcomes reach (best
+ring, mean over outcomes), as a share of the best bandwidth that the hardware of any offered node
+could give the request. The quality is halved if the kubelet may refuse the pod. A sick GPU that the
+pod may get counts as such a refusal.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ from topology.core.shape import Shape, wide_rows
 
 
 class Span(NamedTuple):
-    """The scores of a group of nodes: the highest cost gets ``low``, the lowest ``high``.
+    """The range of scores of some nodes. The highest cost gets ``low``, the lowest ``high``.
 
     >>> Span(6, 10).middle
     8
@@ -72,7 +74,7 @@ class Span(NamedTuple):
 
     @property
     def middle(self) -> int:
-        """The score of a node whose cost is too much to work out."""
+        """The score of a node whose cost takes too many steps to work out."""
         return (self.low + self.high) // 2
 
 
@@ -81,29 +83,30 @@ MAX_SCORE = 10
 GUARANTEED = Span(6, MAX_SCORE)
 EXPECTED = Span(0, 4)
 PREFERRED_QUALITY = 7
-"""The score of full quality for a preferred pod; below it, what the cost adds."""
+"""The score of full quality for a preferred pod. The next constant is what the cost adds."""
 PREFERRED_COST = Span(0, 3)
 PLAIN = Span(0, MAX_SCORE)
 PLAIN_SURE = Span(4, MAX_SCORE)
 PLAIN_RISKY = Span(0, 3)
-"""For plain pods where some kubelets may refuse them: on the others, and on these."""
+"""The ranges for plain pods if some kubelets may refuse them: ``PLAIN_RISKY`` on the nodes of these
+kubelets, ``PLAIN_SURE`` on the others."""
 PLAIN_UNACKNOWLEDGED = 5
 NEVER = Span(0, 0)
 UNACKNOWLEDGED = 0  # for required and preferred pods
 
 # Beyond these an answer is sampled or bounded.
-MAX_FREE_STATES = 16  # of more possible states so many are sampled for the cost
+MAX_FREE_STATES = 16  # if there are more possible states, the cost is worked out for a sample
 MAX_RINGS = 128
-"""So many sets at most are looked at for the mean ring, and for the best ring of the hardware."""
-MAX_BANDWIDTHS = 8  # in shapes with more kinds of hops rings are bounded
+"""The most sets that are examined for the mean ring, and for the best ring of the hardware."""
+MAX_BANDWIDTHS = 8  # in shapes with more kinds of hops, only bounds of rings are worked out
 
 
 RequestClasses = tuple[RequestClass, ...]
 RequestMix = tuple[tuple[RequestClass, float], ...]
-"""Classes of requests and how often each comes; the weights add up to 1."""
+"""Classes of requests, each with its share of all requests. The shares add up to 1."""
 
 _NVLINK = Constraints(link=LinkKind.NVLINK)
-# What a cluster is taken to be asked until we have seen what it is asked.
+# The request mix that is assumed until the cluster's own requests have been seen.
 PRIOR: RequestMix = (
     (RequestClass(1), 0.4),
     (RequestClass(2, _NVLINK), 0.3),
@@ -115,20 +118,21 @@ PRIOR: RequestMix = (
 @hashed_once
 @dataclass(frozen=True)
 class Score:
-    """How good a node that passes filter is for one request, before scores are normalized."""
+    """The score of a node that passes filter for one request, before scores are normalized."""
 
     verdict: Verdict
     fragmentation_cost: float = 0.0  # in GPUs of guaranteed capacity
     ring: float = 0.0  # GB/s of the best ring, mean over the outcomes
-    ceiling: float = 0.0  # the best that the hardware could give
+    ceiling: float = 0.0  # GB/s of the best ring that the hardware could give
     share: float = 0.0  # the part of the outcomes that satisfies the constraints
     left: int = 0  # devices left after the placement
-    known: bool = True  # false without a report
-    measured: bool = True  # false if the cost is too much to work out: a score in the middle then
+    known: bool = True  # false without a usable report
+    # False if the cost takes too many steps to work out. The node then gets a score in the middle.
+    measured: bool = True
     # Whether the kubelet may refuse the pod, or give it a sick GPU.
     may_refuse: bool = False
-    # The level of the rack that a pod which needs none would break into here: 0 on a node in no
-    # rack, else more where more of its rack is free.
+    # The level of the rack that a pod without need of a rack would break into here. It is 0 on a
+    # node in no rack. On other nodes it is higher if more of the rack is free.
     rack: int = 0
 
 
@@ -137,14 +141,17 @@ UNKNOWN = Score(Verdict.NOT_GUARANTEED, known=False)
 
 @dataclass(frozen=True, slots=True)
 class PlacementCost:
-    """A node's score before classes are weighed, so that it outlives a change of their weights."""
+    """A node's score before the request classes are weighted.
+
+    It stays valid when the weights change.
+    """
 
     score: Score
-    # guaranteed capacity, in GPUs, of each class that the placement takes away
+    # The guaranteed capacity of each class, in GPUs, that the placement takes away.
     losses: tuple[float, ...] = ()
 
     def weighed(self, mix: RequestMix) -> Score:
-        """The score under these weights; ``mix`` has the classes of this cost."""
+        """Return the score under the weights of ``mix``, whose classes are those of ``losses``."""
         return (
             replace(self.score, fragmentation_cost=_weighed(self.losses, mix))
             if self.losses
@@ -159,7 +166,10 @@ def placement_cost(
     assessed: Assessment,
     classes: RequestClasses,
 ) -> PlacementCost:
-    """How good it would be to place the request on a node in this state, whatever the weights."""
+    """Return the cost and quality of a placement of the request on a node, before weighting.
+
+    The cost is of ``classes``, in their order.
+    """
     share = assessed.share if assessed.verdict is not Verdict.NEVER else 0.0
     unweighed = Score(
         assessed.verdict,
@@ -181,7 +191,7 @@ def placement_cost(
 
 
 def _may_be_sick(now: Availability, assessed: Assessment) -> bool:
-    """Whether one of the GPUs that the pod may get is sick."""
+    """Check whether one of the GPUs that the pod may get is sick."""
     if not now.sick:
         return False
     sets = assessed.sets
@@ -195,17 +205,20 @@ def _may_be_sick(now: Availability, assessed: Assessment) -> bool:
 def placement_score(
     kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, mix: RequestMix
 ) -> Score:
-    """How good it would be to place the request on a node in this state."""
+    """Return the score of a placement of the request on a node, before scores are normalized."""
     return placement_cost(kubelet, now, request, assessed, classes_of(mix)).weighed(mix)
 
 
 def classes_of(mix: RequestMix) -> RequestClasses:
-    """The classes of a mix, in its order."""
+    """Return the classes of a mix, in its order."""
     return tuple(wanted for wanted, _ in mix)
 
 
 def normalized_scores(request: GpuRequest, node_scores: Iterable[Score]) -> dict[Score, int]:
-    """The score of each, 0 to 10, in comparison (see the table of this module)."""
+    """Return the normalized score of each node score, from 0 to 10 (see the table of this module).
+
+    Normalized scores depend on the other nodes' scores.
+    """
     distinct = set(node_scores)
     known = [m for m in distinct if m.known]
     unacknowledged = PLAIN_UNACKNOWLEDGED if request.plain else UNACKNOWLEDGED
@@ -220,7 +233,10 @@ def normalized_scores(request: GpuRequest, node_scores: Iterable[Score]) -> dict
 
 
 def _plain_scores(known: list[Score]) -> dict[Score, int]:
-    """By cost; a node whose kubelet may refuse the pod comes after all the others."""
+    """Return the scores of a plain pod's nodes by cost.
+
+    A node whose kubelet may refuse the pod comes after all the others.
+    """
     sure = [m for m in known if not m.may_refuse]
     risky = [m for m in known if m.may_refuse]
     if not sure or not risky:
@@ -229,7 +245,7 @@ def _plain_scores(known: list[Score]) -> dict[Score, int]:
 
 
 def _preferred_scores(known: list[Score]) -> dict[Score, int]:
-    """By quality first; nodes of about one quality differ by cost."""
+    """Return the scores of a preferred pod's nodes: by quality, then by cost."""
     ceiling = max((m.ceiling for m in known), default=0.0)
     levels: dict[int, list[Score]] = {}
     for m in known:
@@ -246,7 +262,10 @@ def _preferred_scores(known: list[Score]) -> dict[Score, int]:
 
 
 def _spread(node_scores: list[Score], span: Span) -> dict[Score, int]:
-    """The highest score for the least cost down to the lowest; all of one cost get the highest."""
+    """Spread the nodes over the span, from the lowest cost to the highest.
+
+    The lowest cost gets the highest score. If all costs are equal, all nodes get the highest score.
+    """
 
     def cost(m: Score) -> tuple[int, float, float, int]:
         return (m.rack, round(m.fragmentation_cost, 6), -round(m.ring, 3), m.left)
@@ -265,9 +284,9 @@ def _weighed(lost: tuple[float, ...], mix: RequestMix) -> float:
 
 @memoized
 def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> float:
-    """How many unused GPUs a placement is expected to begin on.
+    """Return the expected number of unused GPUs on which a placement would begin.
 
-    A GPU that nobody uses can be cut anew, or be a whole GPU again.
+    This is a cost, because an unused GPU can be cut into other instances, or be a whole GPU again.
     """
     shape, width = kubelet.shape, kubelet.width
     unused = tuple(
@@ -287,9 +306,9 @@ def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> flo
 def losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
-    """The guaranteed capacity of each class, in GPUs, that a placement is expected to take away.
+    """Return the guaranteed capacity of each class that a placement takes away, as expected.
 
-    None if that is too much to work out.
+    The capacity is in GPUs. The result is None if it takes too many steps to work out.
     """
     others_come = now.unacknowledged or now.releasing or now.victims or now.hidden
     apart = request.has_init or request.exclusive
@@ -356,7 +375,10 @@ def _losses_at(
 def _taken(
     kubelet: Kubelet, free: DeviceSet, counts: Counts, answers: ProviderAnswers
 ) -> tuple[Sequence[DeviceSet], int]:
-    """What a pod may hold in the end, way by way."""
+    """Return the device set that a pod may hold in the end, for each way of admission.
+
+    The second value is the number of steps that it took.
+    """
     admitted = admissions(kubelet, free, counts, answers)
     if admitted.sets is None:
         return (next(choices(free, device_count(counts), kubelet.width)),), admitted.steps
@@ -366,7 +388,9 @@ def _taken(
 
 
 def guaranteed_capacity(kubelet: Kubelet, free: DeviceSet, mix: RequestMix) -> float:
-    """The GPUs for which guaranteed placements still fit, weighted by how often each class comes.
+    """Return the number of GPUs for which guaranteed placements still fit.
+
+    The classes are weighted by their shares in ``mix``.
 
     >>> from topology.machines import machine
     >>> from topology.core.graph import AllocatorConfig
@@ -384,10 +408,12 @@ def guaranteed_capacity(kubelet: Kubelet, free: DeviceSet, mix: RequestMix) -> f
 
 
 def best_ring(shape: Shape, mask: Mask) -> GBps:
-    """The weakest hop of the best ring through ``mask``, GB/s both ways; infinite for one GPU.
+    """Return the bandwidth of the best ring through ``mask`` in GB/s, both ways.
 
-    The widest threshold at which the pairs still form a ring: a binary search over the distinct
-    bandwidths, one :func:`has_ring` each. Where that gives up the answer is a lower bound.
+    A ring is as fast as its weakest hop. The result is infinite for one GPU, and 0 without a ring.
+    A binary search over the distinct bandwidths finds the largest threshold at which the pairs
+    still form a ring. It calls :func:`has_ring` at each step. If that gives up, the result is
+    a lower bound.
     """
     if mask.bit_count() < 2:
         return GBps(float("inf"))
@@ -406,31 +432,37 @@ def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:
 
 @memoized
 def _ring(shape: Shape, mask: Mask) -> float:
-    """The best ring; an upper bound on nodes of more than 16 GPUs or with many kinds of links."""
+    """Return the bandwidth of the best ring through ``mask`` in GB/s; 0 for one GPU.
+
+    It is an upper bound on nodes of more than 16 GPUs or with many kinds of links.
+    """
     if _finds_rings(shape):
         carried = best_ring(shape, mask)
         return 0.0 if isinf(carried) else float(carried)
     members = positions(mask)
     links = [[shape.links[p][q] for q in members if q != p] for p in members]
     hops = [sorted((k.bandwidth if k else 0.0 for k in row), reverse=True) for row in links]
-    # Every GPU has two hops in a ring, or the one; a GPU alone has none.
+    # Each GPU has two hops in a ring, or one hop in a ring of two. A single GPU has none.
     return float(min(row[:2][-1] for row in hops)) if len(members) > 1 else 0.0
 
 
 def _finds_rings(shape: Shape) -> bool:
-    """Whether rings are found, and not bounded."""
+    """Check whether the best rings of a shape are worked out exactly, and not only bounded."""
     return shape.size <= LARGE and len(_bandwidths(shape)) <= MAX_BANDWIDTHS
 
 
 @memoized
 def _bandwidths(shape: Shape) -> tuple[GBps, ...]:
-    """What hops of this shape carry, ascending."""
+    """Return the distinct bandwidths of the hops of this shape, ascending."""
     return tuple(sorted({link.bandwidth for link in shape.distinct_links}))
 
 
 @memoized
 def _best_ring_of_size(shape: Shape, count: int) -> float:
-    """The best ring through any ``count`` GPUs of the hardware, or a bound where they are many."""
+    """Return the bandwidth of the best ring through any ``count`` GPUs of the hardware.
+
+    It is an upper bound if there are more than :data:`MAX_RINGS` sets of this size.
+    """
     if not 2 <= count <= shape.size:
         return 0.0
     values = _bandwidths(shape)
