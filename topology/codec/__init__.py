@@ -1,7 +1,7 @@
-"""The GPUTopology custom resource, ``gpu-topology.io/v1alpha1``, to and from our model.
+"""Conversion between the GPUTopology custom resource, ``gpu-topology.io/v1alpha1``, and our model.
 
-``wire`` says which fields there are and what is allowed in them, ``decoding`` reads an object and
-``encoding`` writes one. ``hardware`` knows the specs that were read lately.
+``wire`` defines the fields and the values that are allowed in them. ``decoding`` reads an object,
+and ``encoding`` writes one. ``hardware`` caches the specs that were read recently.
 """
 
 from topology.codec.decoding import (

@@ -1,7 +1,7 @@
-"""From a GPUTopology object to our model.
+"""Conversion of a GPUTopology object to our model.
 
-A record comes from outside, so it is checked here, once. What is wrong with it is one
-:class:`RecordError` that names the field, the value and what is allowed.
+A record is untrusted input, so it is checked once, here. A fault raises :class:`RecordError`, which
+names the field, the value and the allowed values.
 """
 
 from collections import Counter
@@ -45,8 +45,11 @@ from topology.core.report import (
 
 
 class RecordError(ValueError):
-    """A GPUTopology record that cannot be used; the message names the field and what is allowed, in
-    one line, whatever the record names a thing."""
+    """A GPUTopology record that cannot be used.
+
+    The message names the field and the allowed values. It is always one printable line, even if
+    names in the record have other characters.
+    """
 
     def __init__(self, said: str) -> None:
         super().__init__(said if said.isprintable() else ascii(said)[1:-1])
@@ -54,17 +57,17 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A node's record: its hardware, and the report if there is one."""
+    """A node's record: its hardware, and its report if it has one."""
 
     topology: NodeTopology
     report: Report | None
 
 
 def decode(data: Mapping[str, object], *, strict: bool = False) -> Record:
-    """The record in a GPUTopology object, given as parsed JSON or YAML.
+    """Return the record in a GPUTopology object that is given as parsed JSON or YAML.
 
-    Unknown fields are ignored, since a newer agent may send some; with ``strict`` they are refused,
-    since in a hand-written file they are typing errors. Raises :class:`RecordError`.
+    Unknown fields are ignored, because a newer agent may send some. With ``strict`` they are
+    refused, because in a hand-written file they are typing errors. Raises :class:`RecordError`.
     """
     try:
         if strict:
@@ -93,7 +96,7 @@ def decode(data: Mapping[str, object], *, strict: bool = False) -> Record:
 
 
 def decode_report(data: Mapping[str, object]) -> Report:
-    """The report in a bare ``status`` object. Raises :class:`RecordError`."""
+    """Return the report in a bare ``status`` object. Raises :class:`RecordError`."""
     try:
         return _report(wire.Status.model_validate(data))
     except ValidationError as error:
@@ -105,8 +108,11 @@ def _where(fault: ErrorDetails) -> str:
 
 
 def first_error(error: ValidationError) -> str:
-    """The first fault of a validation as one line: field, what is allowed, the value; of the others
-    the fields."""
+    """Return the faults of a validation in one line.
+
+    The line has the field, the allowed values and the value of the first fault, and the fields of
+    some of the others.
+    """
     faults = error.errors(include_url=False)
     fault, where = faults[0], _where(faults[0])
     named = ", ".join(map(_where, faults[1:MAX_NAMED]))
@@ -120,7 +126,7 @@ def first_error(error: ValidationError) -> str:
 
 
 MAX_WHERE = 200  # characters of a field's path, which is untrusted input
-MAX_NAMED = 5  # faults of one text of which the fields are told
+MAX_NAMED = 5  # faults whose fields are named
 
 _BRIEF = Repr()
 _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 4
@@ -128,7 +134,10 @@ _BRIEF.maxstring = _BRIEF.maxother = 120
 
 
 def shortened(value: object) -> str:
-    """A value as Python writes it, cut to sixty characters. A huge one is not written out."""
+    """Return a value as Python writes it, cut to sixty characters.
+
+    The parts of a huge value are cut before it is written.
+    """
     try:
         text = _BRIEF.repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits
@@ -137,7 +146,11 @@ def shortened(value: object) -> str:
 
 
 def _known_only(data: Mapping[str, object]) -> dict[str, object]:
-    """The parts of a hand-written object that are ours to check; metadata belongs to Kubernetes."""
+    """Return the parts of a hand-written object that we define.
+
+    These are the spec, the status without its summary, and the name. Kubernetes defines the rest of
+    the metadata.
+    """
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     status = data.get("status")
@@ -172,9 +185,10 @@ def _allocator(spec: wire.Spec) -> AllocatorConfig:
 
 
 def _sees_topology(spec: wire.Spec) -> bool:
-    """Whether the agent knows which NUMA nodes the plugin names to the kubelet.
+    """Check whether the record has the NUMA nodes that the plugin names to the kubelet.
 
-    If a device lacks them, the agent knows none; that matters only if the kubelet aligns.
+    If one device lacks them, the agent knows those of no device. This matters only if the kubelet
+    aligns devices.
     """
     aligned = spec.allocator.topology_manager_policy != "none"
     return not aligned or all(d.topology_nodes is not None for d in spec.devices)
@@ -265,7 +279,7 @@ def _report(status: wire.Status) -> Report:
 
 
 def _distances(nodes: Sequence[wire.NumaNode]) -> tuple[tuple[int, ...], ...] | None:
-    """The distances by number; None unless every NUMA node from 0 on has them."""
+    """Return the distances by NUMA node; None unless all NUMA nodes from 0 on have them."""
     rows = {node.id: tuple(map(int, (node.distances or "").split())) for node in nodes}
     n = len(rows)
     if not rows or set(rows) != set(range(n)) or any(len(row) != n for row in rows.values()):
@@ -274,10 +288,10 @@ def _distances(nodes: Sequence[wire.NumaNode]) -> tuple[tuple[int, ...], ...] | 
 
 
 def _numa_config(spec: wire.Spec) -> NumaConfig | None:
-    """What the record says of CPUs and memory; None if a part is missing.
+    """Return the record's CPUs and memory; None if a part is missing.
 
-    A part is a NUMA node from 0 on, the CPUs of one, the CPUs that pods may have, or the CPU
-    Manager's option. A contradiction raises :class:`TopologyError`.
+    The parts are all NUMA nodes from 0 on, the CPUs of each, the CPUs that pods may have, and the
+    CPU Manager's option ``align-by-socket``. A contradiction raises :class:`TopologyError`.
     """
     given = sorted(spec.numa_nodes or (), key=lambda node: node.id)
     nodes = [_numa_node(node) for node in given]
@@ -300,7 +314,7 @@ def _numa_config(spec: wire.Spec) -> NumaConfig | None:
 
 
 def _numa_lacks(spec: wire.Spec) -> tuple[str, ...]:
-    """The fields that the record lacks for :func:`_numa_config`; empty if it has them all."""
+    """Return the fields that the record lacks for :func:`_numa_config`; empty if it has all."""
     has = {
         "spec.allocator.alignBySocket": spec.allocator.align_by_socket is not None,
         "spec.numaNodes[].cpus": _names_cpus(spec.numa_nodes or ()),
@@ -310,7 +324,7 @@ def _numa_lacks(spec: wire.Spec) -> tuple[str, ...]:
 
 
 def _names_cpus(nodes: Sequence[wire.NumaNode]) -> bool:
-    """Whether the record has the CPUs of each NUMA node from 0 on."""
+    """Check whether the record has the CPUs of each NUMA node from 0 on."""
     numbers = sorted(node.id for node in nodes if node.cpus is not None)
     return bool(nodes) and numbers == list(range(len(nodes)))
 
@@ -342,7 +356,7 @@ def _first(cpus: int) -> str:
 
 
 def _holdings(given: Sequence[wire.Exclusive] | None) -> tuple[Holding, ...] | None:
-    """Which exclusive CPUs and memory pods have; None if nobody has looked."""
+    """Return the exclusive CPUs and memory of pods; None if the agent did not read them."""
     if given is None:
         return None
     return tuple(

@@ -1,4 +1,4 @@
-"""From our model to a GPUTopology object, as JSON-ready values."""
+"""Conversion of our model to a GPUTopology object of JSON-ready values."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,11 +13,11 @@ from topology.core.links import Link
 from topology.core.numa import Holding, cpu_list
 from topology.core.report import Report
 
-_word = partial(cast, Any)  # a string, for a field that pydantic narrows to the allowed words
+_word = partial(cast, Any)  # passes a string to a field whose type is a Literal of allowed words
 
 
 def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, object]:
-    """The GPUTopology object of a node; :func:`~topology.codec.decode` gives the node back."""
+    """Return the GPUTopology object of a node. :func:`~topology.codec.decode` is the inverse."""
     found: dict[str, object] = {
         "apiVersion": wire.API_VERSION,
         "kind": wire.KIND,
@@ -30,7 +30,7 @@ def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, ob
 
 
 def encode_spec(topology: NodeTopology) -> dict[str, object]:
-    """The ``spec`` object of a node's hardware."""
+    """Return the ``spec`` object of a node's hardware."""
     fabric = topology.fabric
     spec = wire.Spec(
         resources=[
@@ -56,7 +56,7 @@ def encode_spec(topology: NodeTopology) -> dict[str, object]:
 
 
 def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[str, object]:
-    """The ``status`` object of a report.
+    """Return the ``status`` object of a report.
 
     With the topology it has the summary that ``kubectl get`` shows.
     """
@@ -121,8 +121,11 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
 
 
 def _topology_nodes(gpu: Gpu, config: AllocatorConfig) -> list[int] | None:
-    """The NUMA nodes that the kubelet is told, left out if nobody aligns and it is the GPU's
-    own."""
+    """Return the NUMA nodes that the plugin names to the kubelet; None leaves the field out.
+
+    The field is left out if these NUMA nodes are unknown. It is also left out if the kubelet does
+    not align devices and the GPU's own NUMA node is the only one.
+    """
     alone = () if gpu.numa_node is None else (gpu.numa_node,)
     if not config.sees_topology:
         return None
@@ -190,7 +193,7 @@ def _nic(nic: Nic) -> wire.Nic:
 
 
 def _numa_nodes(config: AllocatorConfig) -> list[wire.NumaNode] | None:
-    """``spec.numaNodes``: the known distances, CPUs and memory."""
+    """Return ``spec.numaNodes``: the known distances, CPUs and memory."""
     rows = config.numa_distances or ()
     nodes = config.numa.nodes if config.numa else ()
     found = []
@@ -212,7 +215,7 @@ def _numa_nodes(config: AllocatorConfig) -> list[wire.NumaNode] | None:
 
 
 def _cpus(config: AllocatorConfig) -> wire.Cpus | None:
-    """``spec.cpus``."""
+    """Return ``spec.cpus``; None if it is unknown."""
     if config.numa is None:
         return None
     return wire.Cpus(
@@ -223,7 +226,7 @@ def _cpus(config: AllocatorConfig) -> wire.Cpus | None:
 
 
 def _exclusive(given: Sequence[Holding] | None) -> list[wire.Exclusive] | None:
-    """``status.exclusive``."""
+    """Return ``status.exclusive``; None if it is unknown."""
     if given is None:
         return None
     return [
@@ -242,9 +245,10 @@ def _exclusive(given: Sequence[Holding] | None) -> list[wire.Exclusive] | None:
 
 
 def _summary(topology: NodeTopology, report: Report) -> wire.Summary:
-    """For people: a GPU is free if nobody holds a device of it and the kubelet would hand one out.
+    """Return ``status.summary``, which is for people.
 
-    The devices of a GPU in MIG mode are its instances.
+    A GPU is free if no pod holds a device of it and the kubelet hands out one of its devices. The
+    devices of a GPU in MIG mode are its instances.
     """
     held = {base_uuid(i) for a in report.allocations for i in a.device_ids}
     offered = {base_uuid(i) for i in report.allocatable or ()}

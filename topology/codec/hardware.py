@@ -1,8 +1,8 @@
-"""Specs that differ only in names are decoded once.
+"""A cache of decoded hardware, which decodes specs that differ only in names once.
 
-A cluster has a few kinds of machines and thousands of nodes. The specs of two nodes of a kind are
-the same text apart from the UUIDs of their GPUs. So the decoded hardware of the first is that of
-the second, under other names.
+A cluster has a few kinds of machines and thousands of nodes. The specs of two nodes of one kind are
+the same text except for the UUIDs of their GPUs. So the hardware of the second node is that of the
+first under other names.
 """
 
 import re
@@ -12,31 +12,35 @@ from topology.core.devices import GpuUuid, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.memo import Memo
 
-# As an API server writes it. In a text that is written in another way it finds nothing.
+# This matches the JSON that an API server writes. In JSON with other spacing it finds no UUIDs.
 _uuid = re.compile(rb'"uuid":"([!#-\[\]-~]{1,253})"')
 DECODED = 8  # a topology takes at most about this many bytes for each byte of its spec
-LONGEST = 64 * 1024  # bytes of a spec that is remembered; one with 16 GPUs has about 15,000
+LONGEST = 64 * 1024  # bytes of the largest spec that is cached; one with 16 GPUs has about 15,000
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of machines."""
+    """A kind of machine."""
 
     first: NodeTopology  # its first node
     positions: tuple[int, ...]  # the position of each GPU, in the order of the text
-    shared_bytes: int  # about how many bytes it takes
+    shared_bytes: int  # its approximate bytes
 
 
 class KnownHardware:
-    """The specs that were decoded lately, without their names. One thread at a time."""
+    """The cache of decoded specs, by their text without UUIDs.
+
+    Only one thread may use it at a time.
+    """
 
     def __init__(self) -> None:
         self._kinds = Memo[bytes, _Kind]()
 
     def topology(self, name: str, spec: bytes) -> NodeTopology | None:
-        """The topology of a node with this spec as JSON.
+        """Return the topology of a node with this spec as JSON.
 
-        None if no node of its kind is known, or anything about it is odd: then decode it.
+        The result is None if no node of its kind is cached, or if the spec is unusual (too long,
+        without UUIDs, or a UUID twice). The caller then decodes the spec.
         """
         if not 1 <= len(name) <= 253 or len(spec) > LONGEST:
             return None
@@ -48,7 +52,7 @@ class KnownHardware:
         return kind.first.renamed(NodeName(name), [by_position[p] for p in range(len(uuids))])
 
     def keep(self, spec: bytes, topology: NodeTopology) -> None:
-        """Remember the decoded hardware of a spec."""
+        """Cache the decoded hardware of a spec, unless it is too long or has MIG instances."""
         if len(spec) > LONGEST or any(gpu.mig_instances for gpu in topology.gpus):
             return
         at = {gpu.uuid.encode(): position for position, gpu in enumerate(topology.gpus)}
@@ -59,5 +63,5 @@ class KnownHardware:
 
 
 def _nameless(spec: bytes) -> bytes:
-    """The spec without its UUIDs. It is not JSON any more, so it equals no other spec."""
+    """Return the spec without its UUIDs. The result is not JSON, so it equals no complete spec."""
     return _uuid.sub(b'"uuid"', spec)

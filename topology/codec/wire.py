@@ -1,7 +1,7 @@
-"""The fields of a GPUTopology object, and what is allowed in each.
+"""The fields of a GPUTopology object, and the values that are allowed in each.
 
-The CRD (``manifests/base/crd.yaml``) says the same; ``tests/manifests/test_crd.py`` compares the
-two.
+The CRD (``manifests/base/crd.yaml``) defines the same fields and values, and
+``tests/manifests/test_crd.py`` compares the two.
 """
 
 from collections import Counter
@@ -23,15 +23,17 @@ Index = Annotated[int, Field(ge=0, lt=1024)]
 NumaId = Annotated[int, Field(ge=0, lt=64)]
 MemoryType = Annotated[str, Field(min_length=1, max_length=63)]
 DISTANCES = r"^[0-9]{1,3}( [0-9]{1,3})*$"
-ALLOWED = {DISTANCES: "allowed are numbers such as 10 21"}  # what a pattern allows, for people
+# The allowed values of a pattern, in words for people.
+ALLOWED = {DISTANCES: "allowed are numbers such as 10 21"}
 Text = Annotated[str, Field(max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
 def cpus_of(text: str) -> CpuSet:
-    """The CPUs of a list as the kernel writes it (0-3,8; empty is no CPU), or a ValueError.
+    """Return the CPUs of a list in the kernel's notation (0-3,8; empty is no CPU).
 
-    Short lists are remembered: a cluster's records have the same ones again and again.
+    Short lists are cached, because a cluster's records have the same lists again and again. Raises
+    :class:`ValueError`.
     """
     return _remembered_cpus(text) if len(text) <= LONGEST_REMEMBERED else cpu_set(text)
 
@@ -41,7 +43,7 @@ _remembered_cpus = memoized(cpu_set)
 
 
 def _cpu_list(text: str) -> str:
-    """The text, if it is a list of CPUs."""
+    """Return the text if it is a list of CPUs; otherwise raise an error that pydantic collects."""
     try:
         cpus_of(text)
     except ValueError as error:
@@ -57,12 +59,12 @@ Part = TypeVar("Part")
 
 
 def _take_turns(part: Part) -> Part:
-    """The part as it is.
+    """Return the part unchanged, and let other threads run.
 
-    pydantic's core checks a whole record without giving the interpreter to another thread. CPython
-    lets a waiting thread in whenever a Python function begins. This one is called for each part of
-    a long list, so a large record holds nobody up. (``fail_fast`` of a list serves the same end: it
-    takes longer to report a hundred thousand faults than to find them.)
+    pydantic's core checks a whole record without letting another thread run. CPython may switch to
+    a waiting thread whenever a Python function begins. pydantic calls this function for each part
+    of a long list, so a large record does not block other threads. (``fail_fast`` of a list has the
+    same purpose, because it takes longer to report a hundred thousand faults than to find them.)
     """
     return part
 
@@ -71,7 +73,7 @@ IN_TURNS = AfterValidator(_take_turns)
 
 
 class Wire(BaseModel):
-    """What all parts have in common: camelCase on the wire, and unknown fields are ignored."""
+    """The base class of all parts: camelCase on the wire, and unknown fields are ignored."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
@@ -88,7 +90,7 @@ class Resource(Wire):
 
 
 class Allocator(Wire):
-    """``spec.allocator``: how kubelet and device plugin choose."""
+    """``spec.allocator``: how kubelet and device plugin choose devices."""
 
     policy: Literal["best-effort", "distributed", "packed", "any", "exact", "dra"] = "any"
     plugin_version: Text | None = None
@@ -106,14 +108,14 @@ class Allocator(Wire):
 
 
 class Memory(Wire):
-    """An entry of a NUMA node's ``memory``: what pods may have exclusively."""
+    """An entry of a NUMA node's ``memory``: the memory that pods may have exclusively."""
 
     type: MemoryType
     bytes: Annotated[int, Field(ge=0)]
 
 
 class NumaNode(Wire):
-    """An entry of ``spec.numaNodes``: how far each NUMA node is from this one, and what it has."""
+    """An entry of ``spec.numaNodes``: a NUMA node's CPUs, memory and distances to the others."""
 
     id: NumaId
     distances: Annotated[str, Field(max_length=256, pattern=DISTANCES)] | None = None
@@ -154,7 +156,7 @@ class Device(Wire):
 
 
 class Link(Wire):
-    """An entry of ``spec.links``: what joins the GPUs with the indices ``a`` and ``b``."""
+    """An entry of ``spec.links``: the link of the GPUs with the indices ``a`` and ``b``."""
 
     a: Index
     b: Index
@@ -261,7 +263,7 @@ class MissingGpu(Wire):
 
 
 class SeveralShares(Wire):
-    """``status.severalShares``: what the plugin did with a pod that wanted several shares."""
+    """``status.severalShares``: the plugin's answer to a pod that requested several GPU shares."""
 
     refused: bool
     pod_started: Text

@@ -1,10 +1,10 @@
-"""Plays a node: NVIDIA's device plugin and the kubelet's device manager, step by step.
+"""An emulation of a node: NVIDIA's device plugin and the kubelet's device manager, step by step.
 
-This is the counterpart of ``admission`` and ``allocators`` in :mod:`topology.core`. They say
-everything that may happen. This does one of those things as the real programs do it: it walks
-through lists in a random order. The demo, the benchmarks and the tests run against it. The extender
-never does, and neither side uses the other's code: otherwise both could have the same mistake, and
-a comparison would not find it.
+This is the counterpart of ``admission`` and ``allocators`` in :mod:`topology.core`. Those give
+every outcome that is possible. The emulation produces one of these outcomes as the real programs
+do, by walking through lists in a random order. The demo, the benchmarks and the tests run against
+it. The extender never does. Neither side uses the other's code. Otherwise both could have the same
+mistake, and a comparison would not find it.
 """
 
 from topology.emulation.kubelet import EmulatedKubelet

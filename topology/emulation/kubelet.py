@@ -1,11 +1,12 @@
 """The kubelet's device manager, step by step (Kubernetes 1.36, ``devicemanager/manager.go``).
 
-It hands out devices container by container. Pods that have ended release their devices when the
-next container asks for some. The report shows what PodResources would show, so it leaves ordinary
-init containers out; it can be taken between two containers of an admission.
+It hands out devices container by container. The devices of ended pods are released when the next
+container requests devices. The report shows the same as PodResources, so it leaves out ordinary
+init containers. A report can be taken between two containers of an admission.
 
-When the kubelet starts again it knows from its checkpoint who holds what, but it shows no pods
-until it has heard of them, and it has nothing to hand out until the device plugin has registered.
+When the kubelet starts again, it knows from its checkpoint which pods hold which devices. But it
+shows no pods until it has heard of them, and it has no devices to hand out until the device plugin
+has registered.
 """
 
 import random
@@ -35,14 +36,17 @@ MANAGERS_REFUSE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A GPU or MIG instance, as the device plugin tells them apart."""
+    """A GPU or MIG instance, which the device plugin advertises as one or more devices."""
 
     uuid: str
-    gpu: int  # the position of the GPU that it is, or is on
+    gpu: int  # the position of the GPU, or of the GPU of the MIG instance
 
 
 def _units(topology: NodeTopology, served: GpuResource) -> list[_Unit]:
-    """The units of one resource, those of one profile if the resource is named after it."""
+    """Return the units of one resource.
+
+    If the resource is named after a MIG profile, these are the instances of this profile.
+    """
     if served.strategy != "mig":
         return [_Unit(gpu.uuid, p) for p, gpu in enumerate(topology.gpus)]
     _, by_profile, wanted = served.name.partition("/mig-")
@@ -64,10 +68,11 @@ class _Pod:
 
 
 class EmulatedKubelet:
-    """One node. ``rng`` decides what the real programs leave to chance.
+    """The kubelet and the device plugin of one node. ``rng`` makes every random choice.
 
-    With ``foreign_hints`` the CPU and Memory Managers and other device plugins have a say in pods
-    that they serve. What they say is drawn at random from all that such a node may say.
+    With ``foreign_hints`` the CPU and Memory Managers and other device plugins give hints for the
+    pods that they serve, and may refuse them. Their answers are drawn at random from all answers
+    that are possible on such a node.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class EmulatedKubelet:
         self._manager = TopologyManager(topology, self._devices, nodes, rng, others=foreign_hints)
         self.answers = True  # whether the kubelet runs
         self.shows_pods = True  # whether it has heard of its pods since it started
-        # Whether the device plugin is there: without it every pod is refused.
+        # Whether the device plugin is registered. Without it every pod is refused.
         self.registered = True
 
     def admit(self, uid: PodUid, namespace: str, name: str, request: GpuRequest) -> None:
@@ -107,9 +112,10 @@ class EmulatedKubelet:
     def admission(
         self, uid: PodUid, namespace: str, name: str, request: GpuRequest
     ) -> Iterator[str]:
-        """Admit a pod container by container, yielding each one's name. Raises :class:`Refused`.
+        """Admit a pod container by container, and yield the name of each. Raises :class:`Refused`.
 
-        If a restart has cut short the pod's admission, containers keep what they have.
+        If a restart has interrupted the pod's admission, its containers keep the devices that they
+        have.
         """
         pod = self._pods.setdefault(uid, _Pod(namespace, name, request))
         resumed = frozenset(pod.containers)
@@ -146,52 +152,55 @@ class EmulatedKubelet:
         self._pods[uid] = _Pod(namespace, name, request, containers)
 
     def end(self, uid: PodUid) -> None:
-        """The pod ends; its devices become free when the next container asks for some."""
+        """End a pod. Its devices become free when the next container requests devices."""
         if uid in self._pods:
             self._pods[uid].ended = True
 
     def stop(self) -> None:
-        """The kubelet ends; when it starts it shows no pods, and has no device plugin."""
+        """Stop the kubelet. After its next start it shows no pods and has no device plugin."""
         self.answers = self.registered = self.shows_pods = False
 
     def start(self) -> None:
-        """The kubelet starts again."""
+        """Start the kubelet again."""
         self.answers = True
 
     def hear_of_pods(self) -> None:
-        """The kubelet has heard of its pods, and shows those that run."""
+        """Let the kubelet hear of its pods, so that it shows those that run."""
         self.shows_pods = True
 
     def holds(self, uid: PodUid) -> bool:
-        """Whether a pod has devices and has not ended."""
+        """Check whether a pod was admitted and has not ended."""
         return uid in self._pods and not self._pods[uid].ended
 
     def register(self) -> None:
-        """The device plugin registers anew, and calls every GPU healthy."""
+        """Register the device plugin anew. It reports every GPU as healthy."""
         self.registered = True
         self._sick.clear()
 
     def sicken(self, positions: Iterable[int]) -> None:
-        """The device plugin calls GPUs sick: they are not handed out, but holders keep them."""
+        """Let the device plugin report GPUs as sick.
+
+        They are no longer handed out, but pods that hold them keep them.
+        """
         self._sick |= self._on(positions)
 
     def heal(self, positions: Iterable[int]) -> None:
-        """The device plugin calls GPUs healthy."""
+        """Let the device plugin report GPUs as healthy."""
         self._sick -= self._on(positions)
 
     def held(self, uid: PodUid) -> tuple[int, ...]:
-        """Positions of the GPUs that a pod's app and sidecar containers have, ascending."""
+        """Return the positions of the GPUs of a pod's app and sidecar containers, ascending."""
         pod = self._pods[uid]
         found = {self._gpu(d) for name in self._shown(pod) for d in pod.containers[name]}
         return tuple(sorted(found))
 
     def held_ids(self, uid: PodUid) -> tuple[DeviceId, ...]:
-        """The same as device ids."""
+        """Return the device ids of a pod's app and sidecar containers."""
         pod = self._pods[uid]
         return tuple(self._id(d) for name in self._shown(pod) for d in pod.containers[name])
 
     def sharing(self) -> dict[str, list[tuple[PodUid, GpuRequest, int]]]:
-        """Which pods are on each GPU or MIG instance, and with how many devices.
+        """Return the pods on each GPU or MIG instance, each with its request and number of devices.
 
         Devices of ordinary init containers count until the pod ends.
         """
@@ -203,14 +212,18 @@ class EmulatedKubelet:
         return found
 
     def free(self) -> list[Device]:
-        """Devices to hand out that nobody holds once all ended pods have released theirs."""
+        """Return the devices that are free to hand out once all ended pods have released theirs."""
         if not self.registered:
             return []
         taken = {d for pod in self._pods.values() if not pod.ended for d in _devices_of(pod)}
         return [d for d in self._devices if d not in taken | self._sick]
 
     def report(self, *, forget_ended: bool = True) -> Report:
-        """What an agent would publish now."""
+        """Return the report that an agent would publish now.
+
+        Unless ``forget_ended``, it still shows pods that have ended and whose devices are not yet
+        released.
+        """
         self._sequence += 1
         allocations = []
         for uid, pod in self._pods.items() if self.shows_pods else ():
@@ -229,7 +242,7 @@ class EmulatedKubelet:
         )
 
     def _allocatable(self) -> frozenset[DeviceId] | None:
-        """What it hands out from, held devices included; None for all devices."""
+        """Return the devices that the kubelet hands out, held ones included; None for all."""
         if not self.registered:
             return frozenset()
         if not self._sick:
@@ -237,7 +250,7 @@ class EmulatedKubelet:
         return frozenset(self._id(d) for d in self._devices if d not in self._sick)
 
     def forget_sequence(self) -> None:
-        """Number the reports from the beginning again, as for a record that is made anew."""
+        """Restart the numbering of the reports, as for a new record."""
         self._sequence = 0
 
     def _shown(self, pod: _Pod) -> list[str]:
@@ -249,11 +262,11 @@ class EmulatedKubelet:
         return DeviceId(uuid if self._replicas == 1 else f"{uuid}::{device[1]}")
 
     def _gpu(self, device: Device) -> int:
-        """The position of the GPU that a device is, or is on."""
+        """Return the position of the GPU of a device."""
         return self._units[device[0]].gpu
 
     def _on(self, positions: Iterable[int]) -> set[Device]:
-        """The devices on the GPUs at these positions."""
+        """Return the devices on the GPUs at these positions."""
         gpus = set(positions)
         return {d for d in self._devices if self._gpu(d) in gpus}
 
@@ -266,7 +279,7 @@ class EmulatedKubelet:
         return self._rng.sample(devices, len(devices))
 
     def _pod_hint(self, request: GpuRequest, *, resumed: bool) -> Nodes | None:
-        """The one hint of a pod, under scope ``pod``."""
+        """Return the hint of a whole pod under scope ``pod``; None without alignment."""
         others = self._manager.others_hint(request)
         if not self._manager.whole_pods or not self._manager.aligns(others=others):
             return None
@@ -276,14 +289,17 @@ class EmulatedKubelet:
     def _container_hint(
         self, request: GpuRequest, available: Sequence[Device], reusable: set[Device], count: int
     ) -> Nodes | None:
-        """The hint of one container, under scope ``container``."""
+        """Return the hint of one container under scope ``container``; None without alignment."""
         others = self._manager.others_hint(request)
         if self._manager.whole_pods or not self._manager.aligns(others=others):
             return None
         return self._manager.merged(available, reusable, count, others=others)
 
     def _keep(self, devices: list[Device], request: GpuRequest) -> list[Device]:
-        """The devices that a container got before a restart, if it may keep them."""
+        """Return the devices that a container got before a restart.
+
+        Raises :class:`Refused` if it may not keep them.
+        """
         self._container_hint(request, devices, set(), len(devices))
         if not self.registered or not self._sick.isdisjoint(devices):
             raise Refused(UNEXPECTED_ADMISSION)
@@ -304,7 +320,7 @@ class EmulatedKubelet:
         return given
 
     def _managers_refuse(self, request: GpuRequest) -> bool:
-        """Whether a static CPU or Memory Manager refuses a container, hints apart."""
+        """Draw whether a static CPU or Memory Manager refuses a container, whatever the hints."""
         config, exclusive = self.topology.allocator, request.exclusive
         cpus = config.cpu_manager_policy != "none" and config.full_cores_only is not False
         memory = config.memory_manager_policy != "None"
@@ -314,7 +330,7 @@ class EmulatedKubelet:
     def _choose(
         self, available: list[Device], count: int, reusable: set[Device], hint: Nodes | None
     ) -> list[Device]:
-        """What one container gets: ``devicesToAllocate``."""
+        """Return the devices that one container gets (``devicesToAllocate``)."""
         given = self._shuffled(sorted(reusable))[:count]
         missing = count - len(given)
         if not missing:
@@ -343,7 +359,7 @@ class EmulatedKubelet:
         if policy == "best-effort" and self._replicas == 1 and not self._of_mig:
             return best_effort(shape, available, required, size)
         if policy in ("distributed", "packed") or (self._of_mig and policy == "best-effort"):
-            # Best effort is for whole GPUs; by default the plugin distributes the others.
+            # The plugin uses best effort only for whole GPUs. By default it distributes the others.
             choose = greedy(self._replicas, fewest_first=policy != "packed")
             return choose(shape, available, required, size)
         return [*required, *(d for d in available if d not in set(required))][:size]

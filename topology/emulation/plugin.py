@@ -1,8 +1,8 @@
 """GetPreferredAllocation of NVIDIA's device plugin, step by step.
 
-``available`` comes in the order in which the plugin would see it. Sources: go-gpuallocator 0.6
-(``besteffort_policy.go``) and k8s-device-plugin 0.20 (``internal/rm/allocate.go``). The slice
-corruption at thirteen free GPUs and more is left out.
+``available`` is in the order in which the plugin would see it. Sources: go-gpuallocator 0.6
+(``besteffort_policy.go``) and k8s-device-plugin 0.20 (``internal/rm/allocate.go``). The plugin's
+slice corruption at thirteen free GPUs and more is not emulated.
 """
 
 from collections import Counter
@@ -25,16 +25,17 @@ PCIE_POINTS = {
     LinkKind.BOARD: 60,
 }
 
-# A device: the number of its GPU or MIG instance, and which of its replicas it is.
+# A device: the number of its GPU or MIG instance, and the number of the replica.
 Device = tuple[int, int]
 
 Split = tuple[tuple[int, ...], ...]
 
 
 def refuses_several(topology: NodeTopology, served: GpuResource) -> bool:
-    """Whether the plugin refuses a container more than one shared device (``Allocate``).
+    """Check whether the plugin refuses a container that requests more than one shared device.
 
-    It always does under MPS before v0.20. Since then, and under time-slicing, it is an option.
+    It does so in ``Allocate``. Before v0.20 it always refuses under MPS. Since v0.20, and under
+    time-slicing, the refusal is an option.
     """
     if served.strategy == "none" or (served.strategy == "mig" and served.replicas == 1):
         return False
@@ -45,17 +46,17 @@ def refuses_several(topology: NodeTopology, served: GpuResource) -> bool:
 
 
 class PluginRefusal(Exception):  # noqa: N818 (it is an answer)
-    """The plugin refuses the devices that the kubelet has chosen."""
+    """A refusal by the plugin of the devices that the kubelet has chosen."""
 
 
 class PluginCrash(Exception):  # noqa: N818 (it is the plugin's, not ours)
-    """The plugin ended the call with a panic."""
+    """A panic with which the plugin ended the call."""
 
 
 def best_effort(
     shape: Shape, available: Sequence[Device], required: Sequence[Device], size: int
 ) -> list[Device]:
-    """The set that BestEffort prefers. Raises :class:`PluginCrash` if it would panic."""
+    """Return the set that BestEffort prefers. Raises :class:`PluginCrash` if it would panic."""
     gpus = [p for p, _ in available]
     points = _points(shape)
     for a, b in combinations(gpus, 2):
@@ -93,7 +94,10 @@ def best_effort(
 def greedy(
     replicas: int, *, fewest_first: bool
 ) -> Callable[[Shape, Sequence[Device], Sequence[Device], int], list[Device]]:
-    """The ``distributed`` (fewest first) or ``packed`` choice over replicas, as of v0.20."""
+    """Return the function that chooses replicas, as in v0.20.
+
+    With ``fewest_first`` it is the policy ``distributed``, otherwise ``packed``.
+    """
 
     def choose(
         shape: Shape, available: Sequence[Device], required: Sequence[Device], size: int
@@ -104,7 +108,7 @@ def greedy(
         chosen = list(required)
         while len(chosen) < size:
             sign = 1 if fewest_first else -1
-            # `left` is in random order and min takes the first, so ties are broken at random.
+            # `left` is in random order and `min` takes the first, so ties are broken at random.
             device = min(left, key=lambda d: (sign * (replicas - open_[d[0]]), picked[d[0]]))
             left.remove(device)
             open_[device[0]] -= 1
@@ -130,7 +134,10 @@ def _points(shape: Shape) -> list[list[int]]:
 
 @lru_cache(maxsize=256)
 def _splits(free: int, size: int) -> list[Split]:
-    """Every split of the places 0 … free-1 and the blanks behind them, in the plugin's order."""
+    """Return every split of the numbers 0 … free-1 and some blanks, in the plugin's order.
+
+    Each split has groups of ``size``. The blanks follow the numbers and fill the last group.
+    """
     if size == 1:
         return [((i,),) for i in range(free)]
     blanks = -free % size

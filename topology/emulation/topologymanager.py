@@ -1,8 +1,8 @@
 """The kubelet's Topology Manager, step by step (Kubernetes 1.36, ``topologymanager``).
 
-It merges the hints of the device manager with those of unknown providers: the CPU and Memory
-Managers, and other device plugins. What these say is drawn at random from all that a node with this
-record may say.
+It merges the hints of the device manager with those of other providers: the CPU and Memory
+Managers, and other device plugins. The hints of these other providers are drawn at random from all
+hints that are possible on a node with this record.
 """
 
 import random
@@ -14,23 +14,23 @@ from topology.core.requests import GpuRequest
 from topology.emulation.plugin import Device
 
 TOPOLOGY_AFFINITY = "TopologyAffinityError"
-# The share of containers about which the other providers say anything if they may.
+# The share of containers for which the other providers give hints if they may.
 OTHERS_HINT = 0.7
 
 Nodes = frozenset[int]  # a set of NUMA nodes
-# NUMA nodes, or None for "no matter which", and whether the provider prefers them.
+# NUMA nodes, or None for any NUMA nodes, and whether the provider prefers them.
 Hint = tuple[Nodes | None, bool]
 
 
 class Refused(Exception):  # noqa: N818 (it is an answer)
-    """The kubelet refuses the pod, which is then Failed; the argument is its reason."""
+    """A refusal of the pod by the kubelet. The pod is then Failed; the argument is the reason."""
 
 
 class TopologyManager:
     """The Topology Manager of one node whose device plugin advertises these ``devices``.
 
     ``nodes`` are the NUMA nodes that the plugin names, by the first number of a device. ``others``
-    says that there are other providers.
+    says whether there are other providers.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class TopologyManager:
         return self._config.topology_manager_scope == "pod"
 
     def nodes_of(self, device: Device) -> tuple[int, ...]:
-        """The NUMA nodes that the plugin names for a device."""
+        """Return the NUMA nodes that the plugin names for a device."""
         return self._named[device[0]]
 
     def others_hint(self, request: GpuRequest) -> bool:
-        """Whether the other providers may hint at NUMA nodes for such a pod."""
+        """Check whether the other providers may give hints for a pod with this request."""
         if not self._others:
             return False
         cpus = self._config.cpu_manager_policy != "none" and request.exclusive.cpus
@@ -70,7 +70,7 @@ class TopologyManager:
         return cpus or memory or not request.only_gpu_plugin
 
     def aligns(self, *, others: bool) -> bool:
-        """Whether it influences what a container gets, or whether it is admitted at all."""
+        """Check whether the Topology Manager influences a container's devices or its admission."""
         return self._config.topology_manager_policy != "none" and (self._places or others)
 
     def merged(
@@ -82,13 +82,14 @@ class TopologyManager:
         others: bool,
         lost: bool = False,
     ) -> Nodes | None:
-        """The NUMA nodes to which a container is aligned; None if devices are on none.
+        """Return the NUMA nodes to which a container is aligned; None if it is not aligned.
 
-        With ``others`` the unknown providers may hint, too. ``lost`` says that the device manager
-        has no possible hint. Raises :class:`Refused` if the policy does not admit the merged hint.
+        With ``others`` the other providers may give hints, too. ``lost`` says that the device
+        manager has no possible hint. Raises :class:`Refused` if the policy does not admit the
+        merged hint.
         """
         policy = self._config.topology_manager_policy
-        ours: list[Hint] = [(None, True)]  # without NUMA nodes, any devices will do
+        ours: list[Hint] = [(None, True)]  # devices without NUMA nodes allow any NUMA nodes
         if self._places:
             ours = [] if lost else self._hints(available, reusable, count)
         theirs: list[Hint] = self._theirs() if others else [(None, True)]
@@ -99,7 +100,7 @@ class TopologyManager:
                 for hints in lists
             ]
         best: Hint | None = None
-        # The most NUMA nodes that any provider needs at least.
+        # The minimum of NUMA nodes of each provider's hints, and the largest of these minima.
         need = max(
             (min(len(m) for m, _ in hints if m) for hints in lists if any(m for m, _ in hints)),
             default=0,
@@ -112,16 +113,16 @@ class TopologyManager:
                     agreed = a[1] and b[1] and len(set(masks)) <= 1
                     best = self._better(best, (merged, agreed), need)
         found, preferred = best or (frozenset(self._nodes), False)
-        if not self._nodes:  # no NUMA node is known, so everything is preferred or nothing
+        if not self._nodes:  # no NUMA node is known, so the hint is preferred or not, at random
             preferred = not others or self._rng.random() < 0.5
         if policy in ("restricted", "single-numa-node") and not preferred:
             raise Refused(TOPOLOGY_AFFINITY)
         if policy == "single-numa-node" and found == frozenset(self._nodes):
-            return None  # such a hint has all NUMA nodes, and the policy drops it
+            return None  # the hint has all NUMA nodes, and this policy drops such a hint
         return found if self._places else None
 
     def _hints(self, available: Sequence[Device], reusable: set[Device], count: int) -> list[Hint]:
-        """What the device manager hints at: ``generateDeviceTopologyHints``."""
+        """Return the hints of the device manager (``generateDeviceTopologyHints``)."""
         if len(set(available) | reusable) < count:
             return []
         fewest, found = len(self._nodes), []
@@ -141,7 +142,7 @@ class TopologyManager:
         return any(n in nodes for n in self.nodes_of(device))
 
     def _theirs(self) -> list[Hint]:
-        """What the other providers say, as one list of hints: anything."""
+        """Return the hints of the other providers as one list of random hints."""
         if self._rng.random() >= OTHERS_HINT or not self._nodes:
             return [(None, True)]
         masks = [
@@ -153,7 +154,7 @@ class TopologyManager:
         return [(mask, self._rng.random() < 0.5) for mask in some]
 
     def _better(self, current: Hint | None, candidate: Hint, need: int) -> Hint:
-        """The merge's preference between two hints: ``compare`` of ``policy.go``."""
+        """Return the hint that the merge prefers (``compare`` of ``policy.go``)."""
         if current is None or (candidate[1] and not current[1]):
             return candidate
         if current[1] and not candidate[1]:
@@ -173,7 +174,10 @@ class TopologyManager:
         return current if then < now else narrow
 
     def _narrower(self, current: Hint, candidate: Hint) -> Hint:
-        """Fewer NUMA nodes, then (by option) nearer ones, then lower numbers."""
+        """Return the hint with fewer NUMA nodes, then (by option) nearer ones, then lower numbers.
+
+        The option is ``prefer-closest-numa-nodes``.
+        """
 
         def order(hint: Hint) -> tuple[int, float, int]:
             nodes = hint[0] or frozenset()
@@ -183,7 +187,7 @@ class TopologyManager:
         return min(current, candidate, key=order)
 
     def _apart(self, nodes: Nodes) -> float:
-        """The mean distance between NUMA nodes, each to itself included."""
+        """Return the mean distance between NUMA nodes, including each node's to itself."""
         distances = self._config.numa_distances
         if distances is None or not nodes:
             return 0.0

@@ -1,7 +1,7 @@
 """A catalogue of real machines, from K80 VMs to GB200 trays.
 
-:mod:`~topology.machines.catalogue` is the table and reads best after the first page of
-:mod:`~topology.machines.notation`; :mod:`~topology.machines.mig` cuts GPUs into MIG instances.
+:mod:`~topology.machines.catalogue` is the table. It is easier to read after the docstring of
+:mod:`~topology.machines.notation`. :mod:`~topology.machines.mig` cuts GPUs into MIG instances.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class UnknownMachine(ValueError):  # noqa: N818 - it is a bad value, and reads as one
-    """No machine of the catalogue has this name; ``close`` holds those nearest to it."""
+    """A name that no machine of the catalogue has; ``close`` holds the most similar names."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class UnknownMachine(ValueError):  # noqa: N818 - it is a bad value, and reads a
 
 
 def machine(name: str) -> Machine:
-    """The machine of that name; :class:`UnknownMachine` where there is none.
+    """Return the machine with this name. Raises :class:`UnknownMachine` if there is none.
 
     >>> machine("dgx2").topology("n").summary()
     '16 × Tesla V100-SXM3-32GB, NVLink 6'

@@ -1,9 +1,9 @@
-"""The table of machines, by generation; :mod:`topology.machines.notation` explains the notation.
+"""The table of machines, by generation. :mod:`topology.machines.notation` explains the notation.
 
-``source`` says where the figures are from. Most public matrices print ``NV#`` for an NVLinked pair
-and so hide its PCIe class: where the source says *tree:*, that class is from the named place, and
-where it says *tree assumed*, from the usual build of such a server. PCI addresses are the known
-ones for DGX systems and cloud shapes and only plausible elsewhere.
+``source`` names the source of the figures. Most public matrices print ``NV#`` for an NVLinked pair
+and so hide its PCIe class. If ``source`` says *tree:*, that class is from the named place. If it
+says *tree assumed*, the class is from the usual build of such a server. PCI addresses are known for
+DGX systems and cloud shapes. For other machines they are only plausible.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 from topology.machines.notation import Card, Machine, all_to_all, drawn, groups, switched
 
-# NVML's total memory as drivers since R510 report it; earlier ones left the reserved part out (a
-# V100 16GB showed 16160 MiB, a P100 16276, a TITAN V 12066, a DGX A100's GPU 40536). Source:
+# NVML's total memory as drivers since R510 report it. Earlier drivers left the reserved part out
+# (a V100 16GB showed 16160 MiB, a P100 16276, a TITAN V 12066, a DGX A100's GPU 40536). Source:
 # nvidia-smi of the machines below.
 K80 = Card("Tesla K80", 11441)
 P100 = Card("Tesla P100-SXM2-16GB", 16384)
@@ -47,7 +47,8 @@ RTX_PRO_6000 = Card("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887)
 RTX_5060_TI = Card("NVIDIA GeForce RTX 5060 Ti", 16311)
 
 # The hybrid cube mesh: two fully linked quads (the cube's top and bottom, with diagonals) and
-# four posts between them. Six links per V100, so half of a GPU's pairs are doubled.
+# four edges between them. A V100 has six links and four linked pairs, so two of its pairs have two
+# links each.
 CUBE_MESH = drawn(
     "X1122...",
     "1X21.2..",
@@ -58,7 +59,7 @@ CUBE_MESH = drawn(
     "..1.12X2",
     "...1212X",
 )
-# The same mesh with a P100's four links: every linked pair has one.
+# The same mesh for a P100, which has four links: every linked pair has one.
 CUBE_MESH_P100 = drawn(
     "X1111...",
     "1X11.1..",
@@ -79,7 +80,7 @@ DGX_A100_BUS = (
 )
 DGX_A100_ADDRESSES = "07 0f 47 4e 87 90 b7 bd"
 
-# A ConnectX-7 beside every GPU, and one two-port adapter per socket for storage.
+# A ConnectX-7 near every GPU, and one two-port adapter per socket for storage.
 DGX_H100_BUS = (
     "mlx5_0 PXB 0 NODE mlx5_1 PIX mlx5_2 NODE mlx5_3 PXB 1 NODE mlx5_4 PXB 2 NODE mlx5_5 PXB 3"
     " SYS"

@@ -12,7 +12,7 @@ from topology.core.graph import NodeTopology, TopologyError
 from topology.core.links import Link
 from topology.core.mig import MIG
 
-SLICES = 7  # compute slices of a GPU, at most; an A30 has four
+SLICES = 7  # the most compute slices of a GPU; an A30 has four
 STRATEGIES = ("single", "mixed")
 PROFILES = (
     *("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
@@ -25,12 +25,12 @@ PROFILES = (
     *("1g.23gb", "1g.23gb+me", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"),
     *("1g.47gb", "2g.47gb", "3g.93gb", "4g.93gb", "7g.186gb"),
 )
-"""Profiles of whole slices, by NVIDIA's MIG user guide: A100 of 40 GB, A30, A100 and H100 of 80 GB,
-H100 of 94 GB, H20 and GH200 of 96 GB, H200, GH200 of 144 GB, B200, GB200. Names that cards share
-are listed once. Newer cards have others."""
+"""Profiles of whole slices, from NVIDIA's MIG user guide: A100 of 40 GB, A30, A100 and H100 of
+80 GB, H100 of 94 GB, H20 and GH200 of 96 GB, H200, GH200 of 144 GB, B200, GB200. A name that
+several cards share is listed once. Newer cards have other profiles."""
 _PROFILE = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:[+-][a-z.]+)*")
 _PER_GB = 973 * MIB
-"""Memory of an instance for each GB in its profile's name, a little less than NVML tells."""
+"""Memory of an instance for each GB in its profile's name, a little less than NVML reports."""
 
 
 def cut(
@@ -41,12 +41,12 @@ def cut(
     gpus: Collection[int] | None = None,
     replicas: int = 1,
 ) -> NodeTopology:
-    """A node whose GPUs are cut into instances of these profiles.
+    """Return the node with its GPUs cut into instances of these profiles.
 
-    ``gpus`` are driver indices, None for all. Under the strategy ``single`` NVIDIA's plugin serves
-    all instances as ``nvidia.com/gpu``, but only if all GPUs are cut into instances of one profile.
-    Under ``mixed`` each profile has a resource of its own. If ``replicas`` is above 1, instances
-    are time-sliced. Raises :class:`TopologyError`.
+    ``gpus`` are the driver indices of the GPUs to cut; None means all GPUs. Under the strategy
+    ``single`` NVIDIA's plugin serves all instances as ``nvidia.com/gpu``, but only if all GPUs are
+    cut into instances of one profile. Under ``mixed`` each profile has a resource of its own. If
+    ``replicas`` is above 1, instances are time-sliced. Raises :class:`TopologyError`.
 
     >>> from topology.machines import machine
     >>> node = cut(machine("dgx-a100").topology("n"), ["3g.20gb", "2g.10gb"], gpus=[0])
@@ -75,7 +75,7 @@ def cut(
 
 
 def mixed_resources(gpus: Sequence[Gpu], replicas: int = 1) -> tuple[GpuResource, ...]:
-    """What NVIDIA's plugin serves of these GPUs under the strategy ``mixed``."""
+    """Return the resources that NVIDIA's plugin serves for these GPUs under strategy ``mixed``."""
     names = sorted({resource_name(p.profile) for gpu in gpus for p in gpu.mig_instances})
     whole = any(gpu.mig_mode == "disabled" for gpu in gpus)
     return (
@@ -85,15 +85,19 @@ def mixed_resources(gpus: Sequence[Gpu], replicas: int = 1) -> tuple[GpuResource
 
 
 def nominal_memory(profile: str) -> Bytes | None:
-    """About the memory of an instance, a little less than NVML tells; None for no profile."""
+    """Return the approximate memory of an instance; None if ``profile`` is not a profile.
+
+    The value is a little less than NVML reports.
+    """
     read = _PROFILE.fullmatch(profile)
     return Bytes(int(read[2]) * _PER_GB) if read else None
 
 
 def resource_name(profile: str) -> str:
-    """The resource under which NVIDIA's plugin serves a profile with the strategy ``mixed``.
+    """Return the resource under which NVIDIA's plugin serves a profile with strategy ``mixed``.
 
-    A compute instance has no resource of its own: it is served as its GPU instance, if at all.
+    A compute instance has no resource of its own. If the plugin serves it, then as its GPU
+    instance.
 
     >>> resource_name("1g.10gb+me"), resource_name("1c.3g.40gb")
     ('nvidia.com/mig-1g.10gb.me', 'nvidia.com/mig-3g.40gb')

@@ -1,14 +1,14 @@
-"""How the catalogue writes a machine down, and how a node is made of it.
+"""The notation of machines in the catalogue, and the construction of nodes from it.
 
-**The bus line** walks along the PCIe tree from leaf to leaf and names, between two neighbours, the
-class of what joins them. PCIe is a tree, so the class of any two leaves is the weakest join on the
-way from one to the other: one line holds the classes of all pairs, GPUs (numbers) and RDMA NICs
-(names) alike. ``"nic0 PIX 0 PIX 1 PHB 2 PIX 3"`` puts GPUs 0 and 1 and a NIC under one switch, GPUs
-2 and 3 under another, and one host bridge above both.
+**The bus line** lists the leaves of the PCIe tree in order. Between two neighbours it has the PCIe
+class of their connection. PCIe is a tree, so the class of any two leaves is the weakest class
+between them on the line. One line thus holds the classes of all pairs of GPUs (numbers) and RDMA
+NICs (names). ``"nic0 PIX 0 PIX 1 PHB 2 PIX 3"`` puts GPUs 0 and 1 and a NIC under one switch, GPUs
+2 and 3 under another, and both switches under one host bridge.
 
-**A wiring** gives the NVLinks of a pair: :func:`drawn` as a matrix, :func:`groups`,
-:func:`all_to_all`, :func:`switched`, or :data:`UNLINKED`. GB/s per link come from
-:func:`topology.core.links.nvlink_port`, which knows them by product.
+**A wiring** gives the NVLinks of each pair: :func:`drawn` from a matrix, :func:`groups`,
+:func:`all_to_all`, :func:`switched`, or :data:`UNLINKED`. The bandwidth per link comes from
+:func:`topology.core.links.nvlink_port`, which has it by product.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from topology.core.graph import AllocatorConfig, NodeTopology, TopologyError
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 from topology.core.shape import Shape
 
-# What NVIDIA's device plugin does with whole GPUs, and a kubelet, unless told otherwise.
+# The defaults of NVIDIA's device plugin for whole GPUs, and of a kubelet.
 STOCK = AllocatorConfig(
     policy="best-effort", cpu_manager_policy="none", memory_manager_policy="None"
 )
@@ -42,7 +42,7 @@ class Card:
 class Wiring:
     """The NVLinks of a machine."""
 
-    count: Callable[[int, int], int]  # how many, for a pair of GPU indices
+    count: Callable[[int, int], int]  # the number of NVLinks of a pair of GPU indices
     via: Via = Via.DIRECT  # where they end
 
 
@@ -50,7 +50,10 @@ UNLINKED = Wiring(lambda a, b: 0)
 
 
 def drawn(*rows: str) -> Wiring:
-    """NVLinks as a symmetric matrix: row *a*, column *b*; ``.`` is no link, ``X`` the GPU itself.
+    """Return the wiring of a symmetric matrix with a row and a column for each GPU.
+
+    A digit is the number of NVLinks, ``.`` is no link, and ``X`` is the GPU itself. Raises
+    :class:`TopologyError` if the matrix is not symmetric.
 
     >>> drawn("X2.", "2X1", ".1X").count(1, 2)
     1
@@ -62,33 +65,40 @@ def drawn(*rows: str) -> Wiring:
 
 
 def groups(size: int, links: int) -> Wiring:
-    """Neighbours in groups of ``size``, ``links`` between any two of a group: bridges are pairs."""
+    """Return a wiring of groups of ``size`` neighbours, with ``links`` between any two of a group.
+
+    NVLink bridges are groups of two.
+    """
     return Wiring(lambda a, b: links if a // size == b // size else 0)
 
 
 def all_to_all(links: int) -> Wiring:
-    """``links`` between any two GPUs, without a switch."""
+    """Return a wiring with ``links`` between any two GPUs, without a switch."""
     return Wiring(lambda a, b: links)
 
 
 def switched(links: int) -> Wiring:
-    """Each GPU hangs with ``links`` on the NVSwitches and reaches every other at that width."""
+    """Return a wiring of GPUs with ``links`` each to the NVSwitches.
+
+    Each GPU reaches every other over all of these links.
+    """
     return Wiring(lambda a, b: links, Via.SWITCH)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine of the catalogue: what every node of its kind has in common."""
+    """A machine of the catalogue: the properties that all nodes of its kind share."""
 
     name: str
     description: str
     card: Card
     pcie: str  # its bus line
-    numa: str  # a character per GPU, in the order of the indices; `-`: the platform does not say
-    buses: str  # PCI addresses; their usual parts may be left out (`07` is `0000:07:00.0`)
+    numa: str  # a character per GPU by index: its NUMA node, or `-` if the platform names none
+    buses: str  # PCI addresses, whose usual parts may be left out (`07` is `0000:07:00.0`)
     source: str
     nvlink: Wiring = UNLINKED
-    # Why PCIe classes and NUMA nodes disagree (SYS within a node, or less than SYS between two).
+    # The reason if PCIe classes and NUMA nodes disagree: SYS within a NUMA node, or a nearer class
+    # than SYS between two.
     numa_note: str = ""
     rack_scale: bool = False  # a tray of one multi-node NVLink fabric
     _shape: Shape | None = field(default=None, init=False, compare=False, repr=False)
@@ -103,7 +113,7 @@ class Machine:
 
     @cached_property
     def size(self) -> int:
-        """How many GPUs."""
+        """The number of GPUs."""
         return sum(leaf.isdecimal() for leaf in self.leaves)
 
     @cached_property
@@ -113,7 +123,7 @@ class Machine:
 
     @cached_property
     def classes(self) -> dict[tuple[str, str], LinkKind]:
-        """The PCIe class of every two leaves, both ways round."""
+        """The PCIe class of every two leaves, in both orders."""
         joins = [LinkKind[word] for word in self.pcie.split()[1::2]]
         kinds: dict[tuple[str, str], LinkKind] = {}
         for i, j in combinations(range(len(self.leaves)), 2):
@@ -157,11 +167,12 @@ class Machine:
     def topology(
         self, node: str, *, allocator: AllocatorConfig = STOCK, group: str = ""
     ) -> NodeTopology:
-        """A node of this kind. The same arguments give an equal node, another name other UUIDs.
+        """Return a node of this kind with the name ``node``.
 
-        Nodes of one machine share links, NICs and shape. Trays of a rack-scale machine with the
-        same ``group`` share one fabric. Its cluster UUID is made of the group's name, in place of
-        one that a fabric manager would hand out.
+        The same arguments give an equal node, and another name gives other UUIDs. Nodes of one
+        machine share links, NICs and shape. Trays of a rack-scale machine with the same ``group``
+        share one fabric. Its cluster UUID is made from the name of the group; on real machines
+        a fabric manager assigns it.
 
         >>> from topology.machines import machine
         >>> node = machine("dgx1-v100").topology("train-00")
@@ -181,19 +192,22 @@ class Machine:
         )
         if self._shape is None:
             object.__setattr__(self, "_shape", node_topology.shape)
-        # All nodes of a machine have one shape: worked out once, not for each of thousands.
+        # All nodes of a machine have one shape. So it is not worked out for each of thousands.
         vars(node_topology)["shape"] = self._shape
         return node_topology
 
 
 def _address(word: str) -> str:
-    """A PCI address in full: ``07`` is ``0000:07:00.0``, ``10:1c.0`` is ``0000:10:1c.0``."""
+    """Return a PCI address in full: ``07`` is ``0000:07:00.0``, ``10:1c.0`` is ``0000:10:1c.0``."""
     if ":" not in word:
         word += ":00.0"
     return word if word.count(":") == 2 else f"0000:{word}"
 
 
 def uuid_of(text: str) -> str:
-    """128 bits of SHA-256 in the form of a UUID: any text gives its own, always the same."""
+    """Return 128 bits of the text's SHA-256 in the form of a UUID.
+
+    The same text always gives the same UUID, and another text gives another one.
+    """
     digest = sha256(text.encode(errors="backslashreplace")).hexdigest()
     return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
