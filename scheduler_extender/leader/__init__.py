@@ -1,1 +1,1 @@
-"""Two replicas, of which one leads: who that is, and why a bind is never written twice (ADR 12)."""
+"""The leader election of two replicas, and the fence that prevents a second bind (ADR 12)."""

@@ -1,13 +1,14 @@
-"""The EndpointSlice of the scheduler's Service: it names the leader's address, and no other.
+"""Writes the EndpointSlice of the scheduler's Service, which names only the leader's address.
 
 The Service has no selector, so only we write its endpoints. An EndpointSlice is one object, so it
 never names two replicas.
 
-A former leader that was paused must not overwrite the new leader's address. So it asks, after it
-has read the EndpointSlice, whether it still leads, and then writes over the version that it has
-read. One case is left: a former leader whose clock stood still and whose watch shows no later term
-believes that it leads. The EndpointSlice may name it until the leader checks again, :data:`AGAIN`
-seconds later at most. That costs time and no GPU: its binds fail (ADR 12).
+A former leader that was paused must not overwrite the new leader's address. So a replica first
+reads the EndpointSlice, then checks that it still leads, and then writes over the version that it
+has read. One case is left: a former leader still considers itself the leader if its clock stood
+still and its watch shows no later term. The EndpointSlice may then name the former leader until
+the leader checks again, at most :data:`AGAIN` seconds later. This costs time but no GPU, because
+the former leader's binds fail (ADR 12).
 """
 
 import ipaddress
@@ -34,7 +35,7 @@ AFTER_FAILURE = 0.5  # the same after a check that failed
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where kube-scheduler reaches this replica."""
+    """The address at which kube-scheduler reaches this replica."""
 
     ip: str
     port: int
@@ -42,9 +43,9 @@ class Address:
 
 
 class AddressWriter:
-    """Keeps the Service naming this replica while it leads.
+    """Makes the Service name this replica while the replica leads.
 
-    It has a thread of its own, so that a slow write does not hold up the renewal of the Lease.
+    The writer has a thread of its own, so that a slow write does not delay the Lease's renewal.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class AddressWriter:
     ) -> None:
         self._api = api
         self._leads = leads
-        # An EndpointSlice keeps its kind of address, so IPv4 and IPv6 have one each.
+        # The address type of an EndpointSlice cannot change, so IPv4 and IPv6 have one each.
         version = ipaddress.ip_address(address.ip).version
         name = f"{address.service}-leader-ipv{version}"
         self._collection = path(SLICES, own.namespace, "endpointslices")
@@ -83,23 +84,23 @@ class AddressWriter:
         self._thread = threading.Thread(target=self._run, name="service-address", daemon=True)
 
     def start(self) -> None:
-        """Check from now on, every :data:`AGAIN` seconds."""
+        """Start the thread that checks the EndpointSlice every :data:`AGAIN` seconds."""
         self._thread.start()
 
     def soon(self) -> None:
-        """Check at once: we have begun to lead."""
+        """Make the thread check at once, because this replica has begun to lead."""
         self._due.set()
 
     def stop(self) -> None:
-        """Check no more. A request that has begun ends within :data:`TIMEOUT`."""
+        """Stop the checks. A request that has begun ends within :data:`TIMEOUT` seconds."""
         self._stopping = True
         self._due.set()
 
     def publish(self) -> None:
-        """Make the EndpointSlice name us alone, if we lead.
+        """Make the EndpointSlice name only this replica, if this replica leads.
 
-        Raises :class:`.ApiFailure`: :class:`.ConflictError` if somebody else has written it
-        meanwhile.
+        Raises :class:`.ApiFailure`. It is a :class:`.ConflictError` if another client has written
+        the EndpointSlice meanwhile.
         """
         try:
             written = msgspec.json.decode(self._api.get(self._slice, timeout=TIMEOUT))
@@ -127,6 +128,6 @@ class AddressWriter:
                 log.warning("the Service does not name this replica", cause=str(error))
                 pause = AFTER_FAILURE
             except Exception:
-                # A check that failed must not end the later ones.
+                # A failed check must not end this thread.
                 log.exception("the Service's address could not be looked at")
                 pause = AFTER_FAILURE

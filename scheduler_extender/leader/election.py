@@ -1,27 +1,29 @@
-"""Who leads, by a Lease: what one replica writes next, and until when it may answer.
+"""The leader election by a Lease: what one replica writes next, and until when it may answer.
 
-A state machine without I/O or clock. Times are seconds of the caller's clock, which runs on while
-the process is paused. The election only decides who answers, and how soon another takes over. No
-GPU is given twice even if it goes wrong: :mod:`.fence` sees to that.
+This is a state machine without I/O or clock. Times are seconds of the caller's clock, which runs on
+while the process is paused. The election only decides which replica answers, and how soon another
+replica takes over. Even if the election fails, no GPU is given twice, because :mod:`.fence`
+prevents that.
 """
 
 from dataclasses import dataclass, replace
 from enum import Enum
 
-# The share of a Lease's duration for which its holder counts on it. The holder counts from the
-# moment before it asked for the Lease, the others wait for the whole duration from when they see
-# it. So even if clocks run 5 % fast or slow (0.9 / 0.95 < 1 / 1.05), the holder stops before
-# another begins.
+# The share of a Lease's duration for which its holder relies on it. The holder counts from the time
+# just before it sends its write; the other replicas wait for the whole duration from the time at
+# which they see the Lease. So even if clocks run 5 % fast or slow (0.9 / 0.95 < 1 / 1.05), the
+# holder stops before another replica begins.
 HOLDS = 0.9
 
 
-# A leader offers its Lease after it has been stale for so many seconds and has renewed the Lease
-# all the time. While the API server is away nobody renews a Lease, so an outage offers nothing.
+# A leader offers its Lease after its watches have been stale for this many seconds while it renewed
+# the Lease all the time. While the API server is down no replica can renew a Lease, so an outage of
+# the API server causes no offer.
 OFFERED_AFTER = 10.0
 
 
 class Step(Enum):
-    """What to write to the Lease now."""
+    """The next write to the Lease."""
 
     NOTHING = "nothing"
     TAKE = "take"
@@ -32,17 +34,21 @@ class Step(Enum):
 class Lease:
     """The Lease as the API server has it."""
 
-    holder: str = ""  # empty if nobody leads
+    holder: str = ""  # empty if no replica leads
     seconds: float = 0.0  # its duration
     term: int = 0  # counts the holders
-    drained: int = -1  # the term whose holder has said that all its binds are written
+    drained: int = -1  # the term whose holder has declared that all its binds are written
     version: str = ""  # the resourceVersion; empty for a Lease that does not exist yet
-    offered: bool = False  # its holder is stale: a replica that sees may take it, at once
+    offered: bool = (
+        False  # its holder is stale, so a replica with fresh watches may take it at once
+    )
 
 
 class Election:
-    """What one replica knows of the Lease. ``identity`` names this process alone, ``seconds`` is
-    the duration that it writes."""
+    """One replica's knowledge of the Lease.
+
+    ``identity`` is unique to this process. ``seconds`` is the duration that it writes.
+    """
 
     def __init__(self, identity: str, seconds: float) -> None:
         self.identity = identity
@@ -58,33 +64,34 @@ class Election:
 
     @property
     def holds(self) -> bool:
-        """Whether the Lease names us, even if it has run out."""
+        """Whether the Lease names this replica, even if the Lease has expired."""
         return self.lease is not None and self.lease.holder == self.identity
 
     @property
     def term(self) -> int:
-        """The number of our term, if the Lease names us."""
+        """The term in the Lease; it is this replica's term if :attr:`holds`. 0 before any read."""
         return self.lease.term if self.lease is not None else 0
 
     @property
     def after_drained(self) -> bool:
-        """Whether the leader before us has said that all its binds are written."""
+        """Whether the previous leader has declared that all its binds are written."""
         return self._after.drained == self._after.term
 
     def others_count_on_it(self, now: float) -> float:
-        """For how many seconds at most another holder may still count on a Lease that we have seen.
+        """Return how many seconds, at most, another holder may still rely on its Lease.
 
-        0 if that Lease has run out. More than 0 if somebody has shortened or deleted it, or if we
-        took it because it was offered: its former holder may not know yet.
+        The result is 0 if every Lease of another holder that we have seen has expired. It is more
+        than 0 if such a Lease was shortened or deleted, or if we took it because it was offered:
+        its former holder may not know yet.
         """
         return max(0.0, self._others_until - now)
 
     def leads(self, now: float) -> bool:
-        """Whether the Lease is ours and has not run out."""
+        """Check whether this replica holds the Lease and the Lease has not expired."""
         return self.holds and now < self._until
 
     def saw(self, lease: Lease, now: float) -> None:
-        """Take in the Lease as it was read. Any change of it starts the wait anew."""
+        """Record the Lease as it was read. Any change of the Lease restarts the wait."""
         if self.lease is None or lease.version != self.lease.version:
             self.lease, self._since = lease, now
             if lease.holder not in ("", self.identity):
@@ -92,25 +99,25 @@ class Election:
         self._highest = max(self._highest, lease.term)
 
     def heard_of(self, term: int, *, others: int = 0) -> None:
-        """Take in a term that our watch has shown: our own next term must be higher.
+        """Record a term that our watch has shown. Our next own term must be higher.
 
-        ``others`` is the latest term that another replica has begun. If a Lease is deleted at the
-        wrong moment, it may have the same number as ours, and then neither of us leads in it.
+        ``others`` is the latest term that another replica has begun. If the Lease is deleted at an
+        unlucky time, that term may have the same number as ours. Then neither replica leads in it.
         """
         self._highest = max(self._highest, term)
         self._others = max(self._others, others)
 
     def looked(self, *, sees: bool) -> None:
-        """Take in whether our watches tell us now what happens in the cluster."""
+        """Record whether our watches are fresh now (``sees``)."""
         self._sees = sees
 
     def step(self, now: float) -> Step:
-        """What to write now."""
+        """Return the write that is due now."""
         lease = self.lease
         if lease is None:
             return Step.NOTHING
         if self.holds:
-            # If not, another has begun such a term, on a Lease that was deleted since.
+            # Otherwise another replica has begun such a term, on a Lease that was deleted since.
             ours = lease.term >= self._highest and lease.term > self._others
             return Step.RENEW if ours else Step.TAKE
         over = (
@@ -121,7 +128,10 @@ class Election:
         return Step.TAKE if over else Step.NOTHING
 
     def wanted(self, step: Step) -> Lease:
-        """The Lease to write for :attr:`Step.TAKE` or :attr:`Step.RENEW`, over the version seen."""
+        """Return the Lease to write for :attr:`Step.TAKE` or :attr:`Step.RENEW`.
+
+        It names the version that was last seen, so that the write fails if the Lease has changed.
+        """
         seen = self.lease or Lease()
         if step is Step.TAKE:
             self._after = seen
@@ -131,12 +141,12 @@ class Election:
         return replace(seen, seconds=self._seconds, drained=-1, offered=offered)
 
     def released(self, *, drained: bool) -> Lease:
-        """The Lease to write when we resign: nobody holds it."""
+        """Return the Lease to write when this replica resigns. It has no holder."""
         seen = self.lease or Lease()
         return replace(seen, holder="", drained=seen.term if drained else -1, offered=False)
 
     def wrote(self, lease: Lease, asked: float, now: float) -> None:
-        """Take in that a write was accepted. ``asked`` is the moment before it was sent."""
+        """Record an accepted write. ``asked`` is the time just before the write was sent."""
         self.saw(lease, now)
         if self._sees or asked - self._written > self._seconds:
             self._stale_since = now

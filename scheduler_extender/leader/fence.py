@@ -1,9 +1,9 @@
-"""How a new leader makes sure that the former leader binds nothing any more (ADR 12).
+"""The fence: a new leader ensures that the former leader can bind no further pod (ADR 12).
 
-Each Binding names the version of the pod that its writer's watch has shown. So the new leader
-changes every pod that could be bound: a Binding that names the old version fails. Before that it
-writes its term on its own pod. So a former leader that has seen a newer pod, or a newer version of
-one, has seen the term first, and knows that it leads no more.
+Each Binding names the version of the pod that its writer's watch has shown. The new leader changes
+every pod that could be bound, so a Binding that names an old version fails. Before these changes
+the new leader writes its term on its own pod. So a former leader that sees a newer pod, or a newer
+version of a pod, has seen the new term before, and knows that it no longer leads.
 """
 
 import time
@@ -29,25 +29,28 @@ from topology.kubeapi.apiserver import (
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 16  # pods that are changed at one time
-# Seconds for one write, doubled at each further try: a webhook may be slow.
+AT_ONCE = 16  # pods that are changed at the same time
+# Seconds for one write. Each retry doubles this time, because an admission webhook may be slow.
 TIMEOUT = 2.0
 MARKED_WITHIN = 30.0  # seconds for a mark on our own pod to be written and shown by our watch
-AGAIN = 0.2  # seconds before a write that failed is tried again
-LOOK = 1.0  # seconds to wait for the watch, before we ask whether we still lead
+AGAIN = 0.2  # seconds before a failed write is retried
+LOOK = 1.0  # seconds to wait for the watch before each check that the term is still ours
 
 
 class DeposedError(Exception):
-    """We lead no more."""
+    """This replica no longer leads."""
 
 
 class StuckError(Exception):
-    """We cannot take over: our own pod cannot be marked, or our watch does not show it."""
+    """This replica cannot take over: it cannot mark its own pod, or its watch shows no mark."""
 
 
 class Fence:
-    """Takes over from a former leader. ``identity`` names this process alone, ``clock`` gives
-    seconds, ``sleep`` waits."""
+    """Takes over from a former leader.
+
+    ``identity`` is unique to this process. ``clock`` returns seconds, and ``sleep`` waits for
+    seconds.
+    """
 
     def __init__(
         self,
@@ -68,13 +71,14 @@ class Fence:
     def take_over(
         self, term: int, lasts: Callable[[], bool], *, drained: bool, former_for: float = 0.0
     ) -> int:
-        """Return when the former leader can bind nothing more and we know all that it has bound.
+        """Block until the former leader can bind no further pod, and return how many pods changed.
 
-        ``lasts`` says whether the term is still ours. ``drained`` says that the former leader has
-        written all its binds. ``former_for`` is for how many seconds it may still count on its
-        Lease: for pods that cannot be changed we wait so much longer. Returns how many pods were
-        changed. Raises :class:`DeposedError` if the term is no longer ours, :class:`StuckError` if
-        another replica should try.
+        After the return our watch has shown every bind of the former leader. ``lasts`` returns
+        whether the term is still ours. ``drained`` is true if the former leader has declared that
+        all its binds are written; then no pod is changed. ``former_for`` is the time, in seconds,
+        for which the former leader may still rely on its Lease. If some pods cannot be changed, we
+        wait that much longer. Raises :class:`DeposedError` if the term is no longer ours, and
+        :class:`StuckError` if another replica should try.
         """
         began = self._clock()
         ended = began + max(0.0, former_for) + SETTLED_AFTER
@@ -89,8 +93,8 @@ class Fence:
             ]
             unchanged = sum(not change.result() for change in changes)
         if unchanged:
-            # A Binding of such a pod may still be written, until the API server and etcd have given
-            # it up.
+            # The former leader may still write a Binding of such a pod, until the API server and
+            # etcd have given up the request.
             log.warning("pods cannot be changed; waiting for writes to end", pods=unchanged)
             while self._clock() < ended:
                 _still(lasts)
@@ -99,7 +103,7 @@ class Fence:
         return len(pods) - unchanged
 
     def _mark(self, mark: str, lasts: Callable[[], bool]) -> None:
-        """Write the mark on our own pod, and wait until the watch shows it."""
+        """Write the mark on our own pod, and wait until our watch shows the mark."""
         where = path("/api/v1/namespaces", self._own.namespace, "pods", self._own.name)
         until = self._clock() + MARKED_WITHIN
         try:
@@ -114,13 +118,17 @@ class Fence:
     def _change(
         self, uid: PodUid, pod: Known, term: int, lasts: Callable[[], bool], until: float
     ) -> bool:
-        """Change a pod, so that it gets another version. Whether it has changed or is gone."""
+        """Change a pod so that it gets another version.
+
+        Returns whether the pod has changed or is gone.
+        """
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
-        value = f"{term}-{self._identity}"  # a new one: an equal value would change nothing
+        value = f"{term}-{self._identity}"  # a new value, since an equal one changes no version
         try:
             self._written(where, {"uid": uid, "annotations": {WAKE: value}}, lasts, until)
         except ApiFailure as error:
-            # It is gone, replaced or changed by others; or a webhook only says so.
+            # The pod is gone, or another client has replaced or changed it. But a webhook can
+            # return these statuses, too, so the pod is read.
             answered = isinstance(error, NotFoundError | ConflictError)
             if answered and self._has_changed(where, uid, pod.version):
                 return True
@@ -130,7 +138,7 @@ class Fence:
         return True
 
     def _has_changed(self, where: str, uid: PodUid, version: str) -> bool:
-        """Whether a pod is gone or has another version; False if that cannot be read."""
+        """Check whether a pod is gone or has another version; False if the pod cannot be read."""
         try:
             now = metadata_decoder.decode(self._api.get(where, timeout=TIMEOUT)).metadata
         except NotFoundError:
@@ -142,8 +150,11 @@ class Fence:
     def _written(
         self, where: str, metadata: object, lasts: Callable[[], bool], until: float
     ) -> None:
-        """Patch; try again until ``until`` (of the clock). Raises :class:`.ApiFailure` if the patch
-        is refused for good or keeps failing, :class:`DeposedError` if we lead no more."""
+        """Patch an object's metadata, with retries until ``until`` (a time of the clock).
+
+        Raises :class:`.ApiFailure` if the patch is permanently refused or still fails at the end,
+        and :class:`DeposedError` if the term is no longer ours.
+        """
         body = msgspec.json.encode({"metadata": metadata})
         timeout = TIMEOUT
         while True:

@@ -1,4 +1,4 @@
-"""One of two replicas: takes part in the election, takes over, and says whether it leads."""
+"""One of two replicas, which takes part in the election and takes over when it is elected."""
 
 import random
 import threading
@@ -22,22 +22,23 @@ from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
 log = structlog.get_logger(__name__)
 
 RENEWALS = 5  # how often the leader renews the Lease in its duration
-LOOK = 0.5  # seconds after which a replica reads the Lease again: one that does not lead, or failed
-DRAINS_WITHIN = 6.0  # seconds that we wait, when we resign, for binds that are being written
-# A replica that could not take over leaves the Lease to others for so many of its durations.
+# Seconds until the next read of the Lease, if the replica does not hold it or the last step failed.
+LOOK = 0.5
+DRAINS_WITHIN = 6.0  # seconds for which a resigning replica waits for the binds being written
+# A replica that could not take over leaves the Lease to others for this many of its durations.
 STANDS_BACK = 2.0
 GIVEN_UP = "could not take over; the Lease is left to other replicas"
 NOT_LEADING = "this replica does not lead"
 
 
 def boot_clock() -> float:
-    """Seconds that run on while the process is paused and while the machine sleeps."""
+    """Return the seconds of a clock that also runs while the process or the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """How a replica takes part in the election."""
+    """The settings with which a replica takes part in the election."""
 
     own: OwnPod  # the pod that it runs in
     lease: str = "gpu-topology"  # the name of the Lease, in that pod's namespace
@@ -46,11 +47,11 @@ class Replication:
 
 
 class Leader:
-    """What the rest of a replica needs to know of the election. Its own threads read and write.
+    """The election as the rest of a replica sees it. Threads of its own read and write the Lease.
 
-    ``synced`` says whether the state is whole; until then the replica does not lead. ``sees`` says
-    whether the watches tell us what happens in the cluster; a leader that is stale for long offers
-    its Lease. ``on_lost`` are called, in a thread of ours, when we stop leading.
+    ``synced`` returns whether the state is complete; until then the replica does not lead. ``sees``
+    returns whether the watches are fresh; a leader whose watches stay stale offers its Lease. The
+    functions in ``on_lost`` are called in the election's thread when the replica stops leading.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class Leader:
         self._taking: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
 
-    # What the rest asks.
+    # For the rest of the replica.
 
     def leads(self) -> bool:
-        """Whether this replica may answer and write now."""
+        """Check whether this replica may answer and write now."""
         return (
             not self._resigning
             and self._owns_term(self._fenced)
@@ -98,38 +99,41 @@ class Leader:
         )
 
     def standby(self) -> str | None:
-        """Why this replica answers no verbs; None if it leads."""
+        """Return why this replica answers no verbs; None if it leads."""
         return None if self.leads() else NOT_LEADING
 
     @property
     def term(self) -> int:
-        """The term in which we lead; 0 if we do not."""
+        """The term in which this replica leads; 0 if it does not lead."""
         return self._fenced if self.leads() else 0
 
-    # What a binder asks, too.
+    # For the binder, as is ``version``.
 
     @contextmanager
     def writing(self, term: int) -> Iterator[None]:
-        """A context in which a bind may be written. It was decided in this ``term``, and the pod's
-        version was looked up before. Raises :class:`.BindError` if we do not lead in the term."""
+        """Open a context in which a bind may be written.
+
+        The bind was decided in this ``term``, and the caller has looked up the pod's version
+        before. Raises :class:`.BindError` if this replica does not lead in the term.
+        """
         with self._writes:
             # The write is counted first, so that :meth:`_release` waits for it.
             if not self.leads() or self._fenced != term:
                 raise BindError(f"{NOT_LEADING} any more")
             yield
 
-    # Its life.
+    # Start and stop.
 
     def start(self) -> None:
-        """Take part from now on."""
+        """Start to take part in the election."""
         self._thread.start()
         if self._address_writer is not None:
             self._address_writer.start()
 
     def resign(self) -> None:
-        """Answer no more. Another may lead when the binds that are being written have ended.
+        """Stop answering verbs. Another replica may lead once the binds being written have ended.
 
-        Returns at once; :meth:`stop` waits.
+        This returns at once; :meth:`stop` waits.
         """
         self._resigning = True
         self._stopping.set()
@@ -137,7 +141,7 @@ class Leader:
             self._address_writer.stop()
 
     def stop(self) -> None:
-        """Resign, and wait until that is done, or for a few seconds."""
+        """Resign, and wait until the Lease is released, at most ``DRAINS_WITHIN + 3`` seconds."""
         self.resign()
         if self._thread.ident is not None:
             self._thread.join(DRAINS_WITHIN + 3)
@@ -152,7 +156,7 @@ class Leader:
             except (ApiFailure, msgspec.DecodeError) as error:
                 log.info("the Lease cannot be read or written", cause=str(error))
             except Exception:
-                # A turn that failed must not end the later ones.
+                # A failed step must not end this thread.
                 log.exception("a turn of the election failed")
             self._watch_loss()
         try:
@@ -163,7 +167,7 @@ class Leader:
         self._watch_loss()
 
     def _turn(self) -> bool:
-        """Read or write the Lease once. Whether we hold it then."""
+        """Read or write the Lease once. Returns whether this replica holds it afterwards."""
         election = self._election
         if not self._synced():
             return False  # a replica that cannot answer does not lead
@@ -183,7 +187,8 @@ class Leader:
             try:
                 written = self._store.write(wanted, takes=step is Step.TAKE)
             except ApiFailure as error:
-                # The Lease says whether it was written. It may be gone, too.
+                # The write may have succeeded all the same: only a read shows that. The Lease may
+                # also be gone.
                 log.info("the Lease was not written", step=step.value, cause=str(error))
                 with suppress(ApiFailure):
                     election.saw(self._store.read(), self._clock())
@@ -195,7 +200,7 @@ class Leader:
         return True
 
     def _owns_term(self, term: int) -> bool:
-        """Whether a term is ours, and nobody has begun a later one."""
+        """Check whether a term is ours and no other replica has begun the same or a later one."""
         election = self._election
         return election.holds and election.term == term and self.bindable.others_term < term
 
@@ -205,7 +210,7 @@ class Leader:
         term = self._election.term
         if self._fenced == term or (self._taking is not None and self._taking.is_alive()):
             return
-        # In a thread of its own, since the Lease has to be renewed meanwhile.
+        # The takeover has a thread of its own, because this thread must renew the Lease meanwhile.
         self._taking = threading.Thread(
             target=self._take_over, args=(term,), name="takeover", daemon=True
         )
@@ -243,7 +248,7 @@ class Leader:
                 listener()
 
     def _release(self) -> None:
-        """Give the Lease up, if it is ours and all our writes have ended."""
+        """Give up the Lease if this replica holds it and all its writes have ended."""
         ended = self._writes.end_within(DRAINS_WITHIN)
         if self._taking is not None:
             self._taking.join(DRAINS_WITHIN)
@@ -252,7 +257,10 @@ class Leader:
         self._let_go(drained=self._fenced == self._election.term and self._writes.all_answered)
 
     def _let_go(self, *, drained: bool) -> None:
-        """Empty the Lease. ``drained`` says that every bind that we have written was answered."""
+        """Remove the holder from the Lease.
+
+        ``drained`` is true if the API server has answered every bind that this replica has written.
+        """
         released = self._election.released(drained=drained)
         with suppress(ConflictError):  # another holds it already
             self._election.wrote(self._store.write(released), self._clock(), self._clock())
@@ -260,7 +268,7 @@ class Leader:
 
 
 class _Writes:
-    """Counts the binds that are being written, and whether any has gone without an answer."""
+    """A count of the binds that are being written, and whether any write got no answer."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -274,7 +282,7 @@ class _Writes:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         with self._changed:
             self._open -= 1
-            # An exception of ours leaves the write unanswered, too.
+            # After an exception of our own code the write counts as unanswered, too.
             if error is not None and not isinstance(error, BindError):
                 self.all_answered = False
             self._changed.notify_all()

@@ -11,9 +11,10 @@ from scheduler_extender.wire import ObjectMeta
 from topology.kubeapi.apiserver import ApiServer, NotFoundError, path
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
-# The annotation that a holder writes when it resigns: its term, if all its binds are written.
+# A holder that resigns writes its term into this annotation, if all its binds are written.
 DRAINED = PREFIX + "drained"
-# The annotation, ``true``, that a stale holder writes: a replica that sees may take the Lease.
+# A stale holder writes ``true`` into this annotation. A replica with fresh watches may then take
+# the Lease.
 OFFERED = PREFIX + "offered"
 TIMEOUT = 2.0  # seconds for one read or write
 
@@ -33,8 +34,11 @@ _decode = msgspec.json.Decoder(_Object).decode
 
 
 class LeaseStore:
-    """One Lease at the API server. All methods raise :class:`.ApiFailure`, and
-    :class:`msgspec.DecodeError` if the answer is no Lease."""
+    """One Lease at the API server.
+
+    All methods raise :class:`.ApiFailure`, and :class:`msgspec.DecodeError` if the answer is not a
+    Lease.
+    """
 
     def __init__(self, api: ApiServer, namespace: str, name: str) -> None:
         self._api = api
@@ -43,17 +47,17 @@ class LeaseStore:
         self._taken = ""
 
     def read(self) -> Lease:
-        """The Lease as it is; an empty one if there is none."""
+        """Return the Lease from the API server; an empty one if there is none."""
         try:
             return _lease(self._api.get(f"{self._collection}/{self._name}", timeout=TIMEOUT))
         except NotFoundError:
             return Lease()
 
     def write(self, lease: Lease, *, takes: bool = False) -> Lease:
-        """Write the Lease over the version that it names. Returns the Lease as it is then.
+        """Write the Lease over the version that it names, and return the Lease as written.
 
-        ``takes`` says that a term begins. Raises :class:`.ConflictError` if the Lease has changed
-        meanwhile.
+        ``takes`` is true if a new term begins. Raises :class:`.ConflictError` if the Lease has
+        changed meanwhile.
         """
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if takes or not self._taken:
