@@ -1,1 +1,1 @@
-"""The two ports: kube-scheduler's and people's."""
+"""The three ports: for kube-scheduler, for people, and for metrics and probes."""

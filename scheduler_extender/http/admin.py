@@ -1,5 +1,7 @@
-"""The port for people (``--admin-port``), on loopback only: /v1/nodes, /v1/explain, /v1/snapshot,
-the map's pages, and in file mode POST /v1/reports."""
+"""The port for people (``--admin-port``), on loopback only.
+
+It serves /v1/nodes, /v1/explain, /v1/snapshot, the map's pages, and in file mode POST /v1/reports.
+"""
 
 import anyio
 import anyio.to_thread
@@ -44,7 +46,7 @@ from topology.core.devices import NodeName, PodUid
 
 
 def create_admin_app(service: Service) -> FastAPI:
-    """For people: /v1/nodes, /v1/explain, /v1/snapshot, and /openapi.json."""
+    """Return the app for people, with /v1/nodes, /v1/explain, /v1/snapshot and /openapi.json."""
     app = FastAPI(
         title="gpu-topology admin",
         version=our_version(),
@@ -68,7 +70,7 @@ def _add_nodes(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:
     @app.get("/v1/nodes", response_model=None, responses=answers(NodeInBrief, many=True))
     @queue.encoded
     def nodes() -> list[NodeInBrief]:
-        """Every node in brief."""
+        """Return every node in brief."""
         snapshot = cluster.snapshot()
         states = known.of_all(snapshot)
         return [
@@ -79,7 +81,7 @@ def _add_nodes(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:
     @app.get("/v1/nodes/{name}", response_model=None, responses=answers(NodeWhole))
     @queue.encoded
     def node(name: str) -> NodeWhole:
-        """One node: its record, what is free, its pods, what is wrong."""
+        """Return one node with its record, its free GPUs, its pods and its problems."""
         info = cluster.node_info(NodeName(name))
         if not info.known:
             raise HTTPException(404, f"node {name} is unknown")
@@ -94,12 +96,12 @@ def _add_nodes(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:
         },
     )
     async def snapshot() -> Response:
-        """A cluster file of this very state."""
+        """Return the extender's current state as a cluster file."""
         return _Snapshot(cluster, queue)
 
 
 class _Snapshot(Response):
-    """A cluster file, made piece by piece while it is read."""
+    """A cluster file that is made piece by piece while the client reads it."""
 
     def __init__(self, cluster: Cache, queue: RequestQueue) -> None:
         super().__init__()
@@ -125,7 +127,7 @@ def _add_questions(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:
     )
     @queue.encoded
     def explain(namespace: str, pod: str) -> Explanation | Unreadable:
-        """What every node would answer to a pod now, and what would help if none takes it."""
+        """Return every node's current answer to a pod, and remedies if no node takes the pod."""
         snapshot = cluster.snapshot()
         record = snapshot.pod_named(namespace, pod)
         if record is None:
@@ -147,7 +149,7 @@ def _add_reports(app: FastAPI, service: Service) -> None:
         openapi_extra={"requestBody": {"required": True, "content": content(ReportBody)}},
     )
     async def reports(request: Request) -> Response:
-        """What a kubelet would have reported: node, status, and pods that ended."""
+        """Accept a report in place of a kubelet's: the node, its status, and pods that ended."""
         with service.bodies.hold() as hold:
             try:
                 body = await read(request.scope, request.receive, MAX_REPORT_BODY, hold)

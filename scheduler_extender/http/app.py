@@ -1,8 +1,9 @@
-"""The scheduler-facing port: thin routes around the verbs.
+"""The port for kube-scheduler, with thin routes around the verbs.
 
 Each verb is one ASGI endpoint (:mod:`.endpoint`) that reads a bounded body, decodes it, calls a
-plain function and encodes the answer; nothing of FastAPI's validation runs on that path, which
-kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one line, never a 500.
+plain function and encodes the answer. FastAPI's validation does not run on that path, because
+kube-scheduler waits for the answer. A body that cannot be read gets a 400 or 413 with one line,
+never a 500.
 """
 
 import time
@@ -32,7 +33,7 @@ Args = TypeVar("Args")  # the decoded request of a verb
 
 
 def create_app(service: Service) -> VerbApp:
-    """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
+    """Return the app for kube-scheduler, with the four verbs under /scheduler, and health."""
     app, answers = VerbApp(service.metrics, service.bodies), _Answers(service)
     evaluating = Workers(EVALUATING_THREADS)
 
@@ -40,7 +41,7 @@ def create_app(service: Service) -> VerbApp:
         decode: Callable[[wire.Body], Args], answer: Callable[[Args, float], bytes]
     ) -> Answer:
         def answered(body: wire.Body, arrived: float) -> bytes:
-            answers.need_lead()  # first: an unreadable body gets this answer, too
+            answers.need_lead()  # before decoding, so that an unreadable body gets this answer, too
             return answer(decode(body), arrived)
 
         return answered
@@ -56,15 +57,17 @@ def create_app(service: Service) -> VerbApp:
 
 
 class _Answers:
-    """Answers each verb, from the decoded request to the encoded answer. ``arrived`` is by
-    :func:`time.monotonic`."""
+    """The answer to each verb, from the decoded request to the encoded result.
+
+    ``arrived`` is the time of arrival by :func:`time.monotonic`.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._cluster = service.cluster
 
     def filter(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
-        """The nodes that may take the pod."""
+        """Return the nodes that may take the pod."""
         shadow = self._service.shadow
         unready = self._service.unready() is not None
         if unready and shadow is None:
@@ -82,8 +85,10 @@ class _Answers:
         return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
 
     def _filtered(self, pod: wire.Pod, names: Sequence[str]) -> wire.FilterResult:
-        """The answer to filter; in shadow the counter is told which nodes would have been
-        refused."""
+        """Return the answer to filter.
+
+        In shadow mode no node is refused, and ``Service.shadow`` gets the would-be refusals.
+        """
         deadline = within(self._cluster.clock, VERB_SECONDS)
         if self._service.shadow is None:
             return verbs.filter_nodes(self._cluster, pod, names, deadline)
@@ -93,15 +98,18 @@ class _Answers:
         return result
 
     def prioritize(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
-        """The scores of the nodes."""
+        """Return the scores of the nodes."""
         self._need_sync()
         _, names = _nodes_of(args)
         deadline = within(self._cluster.clock, VERB_SECONDS)
         return wire.encode(verbs.prioritize(self._cluster, args.pod, names, deadline))
 
     def bind(self, args: wire.BindingArgs, arrived: float) -> bytes:
-        """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
-        term = self._service.term()  # before anything is decided
+        """Bind the pod, and return the result.
+
+        A refusal is an error inside the answer, as kube-scheduler expects it.
+        """
+        term = self._service.term()  # read before the decision, so that a later term fails the bind
         self.need_lead()
         if self._service.unready() is not None:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
@@ -125,7 +133,7 @@ class _Answers:
         verbs.bind(self._cluster, service.binder, args, _now, deadline, limiter, term)
 
     def preempt(self, args: wire.PreemptionArgs, arrived: float) -> bytes:
-        """The nodes on which the offered evictions would help."""
+        """Return the nodes on which the offered evictions would help."""
         if self._service.shadow is not None:
             return wire.encode(verbs.preempt_in_shadow(args))
         self._need_sync()
@@ -133,7 +141,7 @@ class _Answers:
         return wire.encode(verbs.preempt(self._cluster, args, deadline))
 
     def need_lead(self) -> None:
-        """Raises :class:`NotReadyError` if another replica leads."""
+        """Raise :class:`NotReadyError` unless this replica leads."""
         if (reason := self._service.standby()) is not None:
             raise NotReadyError(reason)
 
@@ -145,7 +153,7 @@ class _Answers:
 def _nodes_of(
     args: wire.ExtenderArgs,
 ) -> tuple[list[tuple[str, msgspec.Raw]] | None, Sequence[str]]:
-    """The nodes of the request: as whole objects, if they came so, and by name."""
+    """Return the request's nodes as whole objects (None if it has only names), and their names."""
     full = args.full_nodes()
     return full, (args.node_names or []) if full is None else [name for name, _ in full]
 

@@ -1,4 +1,4 @@
-"""What the ports share: the service behind them, health, and errors in one form, a line of JSON."""
+"""The parts that all ports share: the service behind them, health, and errors in one form."""
 
 import time
 import traceback
@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 
 JSON = "application/json"
 CLOSE = (b"connection", b"close")  # so that the client may find another replica
-# Seconds between two log lines about one fault; lines a second, at once.
+# Log lines about failed requests: seconds between two lines about the same fault, lines a second
+# about all faults, and lines in a burst.
 PAUSE, RATE, BURST = 60.0, 0.1, 8
 
 Headers = list[tuple[bytes, bytes]]
@@ -34,34 +35,34 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The cluster, who writes binds, and what the routes count."""
+    """The cluster, the writer of binds, the metrics, and the settings behind the routes."""
 
     cluster: Cache
     binder: Binder
-    unready: Callable[[], str | None]  # the reason why we cannot answer yet, or None
+    unready: Callable[[], str | None]  # why this replica cannot answer yet, or None
     metrics: Metrics
     standby: Callable[[], str | None] = lambda: None  # why another replica answers verbs, or None
     term: Callable[[], int] = int  # the term in which this replica leads; 0 of the only one
-    saw: Callable[[Pod], None] = lambda pod: None  # is told each pod that filter is asked about
+    saw: Callable[[Pod], None] = lambda pod: None  # is called with the pod of each filter request
     limiter: BindLimiter | None = None  # when a bind may be written; None if no kubelet answers us
-    # If set nothing is refused, and it is told what would have been.
+    # If this is set, no node is refused, and it is called with the would-be refusals.
     shadow: Callable[[WouldRefuse], None] | None = None
     file_mode: bool = False  # opens POST /v1/reports
     bodies: Bodies = field(default_factory=Bodies)  # the memory that all ports share
 
     def not_ready(self) -> str | None:
-        """Why this replica is not Ready; verbs go on answering while a watch is stale."""
+        """Return why this replica is not Ready, or None. A stale watch does not stop the verbs."""
         stale = self.cluster.unready()
         return self.unready() or (f"stale watches: {', '.join(stale)}" if stale else None)
 
 
 def error_line(message: str) -> bytes:
-    """An error as the one line that answers a request."""
+    """Return an error as the line of JSON that answers a request."""
     return msgspec.json.encode({"error": message})
 
 
 def json_headers(body: bytes) -> Headers:
-    """The headers of an answer in JSON."""
+    """Return the headers of an answer in JSON."""
     return [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
 
 
@@ -74,7 +75,7 @@ async def send_error(send: Send, status: int, message: str, *more: tuple[bytes, 
 
 
 def refusing(status: int, message: str) -> ASGIApp:
-    """An app that answers each request with this error, and closes the connection."""
+    """Return an app that answers each request with this error and closes the connection."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await send_error(send, status, message, CLOSE)
@@ -83,15 +84,18 @@ def refusing(status: int, message: str) -> ASGIApp:
 
 
 class Failures:
-    """ASGI middleware around everything else of one port. An exception of ours is answered with
-    500, and logged once a minute, however often a client causes it. Event loop only."""
+    """ASGI middleware that wraps the whole app of one port.
+
+    It answers an exception of our code with 500, and logs the same exception at most once a minute,
+    however often a client causes it. Only the event loop may use it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._limit = LogLimit(PAUSE, RATE, BURST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; 500 where that fails."""
+        """Pass a request to the app, and answer 500 if the app fails."""
         started = False
 
         async def noting(message: Message) -> None:
@@ -112,7 +116,7 @@ class Failures:
 
 
 def add_errors(app: FastAPI) -> None:
-    """Answer errors of routing in the form of all our errors."""
+    """Make the app answer errors of routing, and a full queue, in the form of all our errors."""
 
     @app.exception_handler(HTTPException)
     async def error(request: Request, raised: HTTPException) -> Response:
@@ -130,12 +134,12 @@ def add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/healthz", response_model=None, responses={200: well})
     async def healthz() -> dict[str, str]:
-        """The process lives."""
+        """Answer that the process lives."""
         return {"status": "ok"}
 
     @app.get("/readyz", response_model=None, responses={200: well, 503: ill})
     async def readyz() -> Response:
-        """The cluster is synced, and no watch has been stale for long."""
+        """Answer whether the cluster is synced and no watch has been stale for long."""
         reason = service.not_ready()
         if reason is not None:
             return Response(error_line(reason), 503, media_type=JSON)

@@ -1,11 +1,12 @@
-"""Refuses requests that a web page of another site sends through somebody's browser.
+"""Refuses requests that a web page of another site sends through a user's browser.
 
-The people's port lets in all that connect on a loopback address. A browser on this machine, or one
-of an operator who forwards the port, connects there for any page that it shows: a page may send a
-POST anywhere, and with a host name of its own that leads to 127.0.0.1 (DNS rebinding) it may read
-the answer, too. A browser says which page asks (``Origin``; of a GET only ``Sec-Fetch-Site`` and
-``Sec-Fetch-Dest``), and which host name it has used (``Host``). kube-scheduler, kubectl and
-Prometheus send no ``Origin``."""
+The port for people accepts every connection on a loopback address. A browser on this machine, or
+the browser of an operator who forwards the port, can connect there on behalf of any page that it
+shows. A page may send a POST to any address. If the page's own host name resolves to 127.0.0.1 (DNS
+rebinding), the page may also read the answer. A browser names the page that sends the request
+(``Origin``; for a GET only ``Sec-Fetch-Site`` and ``Sec-Fetch-Dest``), and the host name that it
+used (``Host``). kube-scheduler, kubectl and Prometheus send no ``Origin``.
+"""
 
 import ipaddress
 from collections.abc import Collection
@@ -14,18 +15,18 @@ from urllib.parse import urlsplit
 from topology.core.memo import memoized
 
 OTHER_SITES = (b"cross-site", b"same-site")
-MAX_SHOWN = 100  # characters that we repeat of a header
+MAX_SHOWN = 100  # characters of a header that an error repeats
 
 
 def refusal(
     headers: Collection[tuple[bytes, bytes]], *, local: bool, public_host: str = ""
 ) -> str | None:
-    """Why a request is refused that a page of another site may have sent; None if it is not.
+    """Return why a request is refused that a page of another site may have sent; None if allowed.
 
-    The names of ``headers`` are in lower case. ``local`` says that we listen on loopback without
-    TLS: then ``Host`` must be an IP address, localhost, or ``public_host``, by which a proxy that
-    runs beside us serves our pages: over https, on its usual port. Another site may link to a page,
-    but neither show a part of it nor frame it.
+    The names of ``headers`` are in lower case. ``local`` is true if we listen on loopback without
+    TLS. Then ``Host`` must be an IP address, localhost, or ``public_host``. ``public_host`` is the
+    name under which a proxy in the same pod serves our pages, over https on its usual port. Another
+    site may link to one of our pages, but may neither embed a part of it nor frame it.
     """
     hosts = [value for name, value in headers if name == b"host"]
     public = [public_host.lower().encode()] if public_host else []

@@ -1,8 +1,9 @@
-"""The certificates of the scheduler's port, read again when their files change.
+"""The certificates of the scheduler's port, which are read again when their files change.
 
-A Secret's volume changes while we run: cert-manager or a person renews the certificate, and the
-kubelet swaps a symlink. New connections get the new certificates; open ones keep theirs. If files
-cannot be used, the former ones stay in use, and a log line and a metric say so.
+A Secret's volume changes while the extender runs: cert-manager or a person renews the certificate,
+and the kubelet swaps a symlink. New connections get the new certificates, and open connections keep
+theirs. If the new files cannot be used, the former certificates stay in use, and a log line and a
+metric report it.
 """
 
 import hashlib
@@ -20,8 +21,8 @@ from topology import regularfile
 
 log = structlog.get_logger(__name__)
 
-# Seconds between two readings of the files. The kubelet itself takes up to a minute or two to bring
-# a changed Secret into a pod.
+# Seconds between two reads of the files. The kubelet itself takes up to a minute or two to update
+# a changed Secret in a pod.
 LOOK_EVERY = 5.0
 WARN_BEFORE = timedelta(days=14)
 MAX_FILE = 1024 * 1024  # bytes of a certificate or key
@@ -29,9 +30,11 @@ MAX_FILE = 1024 * 1024  # bytes of a certificate or key
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS on the scheduler's port. With ``client_ca`` a client must show a certificate of that CA;
-    with ``client_names`` also one whose common name or DNS name is among them, since the CA may
-    have signed others.
+    """The settings of TLS on the scheduler's port.
+
+    With ``client_ca`` a client must show a certificate that this CA has signed. With
+    ``client_names`` the certificate's common name or one of its DNS names must also be among these
+    names, because the CA may have signed other certificates.
     """
 
     certificate: Path
@@ -41,14 +44,15 @@ class Tls:
 
 
 class CertificatesError(Exception):
-    """The files cannot be used; the message names the file or says what is wrong."""
+    """The files cannot be used. The message names the file or the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What new connections get.
+    """The TLS context that new connections get.
 
-    ``expires`` is when our own certificate expires, ``authority`` a digest of the client CA's file.
+    ``expires`` is the time at which our own certificate expires. ``authority`` is a digest of the
+    client CA's file.
     """
 
     context: ssl.SSLContext
@@ -57,10 +61,11 @@ class Contexts:
 
 
 class Certificates:
-    """The files of ``tls`` as they were last good. Raises :class:`CertificatesError` at first.
+    """The last usable content of the files of ``tls``.
 
-    :meth:`look` reads files: one thread at a time, and not the event loop. The rest is for any
-    thread.
+    The constructor raises :class:`CertificatesError` if the files cannot be used. :meth:`look`
+    reads files, so one thread at a time may call it, and never the event loop. Any thread may use
+    the rest.
     """
 
     def __init__(self, tls: Tls) -> None:
@@ -72,7 +77,7 @@ class Certificates:
         self.renewed = self.failed = 0
 
     def expiry_warning(self, now: datetime) -> str | None:
-        """What to say about a certificate that expires soon, or has expired; None for others."""
+        """Return a warning if the certificate expires soon or has expired; otherwise None."""
         expires = self.contexts.expires
         if expires - now > WARN_BEFORE:
             return None
@@ -80,10 +85,10 @@ class Certificates:
         return f"the certificate of the scheduler's port {verb} on {expires:%Y-%m-%d}: renew it"
 
     def look(self) -> None:
-        """Take in what has changed since the last call.
+        """Load the files if they have changed since the last call.
 
-        The digest is taken before the files are loaded: if they change in between, the next call
-        sees another digest and loads them again.
+        The digest is computed before the files are loaded. If the files change in between, the next
+        call finds another digest and loads them again.
         """
         try:
             seen = _digest(self._tls)
@@ -92,7 +97,7 @@ class Certificates:
             renewed = contexts(self._tls)
         except CertificatesError as error:
             self._keep(str(error))
-            self._seen = None  # looked at again: they may come back as they were
+            self._seen = None  # load again next time, even if the former files come back unchanged
             return
         self._seen, self.contexts, self.problem = seen, renewed, None
         self.renewed += 1
@@ -100,7 +105,7 @@ class Certificates:
 
     def _keep(self, problem: str) -> None:
         if problem == self.problem:
-            return  # told already
+            return  # already logged
         self.problem = problem
         self.failed += 1
         log.error(
@@ -111,11 +116,12 @@ class Certificates:
 
 
 def contexts(tls: Tls) -> Contexts:
-    """What the files say. Raises :class:`CertificatesError`."""
+    """Load the files into a TLS context. Raises :class:`CertificatesError`."""
     context = _serving(tls)
     authority = b""
     if tls.client_ca is not None:
-        # Read once: the digest is that of the authority which is trusted, whatever is written now.
+        # The file is read once, so the digest belongs to the CA that is trusted, even if the file
+        # changes meanwhile.
         trusted = _bytes(tls.client_ca)
         try:
             context.load_verify_locations(cadata=trusted.decode(errors="replace"))
@@ -129,8 +135,9 @@ def contexts(tls: Tls) -> Contexts:
 def _serving(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # No tickets, no second handshake: a connection shows its certificate once, to the CA of now.
-    # What TLS 1.2 resumes without tickets began in this very context, under the same CA.
+    # Without tickets and without renegotiation, each connection shows its certificate exactly once,
+    # and the current CA verifies it. A TLS 1.2 session that is resumed without a ticket began in
+    # this same context, under the same CA.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     try:
@@ -142,14 +149,14 @@ def _serving(tls: Tls) -> ssl.SSLContext:
 
 
 def _no_password(key: Path) -> Callable[[], str]:
-    def refuse() -> str:  # otherwise OpenSSL asks on the terminal
+    def refuse() -> str:  # without this callback OpenSSL prompts on the terminal
         raise ValueError(f"{key} is encrypted with a password")
 
     return refuse
 
 
 def _expiry(path: Path) -> datetime:
-    from cryptography import x509  # takes a while to load: without TLS nobody waits for it
+    from cryptography import x509  # loads slowly, so it is loaded only with TLS
 
     try:
         return x509.load_pem_x509_certificate(_bytes(path)).not_valid_after_utc.astimezone(UTC)
@@ -173,8 +180,10 @@ def _bytes(path: Path) -> bytes:
 
 @contextmanager
 def _path(path: Path) -> Iterator[str]:
-    """A path by which OpenSSL, which opens files itself, opens the regular file that ``path`` leads
-    to now."""
+    """Open the regular file at ``path``, and yield a path by which OpenSSL can open the same file.
+
+    OpenSSL takes only a path, and the file at ``path`` can be replaced at any time.
+    """
     descriptor = regularfile.opened(path)
     try:
         yield f"/dev/fd/{descriptor}"

@@ -1,8 +1,9 @@
-"""Figures of the whole cluster, worked out when Prometheus asks: GPUs and nodes by state, how much
-can still be promised, what has happened, and how fresh the watches are.
+"""Metrics of the whole cluster, which are computed when Prometheus scrapes them.
 
-A node is worked out once until its facts change, so thousands of nodes cost a walk through them. It
-runs in a thread and holds no lock but to take the facts.
+They show GPUs and nodes by state, how much can still be promised, what has happened, and how fresh
+the watches are. The figures of a node are cached until its NodeInfo changes, so a scrape of
+thousands of nodes only walks through them. The scrape runs in a thread, and takes the cache's lock
+only to get the snapshot.
 """
 
 from collections import Counter
@@ -24,8 +25,8 @@ from topology.core.placement import Reason, Verdict
 GPU_STATES = (
     "free",
     "stranded",  # free, without an NVLink to another free GPU of its node, if that has NVLinks
-    "assumed",  # looks free; a pod on its way will have it
-    "reserved",  # looks free; reserved for a waiting pod
+    "assumed",  # looks free, but an assumed pod will get it
+    "reserved",  # looks free, but is reserved for a waiting pod
     "partly-free",  # some of its shares are in use
     "in-use",
     "sick",
@@ -48,7 +49,7 @@ _Family = tuple[str, str, str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """One node's, worked out on these facts."""
+    """The figures of one node, computed from this NodeInfo."""
 
     info: NodeInfo
     state: str
@@ -57,7 +58,7 @@ class _Figures:
 
 
 class ClusterFigures(Collector):
-    """See the module."""
+    """The collector of the metrics that the module describes."""
 
     def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
@@ -66,7 +67,7 @@ class ClusterFigures(Collector):
         self._waiting = WaitingReasons(cluster)
 
     def collect(self) -> Iterator[Metric]:
-        """The families with the figures of now."""
+        """Return the metric families with the current figures."""
         cluster = self._cluster
         rejections, placements = cluster.tallies.read()
         gpus: Counter[str] = Counter(dict.fromkeys(GPU_STATES, 0))
@@ -176,7 +177,7 @@ class ClusterFigures(Collector):
 
 
 def state_of(info: NodeInfo) -> str:
-    """One of :data:`NODE_STATES`."""
+    """Return the node's state, one of :data:`NODE_STATES`."""
     served = (
         info.topology.resources if info.topology is not None and info.report is not None else ()
     )
@@ -195,8 +196,12 @@ def state_of(info: NodeInfo) -> str:
 
 
 def gpu_states(node: NodeState) -> Counter[str]:
-    """How many GPUs of a node are in each of :data:`GPU_STATES`: the one count, but for GPUs that
-    are split or shared, and for nodes of which nobody knows how they stand now."""
+    """Return how many GPUs of a node are in each of :data:`GPU_STATES`.
+
+    The counts are those of :attr:`.NodeState.uses`, with two exceptions. GPUs in MIG mode and
+    partly free shared GPUs count as such. All GPUs of a node without a usable record count as
+    ``unknown``.
+    """
     if state_of(node.info) in ("unusable", "no-report", "stale", "maintenance"):
         return Counter(unknown=len(node.gpus))
     states = Counter({_word(use): 0 for use in Use})

@@ -1,7 +1,7 @@
-"""One HTTP connection with limits: of header bytes, of time, and of the number of connections.
+"""One HTTP connection with limits on header bytes, on time and on the number of connections.
 
-uvicorn has none of these limits with its fast parser: a client could send endless headers, or half
-a request and then nothing, for ever.
+With its fast parser uvicorn has none of these limits. A client could send endless headers, or send
+half a request and keep the connection open for ever.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from scheduler_extender.http import browsers
 from scheduler_extender.http.bothports import CLOSE, error_line, json_headers, refusing
 
 HEALTH = frozenset({b"/healthz", b"/readyz"})
-SPARE = 32  # connections over the limit that are taken all the same, to answer the kubelet's probes
-MAX_NAMES = 200  # characters that we repeat of the names in a client's certificate
-LAST_WORD = 2.0  # seconds in which a refused client may read why
+SPARE = 32  # connections accepted over the limit, so that the kubelet's probes get an answer
+MAX_NAMES = 200  # characters of the names in a client's certificate that an error repeats
+LAST_WORD = 2.0  # seconds in which a refused client may read the error
 
 
 class _Phase(Enum):
@@ -28,17 +28,17 @@ class _Phase(Enum):
 
 
 class _RefusedError(Exception):
-    """Stops the parser; :attr:`Connection._refusal` says why."""
+    """An exception that stops the parser. :attr:`Connection._refusal` has the reason."""
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection with :attr:`limits`.
+    """A connection of uvicorn with :attr:`limits`.
 
-    ``allowed`` are the names of which a client's certificate must have one, if there are any: every
-    request of another client is answered with 403, and so is one that a web page of another site
-    may have sent (:mod:`.browsers`; ``local`` and ``public_host`` as there).
+    If ``allowed`` is not empty, a client's certificate must have one of these names. Every request
+    of another client gets a 403. So does a request that a web page of another site may have sent
+    (:mod:`.browsers` explains this, and ``local`` and ``public_host``).
 
-    Refusals are one line of JSON, and the connection is closed after them.
+    A refusal is one line of JSON, and the connection is closed after it.
     """
 
     limits = Limits()
@@ -47,7 +47,10 @@ class Connection(HttpToolsProtocol):
     public_host = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for it, or take it for the probes only."""
+        """Accept the connection.
+
+        Over the limit a slow connection is cut off for it, or it may only send health probes.
+        """
         self._phase = _Phase.IDLE
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -65,7 +68,7 @@ class Connection(HttpToolsProtocol):
         self._allow(self.limits.idle_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Cancel the timers."""
         for timer in (self._timer, self._writing, self._ending):
             if timer is not None:
                 timer.cancel()
@@ -73,7 +76,10 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _foreign_name(self, transport: asyncio.Transport) -> str | None:
-        """The common name and DNS names in the client's certificate, if none is allowed."""
+        """Return the names in the client's certificate if none of them is allowed; else None.
+
+        These are its common name and its DNS names.
+        """
         certificate = transport.get_extra_info("peercert") or {}
         names = {v for kind, v in certificate.get("subjectAltName", ()) if kind == "DNS"}
         for part in certificate.get("subject", ()):
@@ -83,8 +89,10 @@ class Connection(HttpToolsProtocol):
         return ", ".join(sorted(names))[:MAX_NAMES] or "none"
 
     def shutdown(self) -> None:
-        """Take no more requests, as when the service stops. An idle client has some seconds to
-        close its side."""
+        """Accept no more requests, for example when the service stops.
+
+        An idle client has :data:`LAST_WORD` seconds to close its side.
+        """
         super().shutdown()
         if self.transport.is_closing():
             self._end_within(LAST_WORD)
@@ -98,7 +106,7 @@ class Connection(HttpToolsProtocol):
             return
         slow = [c for c in kept if c is not self and c._is_slow()]
         if slow:
-            # Whoever has never been answered goes first.
+            # Clients that have never got an answer are cut off first.
             min(slow, key=lambda c: (c._served > 0, c._since))._cut_off()
         elif excess > SPARE:
             self._cut_off()
@@ -106,8 +114,11 @@ class Connection(HttpToolsProtocol):
             self._crowded = True
 
     def _is_slow(self) -> bool:
-        """Whether we wait for the client: for a request or the rest of one, until it reads an
-        answer, or until it closes its side."""
+        """Check whether the client delays the connection.
+
+        It does if it has not sent a whole request, does not read an answer, or has not closed its
+        side.
+        """
         body_missing = self._phase is _Phase.BODY
         waits = self._unanswered <= body_missing or self._writing is not None
         return waits or self.transport.is_closing()
@@ -117,14 +128,14 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def close_if_idle(self) -> None:
-        """Close it if its client waits for nothing."""
+        """Close the connection if its client waits for no answer."""
         if self._phase is _Phase.IDLE and not self._unanswered and not self.transport.is_closing():
             self.transport.close()
 
-    # What the parser sees.
+    # Called while the parser reads.
 
     def data_received(self, data: bytes) -> None:
-        """Parse; count what is neither a body nor a complete set of headers."""
+        """Parse the data, and count the bytes that complete no headers and belong to no body."""
         self._progressed = False
         super().data_received(data)
         if self._progressed:
@@ -135,20 +146,22 @@ class Connection(HttpToolsProtocol):
                 self._refuse(*self._too_long())
 
     def on_message_begin(self) -> None:
-        """Begin to wait for the headers."""
+        """Start the time limit for the headers."""
         self._phase = _Phase.HEADERS
         self._header_bytes = 0
         self._allow(self.limits.header_seconds)
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
+        """Accept a part of the URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. A trailer (after a chunked body) is left out: a proxy has
-        judged the headers already, and has not seen it."""
+        """Accept a header, and drop a trailer (after a chunked body).
+
+        A proxy in front of us has checked the headers, but not the trailers.
+        """
         self._count(len(name) + len(value) + 4)
         if self._phase is _Phase.HEADERS:
             super().on_header(name, value)
@@ -160,7 +173,7 @@ class Connection(HttpToolsProtocol):
             raise _RefusedError
 
     def on_headers_complete(self) -> None:
-        """Begin to answer, and to wait for the body."""
+        """Start the request's answer and the time limit for its body, or refuse the request."""
         if self._unanswered > self.limits.pipelined:
             self._refusal = 503, "too many requests wait on one connection"
             raise _RefusedError
@@ -176,7 +189,7 @@ class Connection(HttpToolsProtocol):
             self.app = refusing(403, page)
         elif crowded and self.url.partition(b"?")[0] not in HEALTH:
             self.app = refusing(503, "too many connections")
-        super().on_headers_complete()  # raises if the target is no URL: then no request begins
+        super().on_headers_complete()  # raises if the target is no URL; then no request begins
         self.app = app
         self._phase = _Phase.BODY
         self._progressed = True
@@ -184,21 +197,21 @@ class Connection(HttpToolsProtocol):
         self._allow(self.limits.body_seconds)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Accept a part of the body."""
         self._progressed = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete: from now on the client waits for us."""
+        """End the time limit of the request, since from now on the client waits for us."""
         self._phase = _Phase.IDLE
         self._progressed = True
         self._allow(None if self._unanswered else self.limits.idle_seconds)
         super().on_message_complete()
 
-    # What is written.
+    # Called while an answer is written.
 
     def on_response_complete(self) -> None:
-        """The answer is written, if perhaps not yet read."""
+        """Record that the answer is written. The client may not have read it yet."""
         self._unanswered -= 1
         self._served += 1
         self._paused_for = 0.0
@@ -210,7 +223,10 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client does not read. The limit is for the whole answer, not for each pause."""
+        """Start the time limit for a client that does not read.
+
+        The limit is for all pauses of one answer together.
+        """
         super().pause_writing()
         self._paused_at = self.loop.time()
         left = max(0.0, self.limits.write_seconds - self._paused_for)
@@ -218,8 +234,10 @@ class Connection(HttpToolsProtocol):
         self._make_answers_fit()
 
     def _make_answers_fit(self) -> None:
-        """Cut off clients that do not read, the slowest first, until the unread answers of the
-        others are within :attr:`Limits.unread`."""
+        """Cut off clients that do not read, those that paused first before the others.
+
+        This ends once the unread answers of the remaining clients are within :attr:`Limits.unread`.
+        """
         slow = [
             one
             for one in self.connections
@@ -233,7 +251,7 @@ class Connection(HttpToolsProtocol):
             one.transport.abort()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Stop the time limit, since the client reads again."""
         super().resume_writing()
         if self._writing is not None:
             self._writing.cancel()
@@ -241,7 +259,7 @@ class Connection(HttpToolsProtocol):
             self._paused_for += self.loop.time() - self._paused_at
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed, or was refused while parsing."""
+        """Answer a request that cannot be parsed, or that was refused while it was parsed."""
         self._refuse(*(self._refusal or (400, "this is not a request of HTTP/1.1")))
 
     def timeout_keep_alive_handler(self) -> None:
@@ -251,13 +269,13 @@ class Connection(HttpToolsProtocol):
         else:
             super().timeout_keep_alive_handler()
 
-    # Time.
+    # Timers.
 
     def _allow(self, seconds: float | None) -> None:
-        """Call :meth:`_expire` after so many seconds; None: never, since the client waits for us.
+        """Call :meth:`_expire` after this many seconds. None means never: the client waits for us.
 
-        There is one timer for each connection. It is moved only to an earlier moment, and checks
-        when it fires; most requests move nothing.
+        Each connection has one timer. The timer is moved only to an earlier time, and compares the
+        deadline when it fires. So most requests do not move it.
         """
         if seconds is None:
             self._deadline = None
@@ -292,7 +310,10 @@ class Connection(HttpToolsProtocol):
         return 431, f"headers are longer than {self.limits.header_bytes} bytes"
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer one line and close; only close if the line would answer another request."""
+        """Answer with one line of JSON and close the connection.
+
+        If that line would answer another request, only close the connection.
+        """
         if self.transport.is_closing():
             return
         body_missing = self._phase is _Phase.BODY
@@ -308,7 +329,7 @@ class Connection(HttpToolsProtocol):
         self._end_within(LAST_WORD)
 
     def _end_within(self, seconds: float) -> None:
-        """The connection is closing: cut it off if the client has not read everything by then."""
+        """Cut off the closing connection after this many seconds, even if answers are unread."""
         if self._ending is None:
             self._ending = self.loop.call_later(seconds, self.transport.abort)
 
@@ -320,6 +341,6 @@ def connection(
     local: bool = False,
     public_host: str = "",
 ) -> type[Connection]:
-    """The class of the connections of one port, for uvicorn to make."""
+    """Return the class of one port's connections. uvicorn creates the instances."""
     members = {"limits": limits, "allowed": allowed, "local": local, "public_host": public_host}
     return type("Connection", (Connection,), members)

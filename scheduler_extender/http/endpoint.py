@@ -1,8 +1,8 @@
-"""One verb as an ASGI endpoint: a bounded body in, one line of JSON out.
+"""One verb as an ASGI endpoint, which reads a bounded body and sends one line of JSON.
 
-The event loop reads the body and sends the answer. A thread decodes the one, and works out and
-encodes the other. So the loop never waits for a lock, and other requests, above all the kubelet's
-probes, are answered meanwhile.
+The event loop reads the body and sends the answer. A thread decodes the body, computes the answer
+and encodes it. So the loop never waits for a lock, and it answers other requests meanwhile, above
+all the kubelet's probes.
 """
 
 import time
@@ -18,7 +18,7 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.workers import Workers
 from scheduler_extender.wire import UNREADABLE, Body, TooDenseError
 
-# Bytes of an answer that are handed over at a time; the next when the client has read.
+# Bytes of an answer that are sent at a time. The next piece follows when the client has read.
 PIECE = 256 * 1024
 
 
@@ -27,7 +27,7 @@ class NotReadyError(Exception):
 
 
 class BodyError(Exception):
-    """A body that cannot be used: the status to answer with, and why."""
+    """A body that cannot be used. It has the status of the answer and the reason."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,11 @@ class BodyError(Exception):
 
 
 async def read(scope: Scope, receive: Receive, limit: int, hold: Hold) -> Body:
-    """The whole body. Raises :class:`BodyError` if it is too large, alone or with the others."""
+    """Return the whole body.
+
+    Raises :class:`BodyError` if the body is too large, alone or together with the other bodies in
+    memory, or if the client disconnects.
+    """
     declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
     if int(declared) > limit:
         raise BodyError(413, f"body is larger than {limit} bytes")
@@ -54,8 +58,8 @@ async def read(scope: Scope, receive: Receive, limit: int, hold: Hold) -> Body:
             return whole
 
 
-# From a body, and the moment (:func:`time.monotonic`) at which its request came, to the answer's
-# body. Raises :class:`msgspec.DecodeError`.
+# Takes a body and the time (:func:`time.monotonic`) at which its request arrived. Returns the
+# answer's body. Raises :class:`msgspec.DecodeError`.
 Answer = Callable[[Body, float], bytes]
 
 
@@ -104,7 +108,7 @@ class _Endpoint:
             status, problem = 503, str(error)
         except Exception:
             self._requests.labels(self._name, "500").inc()
-            raise  # answered and told of by Failures
+            raise  # Failures answers and logs it
         else:
             self._seconds.observe(time.perf_counter() - started)
             self._ok.inc()
@@ -114,10 +118,10 @@ class _Endpoint:
 
 
 class VerbApp(FastAPI):
-    """A FastAPI app with verbs, to which their requests go past all of its middleware.
+    """A FastAPI app with verbs, whose requests bypass all of the app's middleware.
 
-    Middleware costs a tenth of a millisecond, and a verb needs none of it: it reads, answers and
-    reports errors itself. All other requests go through the middleware.
+    Middleware costs a tenth of a millisecond. A verb needs no middleware, because it reads, answers
+    and reports errors itself. All other requests go through the middleware.
     """
 
     def __init__(self, metrics: Metrics, bodies: Bodies) -> None:
@@ -128,8 +132,10 @@ class VerbApp(FastAPI):
         self._workers = set[Workers]()
 
     def add_verb(self, name: str, answer: Answer, workers: Workers, limit: int = MAX_BODY) -> None:
-        """Answer POST at /scheduler/``name`` by these threads; another method is refused. A body
-        has at most ``limit`` bytes."""
+        """Answer POST at /scheduler/``name`` with these threads, and refuse other methods.
+
+        A body has at most ``limit`` bytes.
+        """
         path = f"/scheduler/{name}"
         endpoint = _Endpoint(name, answer, workers, limit, self._metrics, self._bodies)
         self.router.routes.append(Route(path, endpoint, methods=["POST"]))

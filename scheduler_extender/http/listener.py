@@ -1,7 +1,7 @@
-"""Takes the connections of one port, and limits how many TLS handshakes run and for how long.
+"""Accepts the connections of one port, and limits the number and duration of TLS handshakes.
 
-uvicorn counts a connection only when its handshake is over. Before that a client has shown nothing,
-so it gets some seconds, and only so many such clients are served at one time.
+uvicorn counts a connection only after its handshake. Before that a client has not authenticated, so
+its handshake has a time limit, and the number of simultaneous handshakes is limited, too.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from scheduler_extender.clientlimits import Limits
 
-# Seconds until we try again if the system has no descriptor for one more connection.
+# Seconds until the next try if the system has no file descriptor for another connection.
 ACCEPT_PAUSE = 0.2
-BACKLOG = 2048  # connections that the system holds for us, as uvicorn has it
+BACKLOG = 2048  # connections that the system queues for us; uvicorn's own value
 
 Factory = Callable[[], HttpToolsProtocol]
 
 
 class Acceptor:
-    """The listener of one port; uvicorn's server holds it in place of asyncio's own.
+    """The listener of one port. uvicorn's server holds it in place of asyncio's own.
 
-    ``context`` gives the TLS context for each new connection; None means plain HTTP.
+    ``context`` returns the TLS context for each new connection; None means plain HTTP.
     """
 
     def __init__(
@@ -38,30 +38,30 @@ class Acceptor:
         self._factory = factory
         self._context = context
         self._limits = limits
-        # In the order in which they came: the first has waited longest.
+        # In order of arrival, so the first has waited longest.
         self._beginning: dict[asyncio.Task[None], None] = {}
         self._unowned: set[socket.socket] = set()
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Listen. Inside the event loop."""
+        """Start to listen. Only the event loop may call this."""
         self._listener.setblocking(False)
         self._listener.listen(BACKLOG)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Take no more connections, and give up those that have only begun."""
+        """Accept no more connections, and cut off those whose handshake is not over."""
         if self._accepting is not None:
             self._accepting.cancel()
         self.give_up_handshakes()
 
     def give_up_handshakes(self) -> None:
-        """Cut off the connections that have only begun: their clients may try again."""
+        """Cut off the connections whose handshake is not over. Their clients may try again."""
         for task in self._beginning:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Until :meth:`close` is done."""
+        """Wait until :meth:`close` is done."""
         tasks = [*self._beginning, *filter(None, [self._accepting])]
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -79,7 +79,8 @@ class Acceptor:
                 task = loop.create_task(self._begin(sock))
                 self._beginning[task] = None
                 task.add_done_callback(partial(self._begun, sock))
-                # ``sock_accept`` returns without a pause while others wait: let other tasks run.
+                # While clients wait, ``sock_accept`` returns without yielding to the event loop.
+                # This lets other tasks run.
                 await asyncio.sleep(0)
         finally:
             self._listener.close()
@@ -92,7 +93,7 @@ class Acceptor:
 
     def _begun(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         self._beginning.pop(task, None)
-        if sock in self._unowned:  # cancelled before its first step; later asyncio closes it
+        if sock in self._unowned:  # cancelled before its first step; after it asyncio closes it
             self._unowned.discard(sock)
             sock.close()
 
@@ -114,8 +115,9 @@ class Acceptor:
             )
         except asyncio.CancelledError:
             if connection.transport is not None:
-                # It has begun in this very turn. uvloop does not tell it of its end.
+                # The connection has begun in this same iteration of the event loop, and uvloop does
+                # not report its end to it.
                 connection.connection_lost(None)
             raise
         except OSError:
-            pass  # the handshake failed: the client is told, and may try again
+            pass  # the handshake failed; the client gets the error and may try again

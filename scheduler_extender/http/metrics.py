@@ -1,4 +1,4 @@
-"""What the extender counts for Prometheus, and the log lines about mispredictions."""
+"""The extender's metrics for Prometheus, and the log lines about mispredictions."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,12 +30,12 @@ from topology.core.placement import Reason
 log = structlog.get_logger(__name__)
 
 # Seconds between two log lines about one pod, or about one node's refusals for one reason; lines a
-# second about all, and at once.
+# second about all of them; lines in a burst.
 LOG_PAUSE, LOG_RATE, LOG_BURST = 60.0, 1.0, 20
 
 
 class Metrics:
-    """Counters of one service, in a registry of their own."""
+    """The counters of one service, in a registry of their own."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -80,11 +80,10 @@ class Metrics:
         )
 
     def watch(self, cluster: Cache) -> None:
-        """Count and log mispredictions. The log line has what replays
-        one.
+        """Count and log mispredictions and refusals, and add the metrics of the cluster.
 
-        Each is counted. The log has a line for one pod once in a while, and for a few pods a
-        second.
+        Each event is counted. The log has at most one line a minute about the same pod, and about
+        one line a second in all. The line of a misprediction has everything that replays it.
         """
         mispredictions = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
         refusals = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
@@ -109,7 +108,8 @@ class Metrics:
 
         def note_refusal(refused: NodeRefusal) -> None:
             self.refusals.labels(refused.refusal.label).inc()
-            # The first refusal of each pause is told, however soon it comes.
+            # The back-off's length is part of the key, so the first refusal at each length is
+            # logged, however soon it comes.
             key = (refused.node, refused.refusal.reason, refused.pause)
             untold = refusals.untold(key, time.monotonic())
             if untold is None:
@@ -135,7 +135,7 @@ class Metrics:
         self.registry.register(ClusterFigures(cluster))
 
     def certificates(self, files: Certificates) -> None:
-        """Show when our certificate expires, and how reading changed files went."""
+        """Show when our certificate expires, and whether changed files could be read."""
         self.show(
             "tls_expires_timestamp_seconds",
             "When the certificate of the scheduler's port expires, in seconds since 1970",
@@ -152,15 +152,15 @@ class Metrics:
         )
 
     def follow(self, name: str, what: str, count: Callable[[], int]) -> None:
-        """Show a number that only grows and that ``count`` gives."""
+        """Show the result of ``count`` as a counter, a number that only grows."""
         self._followed.kinds[name, what] = CounterMetricFamily, count
 
     def show(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """Show a number that ``value`` gives."""
+        """Show the result of ``value`` as a gauge."""
         self._followed.kinds[name, what] = GaugeMetricFamily, value
 
     def show_limiter(self, limiter: BindLimiter) -> BindLimiter:
-        """Show how many binds wait, and for what; returns ``limiter``."""
+        """Show how many binds wait, and for what. Returns ``limiter``."""
         waiting = Gauge(
             "gpu_topology_binds_waiting",
             "Binds that wait now: for the kubelet's answers, or for a report of their node",
@@ -193,7 +193,7 @@ class Metrics:
         return limiter
 
     def tell_shadow(self) -> Callable[[WouldRefuse], None]:
-        """Show that nothing is refused. Returns what counts the would-be refusals."""
+        """Show that shadow mode is on. Returns the function that counts would-be refusals."""
         self.show("shadow", "1 where the extender refuses nothing", lambda: 1)
         refused = Counter(
             "gpu_topology_would_have_refused",
@@ -220,7 +220,7 @@ class Metrics:
 
 
 class _Followed(Collector):
-    """Numbers that others count, by name and meaning, read when Prometheus asks."""
+    """Numbers that other parts count, by name and meaning, read when Prometheus scrapes."""
 
     def __init__(self) -> None:
         self.kinds: dict[

@@ -10,13 +10,16 @@ from scheduler_extender.http.requestqueue import RequestQueue
 
 
 def create_metrics_app(service: Service) -> FastAPI:
-    """What tells how the extender is, and nothing of pods; everybody who reaches it may read it."""
+    """Return the app with metrics and health.
+
+    Every client that reaches the port may read them, so they contain nothing about single pods.
+    """
     app = FastAPI(title="gpu-topology metrics", openapi_url=None)
     queue = RequestQueue(1, PEOPLE_WAITING)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Prometheus metrics."""
+        """Return the metrics in Prometheus' text format."""
         return Response(await queue.shared("metrics", text), media_type="text/plain")
 
     def text() -> bytes:

@@ -1,8 +1,8 @@
-"""Answers people's questions apart from the verbs, with a few threads and a bounded queue.
+"""Answers people's requests separately from the verbs, with a few threads and a bounded queue.
 
-Threads that compute slow each other and the event loop down: forty threads for forty readers would
-keep kube-scheduler waiting. So a queue has few threads, and refuses a question if too many wait.
-People who ask the same share one answer.
+Threads that compute slow down each other and the event loop. Forty threads for forty readers would
+delay kube-scheduler. So a queue has few threads, and refuses a request if too many wait. Equal
+requests share one answer.
 """
 
 import asyncio
@@ -18,22 +18,24 @@ import anyio.to_thread
 import msgspec
 from starlette.responses import Response
 
-AGAIN = "1"  # seconds after which a refused client may ask again, for ``Retry-After``
-PIECES = 8  # pieces of a stream that are made in one turn
+AGAIN = "1"  # seconds after which a refused client may retry, for ``Retry-After``
+PIECES = 8  # pieces of a stream that are made at a time
 
 _Result = TypeVar("_Result")
 
 
 class QueueFullError(Exception):
-    """Too many wait already."""
+    """Too many requests wait already."""
 
     def __init__(self) -> None:
         super().__init__("too many people ask at one time, try again")
 
 
 class RequestQueue:
-    """``threads`` that work, and at most ``waiting`` different questions that wait for one; as many
-    streams at one time, too. Event loop only."""
+    """A queue with ``threads`` worker threads and at most ``waiting`` different waiting requests.
+
+    At most ``waiting`` streams are sent at the same time. Only the event loop may use the queue.
+    """
 
     def __init__(self, threads: int, waiting: int) -> None:
         self._threads = anyio.CapacityLimiter(threads)
@@ -43,13 +45,16 @@ class RequestQueue:
         self._pending: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
-        """Have it done in a thread. Raises :class:`QueueFullError`."""
+        """Run ``work`` in a thread, and return its result. Raises :class:`QueueFullError`."""
         self._take_place()
         return await self._answer(None, work)
 
     async def shared(self, key: Hashable, work: Callable[[], _Result]) -> _Result:
-        """The same; callers with an equal key share the answer if they come before the work begins.
-        So no answer is older than its question. Raises :class:`QueueFullError`."""
+        """Run ``work`` in a thread, and share its result among callers with an equal key.
+
+        Only callers that come before the work begins share it, so no answer is older than its
+        request. Raises :class:`QueueFullError`.
+        """
         pending = self._pending.get(key)
         if pending is None:
             self._take_place()
@@ -71,7 +76,7 @@ class RequestQueue:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """A stream's place, for as long as it is sent. Raises :class:`QueueFullError`."""
+        """Count a stream while the block sends it. Raises :class:`QueueFullError`."""
         if self._streams >= self._most:
             raise QueueFullError
         self._streams += 1
@@ -81,11 +86,12 @@ class RequestQueue:
             self._streams -= 1
 
     def encoded(self, endpoint: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the endpoint of a route. Its answer is worked out and encoded in a thread, once for
-        all who ask the same at one time. The arguments come by name, from the path.
+        """Turn a plain function into the endpoint of a route.
 
-        FastAPI would go through the values of an answer on the event loop, one by one: with 5,000
-        nodes that held every other request for 0.15 s.
+        A thread computes and encodes its answer, once for all equal requests that wait at the same
+        time. The arguments come by name, from the path. FastAPI would instead walk through the
+        values of an answer on the event loop, one by one. With 5,000 nodes this delayed every other
+        request by 0.15 s.
         """
 
         def made(**named: Any) -> bytes:
@@ -95,14 +101,17 @@ class RequestQueue:
             body = await self.shared((endpoint, *named.items()), partial(made, **named))
             return Response(body, media_type="application/json")
 
-        # FastAPI goes by these; with functools.wraps it would take it for the plain function.
+        # FastAPI reads these attributes. With functools.wraps it would treat the endpoint as the
+        # plain function.
         answered.__name__, answered.__doc__ = endpoint.__name__, endpoint.__doc__
         answered.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
         return answered
 
     async def pieces(self, source: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """The pieces of an iterator, a few in each turn, so that a slow client keeps nobody else
-        waiting."""
+        """Yield the iterator's pieces, joined in groups of at most :data:`PIECES`.
+
+        Each group needs a thread only while it is made, so a slow client delays no other client.
+        """
         while True:
             async with self._threads:
                 made = await anyio.to_thread.run_sync(lambda: list(islice(source, PIECES)))

@@ -1,6 +1,6 @@
-"""What the people's port answers, as ``/openapi.json`` describes it: the structs that it sends.
+"""The schemas in ``/openapi.json`` of the structs that the port for people sends.
 
-FastAPI describes pydantic's models by itself; ours are msgspec's, so we hand it their schemas.
+FastAPI describes pydantic's models by itself. Our structs are msgspec's, so we add their schemas.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,19 +14,19 @@ from scheduler_extender.explain.nodesummary import NodeInBrief, NodeWhole
 
 
 class Error(Struct, frozen=True):
-    """Why a request is refused, in one line."""
+    """The reason why a request is refused, in one line."""
 
     error: str
 
 
 class Healthy(Struct, frozen=True):
-    """The process lives, or is ready."""
+    """The answer of a process that lives, or is ready."""
 
     status: Literal["ok"]
 
 
 class ReportBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a kubelet would have reported."""
+    """A report in place of a kubelet's."""
 
     node: str
     status: Annotated[dict[str, Any], msgspec.Meta(description="as in a GPUTopology object")]
@@ -38,14 +38,14 @@ STRUCTS = (NodeInBrief, NodeWhole, Explanation, Unreadable, Error, Healthy, Repo
 
 
 def content(*structs: type[Struct], many: bool = False) -> Schema:
-    """JSON that is one of these structs, or a list of ``many``."""
+    """Describe JSON content that is one of these structs, or with ``many`` a list of them."""
     refs = [{"$ref": f"#/components/schemas/{struct.__name__}"} for struct in structs]
     schema: Schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
     return {"application/json": {"schema": {"type": "array", "items": schema} if many else schema}}
 
 
 def answers(*structs: type[Struct], many: bool = False) -> dict[int | str, Schema]:
-    """The answers of a route: one of these structs, or a list of ``many``, or an error."""
+    """Describe a route's answers: one of these structs (with ``many`` a list), or an error."""
     return {200: {"content": content(*structs, many=many)}, **REFUSED}
 
 
@@ -63,7 +63,7 @@ DESCRIPTION = (
 
 
 def describe(app: FastAPI) -> None:
-    """Have ``/openapi.json`` describe the structs, too."""
+    """Add the structs' schemas to ``/openapi.json``."""
     routes = app.openapi
 
     def openapi() -> Schema:

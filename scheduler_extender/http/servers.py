@@ -1,4 +1,4 @@
-"""Runs the three apps on their ports, in one process and one event loop, until told to stop."""
+"""Runs the three apps on their ports, in one process and one event loop, until they are stopped."""
 
 import asyncio
 import contextlib
@@ -27,20 +27,21 @@ from scheduler_extender.http.listener import Acceptor
 
 log = structlog.get_logger(__name__)
 
-# The collector of reference cycles stops every thread while it looks, up to 60 ms through all that
-# is remembered. Hardly anything here is part of a cycle, so it looks at all of it rarely.
+# The collector of reference cycles stops every thread while it runs, for up to 60 ms over all that
+# is cached. Hardly any object here is part of a cycle, so full collections are rare.
 GC_THRESHOLDS = (50_000, 20, 1000)
-# Seconds after which a thread that computes lets the event loop go on; the interpreter's own is 5
-# ms. An answer of the loop takes several such turns.
+# Seconds after which a computing thread yields the interpreter to the event loop. The interpreter's
+# default is 5 ms. The loop needs the interpreter several times for one answer.
 SWITCH_INTERVAL = 0.0002
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a service listens.
+    """The addresses and ports on which a service listens.
 
-    ``host`` is the address of the ports for kube-scheduler and for metrics and probes. The one for
-    people is on loopback; ``public_host`` is the name by which a proxy beside us serves it.
+    ``host`` is the address of the ports for kube-scheduler and for metrics and probes. The port for
+    people is on loopback; ``public_host`` is the name under which a proxy in the same pod serves
+    it.
     """
 
     host: str = "127.0.0.1"
@@ -52,15 +53,18 @@ class Addresses:
 
 
 class PortError(OSError):
-    """A port cannot be listened on; the message names it."""
+    """The service cannot listen on a port. The message names the port."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound, not yet listening socket; port 0 takes any free one. Raises :class:`PortError`."""
-    if not host:  # a socket would take it for every address
+    """Return a socket that is bound but does not listen yet. Port 0 takes any free port.
+
+    Raises :class:`PortError`.
+    """
+    if not host:  # a socket would listen on every address then
         raise PortError("cannot listen on no address: give one, such as 127.0.0.1 or 0.0.0.0")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio turns Nagle off only where it is: without that every
+    # asyncio turns off Nagle's algorithm only if the socket names its protocol. With Nagle every
     # answer waits 40 ms for a delayed acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -73,8 +77,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_on_loopback(port: int) -> list[socket.socket]:
-    """Sockets on 127.0.0.1, and on ::1 where this machine has it; port 0 takes any free one of
-    127.0.0.1 alone. Raises :class:`PortError`."""
+    """Return sockets on 127.0.0.1, and on ::1 if this machine has IPv6.
+
+    Port 0 takes any free port, on 127.0.0.1 only. Raises :class:`PortError`.
+    """
     listeners = [listen("127.0.0.1", port)]
     if port and _has_ipv6():
         try:
@@ -95,7 +101,7 @@ def _has_ipv6() -> bool:
 
 
 def loopback(listener: socket.socket) -> bool:
-    """Whether only programs of this machine (or pod) can reach a bound socket."""
+    """Check whether only programs of this machine (or pod) can reach a bound socket."""
     return ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
@@ -104,8 +110,10 @@ def _port(listener: socket.socket) -> int:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers (one pair serves all apps), and with our own
-    acceptor."""
+    """A uvicorn server with our own acceptor and without uvicorn's signal handlers.
+
+    One pair of signal handlers serves all apps.
+    """
 
     def __init__(
         self,
@@ -119,7 +127,7 @@ class _Server(uvicorn.Server):
                 Failures(app),
                 http=connections,
                 ws="none",
-                # Its warnings are about what clients send, a line for each: ours are counted.
+                # uvicorn logs a warning for each bad request of a client. We limit such lines.
                 log_level="error",
                 access_log=False,
                 proxy_headers=False,
@@ -141,8 +149,10 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def admit_anew(self) -> None:
-        """End every connection, after the answer that is being sent, so that each client has to
-        show its certificate again."""
+        """Close every connection, so that each client must show its certificate again.
+
+        An answer that is being sent is finished before.
+        """
         self._door.give_up_handshakes()
         for each in list(self.server_state.connections):
             each.shutdown()
@@ -162,12 +172,12 @@ class _Server(uvicorn.Server):
 
 
 class Servers:
-    """All servers together. :meth:`run` blocks; :meth:`stop` may come from any thread.
+    """The servers of all ports together.
 
-    Each port has an app and its sockets. ``ports`` are the numbers that they listen on (the
-    scheduler's, people's, that of the metrics), ``warnings`` are for the program that starts them.
-    ``on_stop`` are called, on the event loop, when they are told to stop. With ``certificates`` the
-    scheduler's port speaks TLS; the others are plain HTTP.
+    :meth:`run` blocks; any thread may call :meth:`stop`. Each port has an app and its sockets.
+    ``ports`` are the port numbers for kube-scheduler, for people and for metrics. ``warnings`` are
+    for the program that starts the servers. :meth:`stop` calls the functions in ``on_stop``. With
+    ``certificates`` the scheduler's port speaks TLS; the other ports speak plain HTTP.
     """
 
     def __init__(
@@ -186,9 +196,9 @@ class Servers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()
-        # With TLS a page of another name fails at the certificate.
+        # With TLS a page under another host name fails at the certificate.
         local = certificates is None and loopback(scheduler[1])
-        # For each new connection the context of then.
+        # A function, since each new connection needs the context that is current at that time.
         context = (lambda: certificates.contexts.context) if certificates else None
         of_people = connection(limits, local=True, public_host=public_host)
         of_metrics = connection(limits, local=loopback(metrics[1]))
@@ -199,21 +209,21 @@ class Servers:
         ]
 
     def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
-        """Serve until stopped, by SIGINT or SIGTERM too if ``signals``."""
-        # Threads compute in pure Python: this is how often the event loop gets its turn.
+        """Serve until :meth:`stop`; with ``signals`` also until SIGINT or SIGTERM."""
+        # Threads compute in pure Python, so this sets how soon the event loop can run.
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*GC_THRESHOLDS)
         uvloop.run(self._run(on_started, signals))
 
     def stop(self) -> None:
-        """Finish what is being answered, then return from :meth:`run`."""
+        """Make :meth:`run` finish the answers that are being sent, and return."""
         for listener in self.on_stop:
             listener()
         for server in self._servers:
             server.should_exit = True
 
     def close_idle(self) -> None:
-        """Close the idle connections of the verbs' port; from any thread."""
+        """Close the idle connections of the scheduler's port. Any thread may call this."""
         if (loop := self._loop) is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._servers[0].close_idle)
 
@@ -222,7 +232,8 @@ class Servers:
         if signals:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stop)
-        # Load what the libraries load late; otherwise the first verb holds the loop for 20 ms.
+        # Some libraries load parts at their first use. Without this the first verb would block the
+        # loop for 20 ms.
         await anyio.to_thread.run_sync(int)
         for app in self._apps:
             app.middleware_stack = app.build_middleware_stack()
@@ -247,8 +258,8 @@ class Servers:
             try:
                 await anyio.to_thread.run_sync(self._certificates.look)
             except Exception:
-                # A check that failed must not end the later ones.
+                # A failed check must not end this task.
                 log.exception("looking at the TLS files failed")
             if self._certificates.contexts.authority != authority:
-                # Clients that the former authority has let in, or is about to.
+                # The former CA has let these clients in, or is about to.
                 self._servers[0].admit_anew()
