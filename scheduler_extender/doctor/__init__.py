@@ -1,6 +1,8 @@
-"""What a platform engineer checks after installing: ``gpu-topology doctor``.
+"""The checks of an installation by ``gpu-topology doctor``.
 
-``looking`` asks the API server, the extender and the files that are named, and changes nothing.
-``seen`` is what was seen, or why not. ``checks`` is the table of all checks, each a function from
-what was seen to findings; ``schedulerconfig`` has the rules of one of them.
+``collector`` reads the API server, the extender and the given files, and changes nothing.
+``observations`` are what it has read, or why it could not. ``checks`` is the table of all checks.
+Each check is a function from the observations to findings. ``installationchecks`` and
+``nodechecks`` have the checks, and ``schedulerconfig`` the rules for kube-scheduler's
+configuration.
 """

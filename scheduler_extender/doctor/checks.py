@@ -1,4 +1,4 @@
-"""The table of checks: each is a function from what was seen to what has to be said."""
+"""The table of checks. Each check is a function from the observations to findings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY_NAME = "docs/dra.md#by-the-name-of-the-deviceclass"
 
 
 def probe(seen: Seen) -> Iterator[Finding]:
-    """Whether a pod with one GPU, of which something is required, would be placed."""
+    """Check whether a pod that requires NVLink of its one GPU would be placed."""
     for each in seen.answered:
         if each.problem:
             yield fail(
@@ -63,8 +63,8 @@ def probe(seen: Seen) -> Iterator[Finding]:
 
 
 Check = Callable[[Seen], Iterable[Finding]]
-# In the order in which a person would look; each with the parts of what was seen without which it
-# can say nothing.
+# In the order in which a person would check. Each check has the names of the observations without
+# which it cannot find anything.
 CHECKS: Mapping[str, tuple[Check, tuple[str, ...]]] = {
     "resource": (resource, ("crd",)),
     "policies": (policies, ("policies",)),
@@ -81,7 +81,7 @@ CHECKS: Mapping[str, tuple[Check, tuple[str, ...]]] = {
 
 
 def judged(seen: Seen) -> dict[str, list[Finding]]:
-    """What each check has to say; at least one finding each."""
+    """Return the findings of each check, at least one for each."""
     found: dict[str, list[Finding]] = {}
     for name, (check, needs) in CHECKS.items():
         parts = [getattr(seen, part) for part in needs]

@@ -1,4 +1,4 @@
-"""Looks at a cluster and its installation with the caller's own rights. Nothing is changed."""
+"""Reads a cluster and its installation with the caller's own rights, and changes nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from topology.kubeapi.failures import unreachable_text
 
 TIMEOUT = 10.0  # seconds for one answer
 KUBELETS_TIMEOUT = 20.0  # seconds for the kubelets together
-AT_ONCE = 16  # kubelets that are asked at one time
+AT_ONCE = 16  # kubelets that are queried at the same time
 MAX_FILE = 1024 * 1024  # bytes of a certificate or key
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gputopologies.gpu-topology.io"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -59,8 +59,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user has named: where it is installed (``system``), our version, whose pods are read
-    where not all may be, configurations of kube-scheduler, and the metrics of a replica."""
+    """The user's input.
+
+    ``system`` is the namespace of the installation, and ``version`` is our version. ``namespace``
+    is the one whose pods are read if the caller may not read all pods. ``files`` are configurations
+    of kube-scheduler, and ``metrics`` is the metrics text of one replica.
+    """
 
     system: str
     version: str
@@ -70,13 +74,13 @@ class Asked:
 
 
 class Look:
-    """A look at a cluster and what is installed."""
+    """A reader of a cluster and of what is installed in it."""
 
     def __init__(self, api: ApiServer, asked: Asked) -> None:
         self._api, self._asked = api, asked
 
     def all(self) -> Seen:
-        """What is seen. Raises :class:`.ApiFailure` where the API server does not answer."""
+        """Read everything. Raises :class:`.ApiFailure` if the API server does not answer."""
         asked, ours = self._asked, self._asked.system
         records = self._list(RECORDS_PATH, "GPUTopology records", Record, page=RECORDS_PAGE)
         cluster, unseen = self._cluster()
@@ -90,7 +94,7 @@ class Look:
             families = text_string_to_metric_families(asked.metrics)
             metrics = [sample for family in families for sample in family.samples]
         names = [str(r.metadata.name) for r in there(records) or ()]
-        slices = "/apis/discovery.k8s.io/v1"  # of the leader, which has an address of one family
+        slices = "/apis/discovery.k8s.io/v1"  # the leader has an address of one family only
         scheduled = [("labelSelector", "component=kube-scheduler")]
         return Seen(
             system=ours,
@@ -135,7 +139,7 @@ class Look:
     def _list(
         self, where: str, what: str, kind: type[T], query: Query = (), page: int = PAGE
     ) -> list[T] | Unseen:
-        """Objects; one that cannot be read costs that object."""
+        """List objects. An object that cannot be decoded is left out."""
         found = []
         try:
             for raw in listed(self._api, where, page, query)[0]:
@@ -153,7 +157,7 @@ class Look:
             part = self._list(f"{ADMISSION}/{plural}", "admission policies", Json)
             if isinstance(part, Unseen):
                 return part
-            found += [{**each, "kind": kind} for each in part]  # in a list they do not say it
+            found += [{**each, "kind": kind} for each in part]  # items of a list have no kind
         return found
 
     def _secrets(self) -> Iterator[Certificate | Unseen]:
@@ -167,7 +171,7 @@ class Look:
                     yield from _certificates(where, of, base64.b64decode(text))
 
     def _kubelets(self, names: Sequence[str]) -> dict[str, Kubelet | Unseen]:
-        """The configuration of each kubelet, by the API server's proxy."""
+        """Return the configuration of each kubelet, read through the API server's proxy."""
         end = time.monotonic() + KUBELETS_TIMEOUT
 
         def ask(name: str) -> Kubelet | Unseen:
@@ -182,14 +186,14 @@ class Look:
             except (msgspec.DecodeError, KeyError):
                 return Unseen("it is no kubelet's configuration")
 
-        for first in names[:1]:  # who may not ask one may ask none
+        for first in names[:1]:  # a caller who may not query one kubelet may query none
             if isinstance(found := ask(first), Unseen) and found.why.startswith("you"):
                 return dict.fromkeys(names, found)
         with ThreadPoolExecutor(AT_ONCE) as threads:
             return dict(zip(names, threads.map(ask, names), strict=True))
 
     def _cluster(self) -> tuple[Cache | Unseen, Unseen | None]:
-        """The cluster, and what of DRA may not be read."""
+        """Return the cluster, and why the objects of DRA cannot be read (None if they can)."""
         settings = Settings(Verdict.EXPECTED)
         try:
             seen = one_look(self._api, self._asked.namespace, settings, time.monotonic)
@@ -200,7 +204,10 @@ class Look:
 
 
 def _refused(error: ApiError, what: str, *, always: bool = False) -> Unseen:
-    """What may not be read is not seen. Raises any other error, unless none is to be raised."""
+    """Return why something was not seen: the caller lacks a right.
+
+    Other errors are raised again. With ``always`` they become the reason instead.
+    """
     if error.status in FORBIDDEN and error.status != 401:
         return Unseen(f"you may not read {what}")
     if always:
@@ -222,7 +229,7 @@ def _tls(configuration: Configuration) -> Mapping[str, Any]:
 
 
 def _files(configurations: Sequence[Configuration]) -> Iterator[Certificate | Unseen]:
-    """The certificates that configurations name, as far as their files are on this machine."""
+    """Yield the certificates that the configurations name and that are on this machine."""
     for each in configurations:
         for field, whose in (("certFile", "scheduler"), ("caFile", "authority")):
             name = _tls(each).get(field)
@@ -238,7 +245,11 @@ def _files(configurations: Sequence[Configuration]) -> Iterator[Certificate | Un
 
 
 def _ask(configuration: Configuration, nodes: Sequence[str]) -> Answered | None:
-    """Ask the extender as kube-scheduler does; None where this machine lacks its certificate."""
+    """Send a filter request to the extender as kube-scheduler does, and return the result.
+
+    None if this machine lacks kube-scheduler's certificate, or the configuration has no usable
+    entry.
+    """
     entry, tls, where = entry_in(configuration.text), _tls(configuration), configuration.where
     if isinstance(entry, str):
         return None

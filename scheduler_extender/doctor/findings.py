@@ -1,4 +1,4 @@
-"""What a check says: a state, what was seen, what to do, and the page that says more."""
+"""A check's finding: its state, what was seen, the remedy, and a page with more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scheduler_extender.explain import Struct
 
 
 class State(Enum):
-    """How it stands. What was not seen is neither well nor bad."""
+    """The state of a finding. A thing that was not seen is neither well nor bad."""
 
     OK = "ok"
     WARN = "warn"
@@ -17,7 +17,7 @@ class State(Enum):
 
 
 class Finding(Struct, frozen=True):
-    """One thing that a check has to say. ``page`` is a file of the project, with its heading."""
+    """One result of a check. ``page`` is a page of the project, with its heading."""
 
     state: State
     text: str
@@ -26,20 +26,20 @@ class Finding(Struct, frozen=True):
 
 
 def ok(text: str) -> Finding:
-    """It is as it should be."""
+    """Return a finding that something is as it should be."""
     return Finding(State.OK, text)
 
 
 def warn(text: str, remedy: str, page: str) -> Finding:
-    """It works, and somebody should look at it."""
+    """Return a finding that something works but needs attention."""
     return Finding(State.WARN, text, remedy, page)
 
 
 def fail(text: str, remedy: str, page: str) -> Finding:
-    """It does not work, or will break a promise."""
+    """Return a finding that something does not work, or will break a promise."""
     return Finding(State.FAIL, text, remedy, page)
 
 
 def unseen(text: str, remedy: str = "", page: str = "") -> Finding:
-    """It could not be looked at."""
+    """Return a finding that something could not be checked."""
     return Finding(State.UNSEEN, text, remedy, page)

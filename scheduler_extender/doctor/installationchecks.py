@@ -1,5 +1,8 @@
-"""Checks of what is installed once in a cluster: kube-scheduler's configuration, the extender, its
-certificates, the resource and the policies."""
+"""Checks of the parts that a cluster has once.
+
+These are kube-scheduler's configuration, the extender, its certificates, the resource and the
+policies.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from scheduler_extender.explain.wording import duration, listed
 from topology.times import seconds_of
 from topology.yamltext import documents
 
-SOON = 14 * 86_400.0  # seconds before the end of a certificate
+SOON = 14 * 86_400.0  # seconds before a certificate expires
 NAMESPACE = "gpu-topology-system"  # in the manifests
 AGENT, OPERATIONS = "docs/agent.md", "docs/operations.md"
 CERTIFICATES = f"{OPERATIONS}#certificates"
@@ -40,7 +43,7 @@ DOOR = "docs/troubleshooting.md#all-gpu-pods-wait"
 
 
 def scheduler(seen: Seen) -> Iterator[Finding]:
-    """Whether kube-scheduler's configuration has the extender as it should."""
+    """Check whether kube-scheduler's configuration has a correct entry for the extender."""
     pods = there(seen.schedulers) or ()
     for pod in pods:
         if not _config_of(pod):
@@ -59,7 +62,7 @@ def scheduler(seen: Seen) -> Iterator[Finding]:
 
 
 def _config_of(pod: Json) -> str:
-    """The file that a kube-scheduler's pod has as its --config; empty if it has none."""
+    """Return the file that a kube-scheduler's pod has as its --config; empty if it has none."""
     words = [str(w) for key in ("command", "args") for w in first_container(pod).get(key) or ()]
     found = re.search(r"--config[= ](\S+)", " ".join(words))
     return found[1] if found else ""
@@ -85,7 +88,7 @@ def _around(seen: Seen) -> Around:
 
 
 def _requests(seen: Seen) -> Iterator[Finding]:
-    """What kube-scheduler has asked of the replica whose metrics were read."""
+    """Report kube-scheduler's requests to the replica whose metrics were read."""
     if isinstance(seen.metrics, Unseen):
         return
     asked: dict[str, float] = defaultdict(float)
@@ -106,7 +109,7 @@ def _requests(seen: Seen) -> Iterator[Finding]:
 
 
 def extender(seen: Seen) -> Iterator[Finding]:
-    """Whether a replica leads, and another one can take over."""
+    """Check whether a replica leads and another one can take over."""
     found, pods = there(seen.extender), "look at its pods and their logs"
     page = "docs/runbooks.md#gputopologynoleader"
     if found is None:
@@ -151,7 +154,7 @@ def extender(seen: Seen) -> Iterator[Finding]:
 
 
 def certificates(seen: Seen) -> Iterator[Finding]:
-    """Whether the certificates fit, and for how long."""
+    """Check whether the certificates fit each other, and when they expire."""
     found = [each for each in seen.certificates if isinstance(each, Certificate)]
     for each in seen.certificates:
         if isinstance(each, Unseen):
@@ -178,7 +181,7 @@ def certificates(seen: Seen) -> Iterator[Finding]:
 
 
 def _trust(seen: Seen, found: list[Certificate]) -> Iterator[Finding]:
-    """Whether each side has a certificate that the other side believes."""
+    """Check whether each side has a certificate that the other side accepts."""
     trusted: dict[str, list[Certificate]] = defaultdict(list)
     for each in found:
         if each.whose == "authority":
@@ -202,7 +205,7 @@ def _trust(seen: Seen, found: list[Certificate]) -> Iterator[Finding]:
 
 
 def _named(seen: Seen, certificate: Certificate) -> Iterator[Finding]:
-    """Whether kube-scheduler looks for a name that the extender's certificate has."""
+    """Check whether kube-scheduler expects a name that the extender's certificate has."""
     for each in seen.configurations:
         entry = schedulerconfig.entry_in(each.text)
         name = at(entry, "tlsConfig", "serverName")
@@ -215,7 +218,7 @@ def _named(seen: Seen, certificate: Certificate) -> Iterator[Finding]:
 
 
 def resource(seen: Seen) -> Iterator[Finding]:
-    """Whether the resource GPUTopology is the one of this release."""
+    """Check whether the resource GPUTopology is the one of this release."""
     (shipped,) = _shipped("crd", seen.system)
     apply, page = "apply manifests/base/crd.yaml of this release, or upgrade the chart", UPGRADE
     found = there(seen.crd)
@@ -228,7 +231,7 @@ def resource(seen: Seen) -> Iterator[Finding]:
 
 
 def policies(seen: Seen) -> Iterator[Finding]:
-    """Whether the admission policies are those of this release."""
+    """Check whether the admission policies are those of this release."""
     live = {(e["kind"], at(e, "metadata", "name")): e for e in there(seen.policies) or ()}
     wrong = right = 0
     for file, needed in {"policy": True, "agentpolicy": True, "validation": False}.items():
@@ -250,14 +253,16 @@ def policies(seen: Seen) -> Iterator[Finding]:
 
 
 def _shipped(name: str, system: str) -> list[Json]:
-    """The objects of a manifest of this release, for the namespace of the installation."""
+    """Return the objects of a manifest of this release, for the installation's namespace."""
     text = files("scheduler_extender.doctor").joinpath("shipped", f"{name}.yaml").read_text()
     return documents(text.replace(NAMESPACE, system))
 
 
 def difference(shipped: Any, live: Any, where: str) -> str | None:
-    """What differs from what we ship. An API server adds defaults, and those count as equal; a
-    field of a schema that we do not ship does not.
+    """Return the first difference of a live object from the shipped one; None without any.
+
+    An API server adds defaults, and these count as equal. A property of a schema that we do not
+    ship counts as a difference.
 
     >>> difference({"a": [1, 2]}, {"a": [1, 3], "b": 0}, "spec")
     'spec.a.1 differs'

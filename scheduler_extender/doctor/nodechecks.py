@@ -1,7 +1,7 @@
-"""Checks of what is on each node with GPUs: NVIDIA's plugin and feature discovery, the agent, the
-kubelet's configuration and the clock.
+"""Checks of the parts on each node with GPUs.
 
-Each says one thing of each node; what is the same for many is said once.
+These are NVIDIA's plugin and feature discovery, the agent, the kubelet's configuration and the
+clock. Each check makes one finding for each node. A finding that many nodes share is printed once.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from topology.core.devices import NodeName
 from topology.core.report import CLIENT
 from topology.times import seconds_of
 
-STALE = 180.0  # seconds after which a report counts no more: --stale-after
+STALE = 180.0  # seconds after which a report no longer counts; the default of --stale-after
 APART, FAR_APART = 5.0, 60.0  # seconds between two clocks
-LABEL = "nvidia.com/gpu.present"  # of the GPU operator, on nodes with GPUs
+LABEL = "nvidia.com/gpu.present"  # the GPU operator sets it on nodes with GPUs
 DISCOVERY, PLUGIN = "gpu-feature-discovery", "k8s-device-plugin"
 AGENT, DRA = "docs/agent.md", "docs/dra.md#moving-a-node-to-dra"
 NO_RECORD = "docs/troubleshooting.md#a-node-has-no-good-record"
@@ -42,7 +42,7 @@ HERE = "this machine"
 
 
 def _of_each(said: Mapping[str, Finding | None], what: str = "nodes") -> Iterator[Finding]:
-    """What is said of each, once for all of whom it is said; of those who are well, the number."""
+    """Yield each finding once, with the names that share it, or only their number if it is ok."""
     groups: dict[Finding, list[str]] = defaultdict(list)
     for name, each in said.items():
         if each is not None:
@@ -58,7 +58,7 @@ def _records(seen: Seen) -> dict[str, Record]:
 
 
 def _gpu_nodes(seen: Seen) -> dict[str, Node]:
-    """The nodes that have GPUs, or should have a record."""
+    """Return the nodes that have GPUs, or should have a record."""
     known = _records(seen)
     return {
         node.metadata.name: node
@@ -68,7 +68,7 @@ def _gpu_nodes(seen: Seen) -> dict[str, Node]:
 
 
 def plugin(seen: Seen) -> Iterator[Finding]:
-    """What serves the GPUs: which versions of NVIDIA's device plugin, or a DRA driver."""
+    """Report what serves the GPUs: which versions of NVIDIA's device plugin, or a DRA driver."""
     nodes, claimable = _gpu_nodes(seen), ok("a DRA driver")
     classes = [str(at(e, "spec", "extendedResourceName")) for e in there(seen.classes) or ()]
     if MANAGED[0] not in classes:
@@ -87,7 +87,7 @@ def plugin(seen: Seen) -> Iterator[Finding]:
 
 
 def _by_claims(seen: Seen, name: str) -> bool:
-    """Whether ResourceSlices have a node's GPUs."""
+    """Check whether ResourceSlices have a node's GPUs."""
     cluster = there(seen.cluster)
     return cluster is not None and bool(cluster.node_info(NodeName(name)).serves_claims)
 
@@ -109,7 +109,7 @@ def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
 
 
 def features(seen: Seen) -> Iterator[Finding]:
-    """Whether the nodes have the label on which agents run; who else labels them."""
+    """Check whether the nodes have the label that agents need, and report feature discovery."""
     tags = sorted({tag for each in there(seen.daemon_sets) or () for tag in _discovery(each)})
     runs = f"{DISCOVERY} {listed(tags)}" if tags else f"no DaemonSet of {DISCOVERY}"
     missing = warn(
@@ -123,7 +123,10 @@ def features(seen: Seen) -> Iterator[Finding]:
 
 
 def _discovery(daemon_set: Json) -> Iterator[str]:
-    """The versions of feature discovery in a DaemonSet. The plugin's image has it, too."""
+    """Yield the versions of feature discovery in a DaemonSet.
+
+    The image of NVIDIA's plugin also contains feature discovery.
+    """
     for each in at(daemon_set, "spec", "template", "spec", "containers") or ():
         image, words = str(at(each, "image")), f"{at(each, 'command')} {at(each, 'args')}"
         if DISCOVERY in image or (PLUGIN in image and DISCOVERY in words):
@@ -131,7 +134,7 @@ def _discovery(daemon_set: Json) -> Iterator[str]:
 
 
 def agents(seen: Seen) -> Iterator[Finding]:
-    """Whether each GPU node has an agent, and its report is fresh and complete."""
+    """Check whether each GPU node has an agent whose report is fresh and complete."""
     records = _records(seen)
     told = seen.flags.get("--stale-after", "")
     oldest = seen.now - (float(told) if told.isdecimal() else STALE)
@@ -178,7 +181,7 @@ def _agent(record: Record | None, oldest: float, serves_claims: bool) -> Finding
 
 
 def kubelets(seen: Seen) -> Iterator[Finding]:
-    """Whether it is known how each kubelet hands out devices."""
+    """Check whether each record has its kubelet's configuration as the kubelet itself has it."""
     every = _records(seen).items()
     return _of_each(
         {
@@ -210,7 +213,7 @@ def _kubelet(record: Record, kubelet: Kubelet | Unseen | None) -> Finding | None
 
 
 def clocks(seen: Seen) -> Iterator[Finding]:
-    """Whether the clocks of nodes, leader and this machine are the API server's."""
+    """Check whether the clocks of nodes, leader and this machine agree with the API server's."""
     lease = there(seen.lease)
     writes = [at(w, "time") or "" for w in at(lease, "metadata", "managedFields") or ()]
     apart = {name: record.ahead for name, record in _records(seen).items()}

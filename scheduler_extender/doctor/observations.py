@@ -1,6 +1,6 @@
-"""What was seen of a cluster and its installation, as far as the checks need it.
+"""The observations of a cluster and its installation that the checks need.
 
-A part is :class:`Unseen` where it could not be looked at, and None where it is not there.
+A part is :class:`Unseen` if it could not be read, and None if it does not exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduler_extender.state.cluster.cache import Cache
 from topology.times import seconds_of
 
 Json = dict[str, Any]
-# A pod that only a node can promise to take whose report is fresh and complete.
+# Only a node whose report is fresh and complete can give this pod a guarantee.
 PROBE: Json = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Why something could not be looked at."""
+    """The reason why something could not be read."""
 
     why: str
 
 
 class _Write(msgspec.Struct, frozen=True):
-    """Who wrote which part of an object, and when by the API server's clock."""
+    """A write to a part of an object, with its time by the API server's clock."""
 
     subresource: str = ""
     time: str = ""
@@ -71,18 +71,18 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Its labels."""
+        """The node's labels."""
         return self.metadata.labels or {}
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """The resources of GPUs that its kubelet serves."""
+        """The GPU resources that the node's kubelet serves."""
         served = self.status.capacity or {}
         return tuple(managed_among([r for r, n in served.items() if str(n) != "0"], MANAGED))
 
 
 class Kubelet(msgspec.Struct, frozen=True, rename="camel"):
-    """How a kubelet hands out devices, as its record says it or its own configuration."""
+    """A kubelet's settings for handing out devices, from a record or from the kubelet itself."""
 
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
@@ -124,19 +124,23 @@ class Record(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
     def condition(self, kind: str) -> _Condition:
-        """A condition; an empty one where the agent has not told it."""
+        """Return a condition; an empty one if the agent has not reported it."""
         return next((c for c in self.status.conditions or () if c.type == kind), _Condition())
 
     @property
     def ahead(self) -> float | None:
-        """By how many seconds its node's clock is ahead of the API server's."""
+        """The seconds by which the node's clock is ahead of the API server's."""
         writes = [w for w in self.metadata.managed_fields or () if w.subresource == "status"]
         return ahead(self.status.observed_at, (write.time for write in writes))
 
 
 def ahead(told: str, written: Any) -> float | None:
-    """By how many seconds a clock that told one time is ahead of the API server's, which wrote at
-    the latest of the others; within two seconds it is none. None where somebody says nothing."""
+    """Return the seconds by which a clock is ahead of the API server's.
+
+    ``told`` is the time that the clock gave, and the latest of ``written`` is the API server's time
+    of the write. A difference of at most two seconds counts as 0. The result is None if one of the
+    two times is missing.
+    """
     by_them, by_server = seconds_of(told), [s for t in written if (s := seconds_of(t)) is not None]
     if by_them is None or not by_server:
         return None
@@ -146,7 +150,7 @@ def ahead(told: str, written: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """A configuration of kube-scheduler: where it is from, and its text."""
+    """A configuration of kube-scheduler, with its origin and its text."""
 
     where: str
     text: str
@@ -154,7 +158,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What the extender has answered us, who asked as kube-scheduler does; or why it has not."""
+    """The extender's answer to a request like kube-scheduler's, or its ``problem``."""
 
     where: str
     nodes: int = 0
@@ -164,8 +168,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What was seen. ``now`` is the time by the API server's clock, and ``ahead`` by how many
-    seconds this machine's is ahead of it."""
+    """All observations.
+
+    ``now`` is the time by the API server's clock. ``ahead`` is the number of seconds by which this
+    machine's clock is ahead of it.
+    """
 
     system: str
     version: str
@@ -192,14 +199,14 @@ class Seen:
 
     @property
     def flags(self) -> dict[str, str]:
-        """The extender's flags, as its Deployment has them."""
+        """The extender's flags in its Deployment."""
         template = at(there(self.extender), "spec", "template")
         words = [str(word).partition("=") for word in first_container(template).get("args") or ()]
         return {name: value for name, _, value in words}
 
 
 def at(found: Any, *keys: str | int) -> Any:
-    """What is at a place in an object; None where nothing is.
+    """Return the value at a path in an object; None if there is none.
 
     >>> at({"spec": {"args": ["a"]}}, "spec", "args", 0), at({"spec": None}, "spec", "args")
     ('a', None)
@@ -215,17 +222,17 @@ def at(found: Any, *keys: str | int) -> Any:
 
 
 def there(part: T | Unseen | None) -> T | None:
-    """A part, if it is there and was seen."""
+    """Return a part; None if it does not exist or was not seen."""
     return None if isinstance(part, Unseen) else part
 
 
 def first_container(pod: Any) -> Json:
-    """The first container of a pod, or of a template of pods."""
+    """Return the first container of a pod or of a pod template; empty if there is none."""
     return at(pod, "spec", "containers", 0) or {}
 
 
 def tag_of(image: str) -> str:
-    """The tag of an image; empty if it has none.
+    """Return the tag of an image; empty if it has none.
 
     >>> tag_of("registry.example:5000/gpus:0.1.0@sha256:ab"), tag_of("registry.example:5000/gpus")
     ('0.1.0', '')
@@ -236,8 +243,11 @@ def tag_of(image: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate, the name of its file or of its place in a Secret, and whom it certifies:
-    ``extender``, ``scheduler``, or ``authority`` where it signs others."""
+    """A certificate with its origin and its subject.
+
+    ``where`` is the name of its file, or its key in a Secret. ``whose`` is ``extender``,
+    ``scheduler``, or ``authority`` for a certificate that signs others.
+    """
 
     where: str
     whose: str
@@ -245,12 +255,12 @@ class Certificate:
 
     @property
     def expires(self) -> float:
-        """When it ends, in seconds since 1970."""
+        """The time at which it expires, in seconds since 1970."""
         return self.content.not_valid_after_utc.timestamp()
 
     @property
     def names(self) -> set[str]:
-        """The names that it is for."""
+        """The DNS names and IP addresses that it is valid for."""
         try:
             found = self.content.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         except x509.ExtensionNotFound:
@@ -265,7 +275,7 @@ class Certificate:
         return str(found[0].value) if found else ""
 
     def signed_by(self, authority: Certificate) -> bool:
-        """Whether an authority has signed it."""
+        """Check whether this authority has signed it."""
         try:
             self.content.verify_directly_issued_by(authority.content)
         except (ValueError, TypeError, InvalidSignature):
@@ -274,6 +284,6 @@ class Certificate:
 
 
 def certificates_in(where: str, whose: str, pem: bytes) -> Iterator[Certificate]:
-    """The certificates of a text. Raises ValueError where there is none."""
+    """Yield the certificates of a PEM text. Raises ValueError if there is none."""
     for content in x509.load_pem_x509_certificates(pem):
         yield Certificate(where, whose, content)

@@ -1,4 +1,4 @@
-"""The rules for kube-scheduler's configuration: how it has to ask the extender."""
+"""The rules for the extender's entry in kube-scheduler's configuration."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from topology.yamltext import YamlTextError, documents
 
 KIND = "KubeSchedulerConfiguration"
 SLOWEST_BIND = 9.5  # seconds that a bind may take
-USUAL_TIMEOUT = 5.0  # seconds that kube-scheduler waits where httpTimeout is not written
-OVERRULES = 12  # from this weight on the extender overrules all in-tree plugins together
+USUAL_TIMEOUT = 5.0  # seconds that kube-scheduler waits if httpTimeout is not set
+OVERRULES = 12  # with at least this weight the extender overrules all in-tree plugins together
 _PARTS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 SCHEDULER = "docs/install.md#4-tell-kube-scheduler"
@@ -31,9 +31,12 @@ MEND = "run gpu-topology install"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What an entry has to fit: resources that nodes serve, the Service's addresses, whether the
-    extender speaks TLS and refuses nothing (``shadow``), and whether kube-scheduler's pods ask
-    cluster DNS (None where that is not known)."""
+    """The installation that an entry must fit.
+
+    ``resources`` are those that nodes serve, and ``addresses`` are the Service's. ``tls`` is true
+    if the extender speaks TLS, and ``shadow`` if it refuses nothing. ``cluster_dns`` is true if
+    kube-scheduler's pods use cluster DNS, and None if that is not known.
+    """
 
     resources: Sequence[str] = ()
     addresses: Sequence[str] = ()
@@ -43,7 +46,7 @@ class Around:
 
 
 def entry_in(text: str) -> Json | str:
-    """The entry for our extender, or why there is none."""
+    """Return the entry for our extender, or the reason why there is none."""
     try:
         found = [each for each in documents(text) if at(each, "kind") == KIND]
     except YamlTextError as error:
@@ -68,7 +71,7 @@ def _gpus(entry: Json) -> bool:
 
 
 def judged(where: str, text: str, around: Around) -> Iterator[Finding]:
-    """What is wrong with a configuration, or that it is well."""
+    """Yield the faults of a configuration, or one finding that it is correct."""
     entry = entry_in(text)
     if isinstance(entry, str):
         yield fail(f"{where}: {entry}: kube-scheduler does not ask the extender", MEND, SCHEDULER)
@@ -172,7 +175,7 @@ def _settings(entry: Json, around: Around) -> Iterator[Finding]:
 
 
 def duration_of(text: str) -> float | None:
-    """A duration as Go writes it, in seconds; None where it is none.
+    """Return a duration in Go's notation as seconds; None if the text is no duration.
 
     >>> duration_of("1m30s"), duration_of("10s"), duration_of("10")
     (90.0, 10.0, None)
