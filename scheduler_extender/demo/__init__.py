@@ -1,9 +1,9 @@
-"""`make run`: the real service on a bundled fleet, driven over HTTP as kube-scheduler would.
+"""The demo `make run`, which drives the real service over HTTP, on a bundled fleet.
 
-:mod:`~scheduler_extender.demo.workload` draws the pods,
-:mod:`~scheduler_extender.demo.placing` plays the cluster, with us and without,
-:mod:`~scheduler_extender.demo.tables` says what came of it, and
-:mod:`~scheduler_extender.demo.picture` draws it.
+It sends the requests that kube-scheduler would send. :mod:`~scheduler_extender.demo.workload` draws
+the pods at random, and :mod:`~scheduler_extender.demo.placing` simulates the cluster, with and
+without the extender. :mod:`~scheduler_extender.demo.tables` prints the results, and
+:mod:`~scheduler_extender.demo.picture` draws them.
 """
 
 import shlex
@@ -35,9 +35,9 @@ LEGEND = (
 
 
 def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path | None) -> int:
-    """Place ``count`` pods and show what happened; 0, or 1 if a promise was broken.
+    """Place ``count`` pods and show the results. Returns 0, or 1 if a promise was broken.
 
-    The stock scheduler places the same pods on the same nodes, empty again.
+    The stock scheduler then places the same pods on the same nodes, which are empty again.
     """
     source = cluster or FLEET
     content = load(source)
@@ -92,7 +92,7 @@ def _played(
 
 
 def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
-    """The two plays as pictures: where they are."""
+    """Draw the two simulations, and return the paths of the pictures."""
     many = len(play.outcomes)
     placed, there = (
         sum(o.node is not None for o in outcomes) for outcomes in (play.outcomes, play.stock)
@@ -106,7 +106,7 @@ def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
 
 
 def how_to_look(file: Path) -> str:
-    """What `make run` prints last: commands over the cluster that it has left."""
+    """Return the last text of `make run`: commands that show the resulting cluster."""
     command, cluster = ".venv/bin/gpu-topology", f"--cluster {shlex.quote(str(file))}"
     return f"""
 To look around in this cluster, on the terminal:

@@ -1,4 +1,4 @@
-"""The cluster as one SVG: the map's drawings of all nodes, with the map's style sheet."""
+"""The cluster as one SVG, with the map's drawing of each node and the map's style sheet."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -40,7 +40,7 @@ _TEXT = Markup(
 
 
 def picture(nodes: Sequence[NodeState], title: str) -> str:
-    """An SVG document. Nodes of one kind stand together, in the order given."""
+    """Return an SVG document. Adjacent nodes of one kind share a heading, in the given order."""
     parts = [_text(MARGIN, 42, title, size=22)]
     y, row = TITLE, CELL + LINE
     for kind, group in groupby(nodes, key=lambda node: node.kind):

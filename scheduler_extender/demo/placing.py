@@ -1,11 +1,11 @@
-"""Pods placed one after the other in a played cluster in which everything happens at once.
+"""Places pods one after the other in a simulated cluster in which nothing takes time.
 
-The extender may be the real one behind its ports, or :class:`Stock`: kube-scheduler as it comes,
-which counts GPUs. It is given what people give it today: a node selector on the labels of GPU
-feature discovery for the model and the memory of the GPUs. Among the nodes that are left and have
-enough GPUs free it takes one with the fewest pods, as its default score does where pods ask for
-equal CPU and memory. Ties fall at random. What it cannot be told are links, NUMA nodes, NICs and
-the memory that pods use of GPUs that they share.
+The extender may be the real one behind its ports, or :class:`Stock`, which is kube-scheduler
+without an extender. Stock counts GPUs. Its pods have what people use today: a node selector for the
+model and the memory of the GPUs, on the labels of GPU feature discovery. Among the selected nodes
+with enough free GPUs, Stock takes a node with the fewest pods, as kube-scheduler's default score
+does if pods request equal CPU and memory. Ties are broken at random. Stock cannot take account of
+links, NUMA nodes, NICs and the memory that pods use of shared GPUs.
 """
 
 import json
@@ -48,10 +48,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one pod: its node, None where it waits.
+    """The result for one pod. ``node`` is None if the pod waits.
 
-    ``required`` says whether it needs more than a count of GPUs, and ``met`` whether those that it
-    got are what it asks; None where nobody can tell what that is.
+    ``required`` says whether the pod requires more than a number of GPUs. ``met`` says whether its
+    GPUs meet its request; None if the request cannot be read.
     """
 
     pod: str
@@ -63,12 +63,12 @@ class Outcome:
 
     @property
     def wrong(self) -> bool:
-        """Whether it got other GPUs than it needs."""
+        """Whether the pod got GPUs that do not meet its required constraints."""
         return self.required and self.met is False
 
 
 class Placing(Observer):
-    """One play. The seed decides what the kubelets leave to chance."""
+    """One simulation. The seed decides the random choices of the kubelets."""
 
     def __init__(self, nodes: Sequence[NodeTopology], seed: int, extender: Extender) -> None:
         self._nodes = {node.name: node for node in nodes}
@@ -81,14 +81,17 @@ class Placing(Observer):
         self._played = PlayedCluster(self._scene, [], extender)
 
     def place(self, pod: Manifest) -> Outcome:
-        """Let a pod come, and everything happen that follows at once: it is tried once."""
+        """Let a pod arrive, run all events that follow at the same time, and return its result.
+
+        The pod is tried once.
+        """
         self._outcome = None
         entry = self._played.arrive(Job(0.0, inf, pod, patience=inf))
         self._scene.clock.run(until=0.0)
         return self._outcome or Outcome(entry.record.name, _asks(entry))
 
     def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
-        """Compare what the pod has got with what it asks."""
+        """Compare the pod's GPUs with its request, and record the result."""
         topology, request, mask = self._nodes[entry.node], entry.request, sum(1 << p for p in held)
         understood = isinstance(entry.record.request, GpuRequest)
         promised = entry.manifest["metadata"]["annotations"].get(PLACEMENT)
@@ -102,12 +105,14 @@ class Placing(Observer):
         )
 
     def states(self) -> list[NodeState]:
-        """How the GPUs stand now."""
+        """Return the current state of each node's GPUs."""
         return [node_state(self._extender.cluster.node_info(name)) for name in self._nodes]
 
     def overcommitted(self) -> int:
-        """GPUs whose pods may use more memory than there is, by what they say, or else by their
-        shares."""
+        """Return the number of GPUs whose pods may together use more memory than the GPU has.
+
+        A pod's memory is its ``gpu-memory`` if it has this annotation, else that of its shares.
+        """
         many = 0
         for name, kubelet in self._kubelets.items():
             gpus = {str(gpu.uuid): gpu for gpu in self._nodes[name].gpus}
@@ -122,13 +127,13 @@ class Placing(Observer):
 
 
 def met(topology: NodeTopology, request: GpuRequest, mask: int) -> bool:
-    """Whether the devices that a pod has got on these GPUs are what it asks."""
+    """Check whether a pod's devices on these GPUs meet its request."""
     count, replicas = request.effective_count, topology.resources[0].replicas
     return satisfies(topology.shape, request.constraints, mask, count=count, replicas=replicas)
 
 
 def _asks(entry: PodEntry) -> str:
-    """What a pod asks; one with a bad annotation, as it wrote it."""
+    """Return the text of a pod's request. A malformed annotation is repeated as it was written."""
     if not isinstance(entry.record.request, Malformed):
         return entry.request.text
     notes = entry.manifest["metadata"]["annotations"]
@@ -137,7 +142,7 @@ def _asks(entry: PodEntry) -> str:
 
 
 class OverHttp:
-    """The verbs over one kept connection. ``spent`` gives seconds for each answer, by verb."""
+    """The verbs over one persistent connection. ``spent`` has each answer's seconds, by verb."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -145,16 +150,16 @@ class OverHttp:
         self.spent: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
 
     def filter(self, pod: Pod, names: list[str]) -> FilterResult:
-        """Which of these nodes can take the pod."""
+        """Return which of these nodes can take the pod."""
         return self._post("filter", {"Pod": pod, "NodeNames": names}, FilterResult)
 
     def prioritize(self, pod: Pod, names: list[str]) -> Mapping[str, float]:
-        """The score of each node."""
+        """Return the score of each node."""
         rows = self._post("prioritize", {"Pod": pod, "NodeNames": names}, list[HostPriority])
         return {row.host: row.score for row in rows}
 
     def bind(self, pod: ObjectMeta, node: str) -> str | None:
-        """Why the bind is refused; None if it is written."""
+        """Bind the pod, and return why the bind was refused; None if it was written."""
         args = BindingArgs(pod.name, pod.namespace, pod.uid, node)
         return self._post("bind", args, BindingResult).error or None
 
@@ -169,36 +174,36 @@ class OverHttp:
 
 
 class FirstBest(Extender):
-    """The real extender, before a kube-scheduler that takes the first of the best nodes."""
+    """The real extender, with a kube-scheduler that takes the first of the best nodes."""
 
     def choose(self, scores: Mapping[str, float]) -> str:
-        """The first of the best."""
+        """Return the first node with the best score."""
         return max(scores, key=scores.__getitem__)
 
 
 class Stock(Extender):
-    """kube-scheduler without an extender; what is inherited only looks on."""
+    """kube-scheduler without an extender. The inherited parts only observe the cluster."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._pods: Counter[str] = Counter()
 
     def pick(self, entry: PodEntry, offered: list[str]) -> Picked:
-        """One of the nodes with the fewest pods, of those that a node selector lets the pod to."""
+        """Return one of the nodes with the fewest pods, among those that a node selector allows."""
         nodes = self._scene.nodes
         fit = [name for name in offered if _selected(nodes[NodeName(name)], entry.request)]
         fewest = min(fit, key=lambda name: (self._pods[name], self._rng.random()), default=None)
         return Picked(fewest, Counter())
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
-        """Bind, whatever GPUs the pod will get."""
+        """Bind the pod, without regard to the GPUs that it will get."""
         self._pods[node] += 1
         self._api.bind(entry, NodeName(node), {})
         return None
 
 
 def _selected(topology: NodeTopology, request: GpuRequest) -> bool:
-    """Whether a node selector for the model and the memory of the GPUs lets the pod there."""
+    """Check whether a node selector for the GPUs' model and memory allows this node."""
     asked = request.constraints
     labels = Constraints(models=asked.models, min_gpu_memory=asked.min_gpu_memory)
     return satisfies(topology.shape, labels, topology.shape.all_gpus)

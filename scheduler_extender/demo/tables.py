@@ -1,4 +1,4 @@
-"""What the demo prints: what became of the pods, ours beside those of the stock scheduler."""
+"""The tables of the demo, which compare our results with those of the stock scheduler."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,22 @@ from scheduler_extender.terminal import column, table
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """The same pods placed twice, ``outcomes[i]`` and ``stock[i]`` one pod's."""
+    """The same pods placed twice. ``outcomes[i]`` and ``stock[i]`` belong to the same pod."""
 
     outcomes: Sequence[Outcome]
     stock: Sequence[Outcome]
-    overcommitted: int  # GPUs whose memory stock has given out twice
+    overcommitted: int  # GPUs whose memory the stock scheduler has given out twice
     spent: Mapping[str, Sequence[float]]  # seconds that the extender took for each answer, by verb
-    after: Cache  # what it leaves
-    nodes: Sequence[NodeState]  # how GPUs stand then
-    stock_nodes: Sequence[NodeState]  # and after the stock scheduler's play
+    after: Cache  # the extender's cache at the end
+    nodes: Sequence[NodeState]  # the state of the GPUs at the end
+    stock_nodes: Sequence[NodeState]  # the same for the stock scheduler
 
 
 def by_request(play: Play) -> Table:
-    """A row for each request: how many pods got GPUs, and how many of them what they ask."""
+    """Return a table with a row for each request.
+
+    It shows how many pods got GPUs, and how many of them got GPUs that meet their request.
+    """
     by_asks: dict[str, list[tuple[Outcome, Outcome]]] = {}
     for pair in zip(play.outcomes, play.stock, strict=True):
         by_asks.setdefault(pair[0].asks, []).append(pair)
@@ -59,7 +62,7 @@ def by_request(play: Play) -> Table:
 
 
 def _share(met: Sequence[bool | None]) -> Text:
-    """How many got what they ask, of those of whom it is known."""
+    """Return how many pods got GPUs that meet their request, among those where it is known."""
     known = [each for each in met if each is not None]
     if not known:
         return Text("–")
@@ -68,7 +71,10 @@ def _share(met: Sequence[bool | None]) -> Text:
 
 
 def waiting(snapshot: Snapshot) -> Table:
-    """Why pods wait, as ``gpu-topology waiting`` says it: a row for those that ask the same."""
+    """Return a table of why pods wait, as ``gpu-topology waiting`` explains it.
+
+    Pods with equal requests share a row.
+    """
     return table(
         queues(waiting_pods(snapshot)).values(),
         column("waits", lambda pods: str(len(pods)), figure=True),
@@ -84,7 +90,7 @@ def _why(snapshot: Snapshot, pod: PodRecord) -> str:
 
 
 def summary(play: Play, drawings: Sequence[Path]) -> Table:
-    """The two plays in a few lines."""
+    """Return the results of both simulations as a small table."""
     placed = [outcome for outcome in play.outcomes if outcome.node is not None]
     promised = [outcome for outcome in placed if outcome.required]
     verdicts = Counter(outcome.verdict for outcome in promised)

@@ -1,4 +1,4 @@
-"""The demo's pods: what a platform team's week looks like, drawn by a seed."""
+"""The demo's pods, a typical week of a platform team, drawn at random by a seed."""
 
 import random
 from typing import Any
@@ -22,13 +22,16 @@ KINDS: tuple[tuple[int, str, int, dict[str, str]], ...] = (
     (1, "sixteen", 16, {"link": "nvlink"}),
     (1, "typo", 2, {"link": "nvlnk"}),
 )
-# Kinds whose pods nobody makes anew. The others are of a Job or a ReplicaSet, so that ``unblock``
-# may move them.
+# Kinds whose pods have no controller that recreates them. The other pods belong to a Job or a
+# ReplicaSet, so that ``unblock`` may evict them.
 BY_HAND = frozenset({"notebook"})
 
 
 def pods(count: int, seed: int) -> list[dict[str, Any]]:
-    """``count`` Pod manifests, the same for the same seed; every kind comes up at least once."""
+    """Return ``count`` Pod manifests, which are the same for the same seed.
+
+    Every kind occurs at least once if ``count`` allows.
+    """
     rng = random.Random(seed)  # noqa: S311
     kinds = list(KINDS[:count])
     weights = [kind[0] for kind in KINDS]

@@ -1,7 +1,7 @@
-"""kube-scheduler's flags, and what a configuration has to say in their place.
+"""kube-scheduler's flags, and the settings of a configuration that replace them.
 
-With ``--config`` kube-scheduler passes over the deprecated ones (its ``ApplyDeprecated``) without a
-word: ``--profiling=false`` would be lost. It goes on reading those of leader election and serving.
+With ``--config`` kube-scheduler silently ignores its deprecated flags (its ``ApplyDeprecated``), so
+``--profiling=false`` would be lost. It still reads the flags of leader election and serving.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _IN_PLACE: dict[str, tuple[list[Step], Callable[[str], object]]] = {
     "contention-profiling": (["enableContentionProfiling"], _truth),
 }
 Settings = Sequence[tuple[list[Step], object]]
-"""Places in a configuration, and what is to stand there."""
+"""Paths in a configuration, each with its new value."""
 
 
 def read(words: Sequence[str]) -> dict[str, str]:
-    """The value of each flag, of which the last holds.
+    """Return the value of each flag. If a flag occurs several times, its last value counts.
 
     >>> read(["kube-scheduler", "--v", "2", "--profiling", "--config=/a", "--v=3"])
     {'v': '3', 'profiling': 'true', 'config': '/a'}
@@ -47,7 +47,10 @@ def read(words: Sequence[str]) -> dict[str, str]:
 
 
 def settings(flags: Mapping[str, str]) -> Settings:
-    """What a configuration has to say in place of these flags. Raises :class:`EditError`."""
+    """Return the settings that replace these flags in a configuration.
+
+    Raises :class:`EditError` if a flag's value is invalid.
+    """
     found = []
     for name, (path, meaning) in _IN_PLACE.items():
         if name in flags:

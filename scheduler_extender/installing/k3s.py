@@ -1,8 +1,8 @@
-"""What k3s starts its kube-scheduler with: the key ``kube-scheduler-arg`` of its configuration.
+"""The flags of k3s' kube-scheduler, from the key ``kube-scheduler-arg`` of k3s' configuration.
 
-k3s reads ``config.yaml``, then the files of ``config.yaml.d`` by their names. The last value of a
-key holds; a key that ends in ``+`` adds to the values before it. So a file of our own adds the
-flag, and nobody's file is edited.
+k3s reads ``config.yaml``, then the files of ``config.yaml.d`` in the order of their names. The last
+value of a key counts; a key that ends in ``+`` adds to the values before it. So a file of our own
+can add the flag, and no existing file is edited.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from topology.yamltext import documents
 FILE = "/etc/rancher/k3s/config.yaml"
 FILES = f"{FILE}.d"
 OURS = f"{FILES}/gpu-topology.yaml"
-READ = (".yaml", ".yml")  # how the names end of the files that k3s reads there
+READ = (".yaml", ".yml")  # the suffixes of the files that k3s reads in that folder
 FOLDER = "/etc/rancher/k3s/gpu-topology"
 CONFIG = f"{FOLDER}/kube-scheduler-config.yaml"
 DATA = "/var/lib/rancher/k3s"
 KEY = "kube-scheduler-arg"
 SERVICES = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
-UNITS = (  # and what is in k3s.service.d beside a service
+UNITS = (  # the caller adds the files of the k3s.service.d folder beside each service
     *(f"{folder}/k3s.service{more}" for folder in SERVICES for more in ("", ".env")),
     *("/etc/default/k3s", "/etc/sysconfig/k3s", "/etc/init.d/k3s", "/etc/rancher/k3s/k3s.env"),
 )
@@ -41,9 +41,9 @@ TEXT = f"""\
 
 
 def started_with(texts: Mapping[str, str]) -> dict[str, str]:
-    """The flags of k3s' kube-scheduler that matter here, its own defaults among them.
+    """Return the flags of k3s' kube-scheduler, and k3s' own defaults that matter here.
 
-    ``texts`` are k3s' files by their paths. Raises :class:`EditError`.
+    ``texts`` are the contents of k3s' files by their paths. Raises :class:`EditError`.
     """
     given: dict[str, list[Any]] = {}
     for path in sorted(texts, key=lambda each: (each != FILE, each)):
@@ -63,7 +63,7 @@ def started_with(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_unit(path: str, text: str) -> None:
-    """Refuse a service that tells k3s by itself what we look for in its files.
+    """Refuse a service file that passes to k3s settings that we read only from k3s' own files.
 
     Raises :class:`EditError`.
     """

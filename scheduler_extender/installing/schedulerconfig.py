@@ -1,7 +1,7 @@
-"""The extender in a KubeSchedulerConfiguration: a new one, one that is there, and out again.
+"""Adds the extender to a new or an existing KubeSchedulerConfiguration, and removes it again.
 
-Of an entry of ours that is there already, only the address and the files are set: what else it
-says (a weight, the resources) somebody has chosen.
+If the configuration already has an entry of ours, only its address and its files are set. The
+operator has chosen its other settings, such as the weight and the resources.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from scheduler_extender.installing.yamledit import END, EditError, Step, documen
 
 SHIPPED = Path(__file__).with_name("kube-scheduler-config.yaml")
 KIND = "KubeSchedulerConfiguration"
-VERSION = "kubescheduler.config.k8s.io/v1"  # the only one that kube-scheduler reads since 1.29
+VERSION = "kubescheduler.config.k8s.io/v1"  # the only version that kube-scheduler reads since 1.29
 NAME = "gpu-topology"
 PORT = 8888
-# The files of an entry that `gpu-topology certificates` makes.
+# The files in an entry's ``tlsConfig``, as `gpu-topology certificates` names them.
 FILES = {"caFile": "ca.crt", "certFile": "scheduler.crt", "keyFile": "scheduler.key"}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where kube-scheduler finds what: paths as it sees them itself.
+    """The addresses and paths in an entry. Paths are those that kube-scheduler itself sees.
 
-    ``address`` is the extender's, an IP address or a name; ``folder`` has the certificates;
-    ``settings`` are what kube-scheduler's flags cannot say beside a configuration.
+    ``address`` is the extender's IP address or name, and ``folder`` has the certificates.
+    ``settings`` replace the flags that kube-scheduler ignores once it has a configuration.
     """
 
     address: str
@@ -40,7 +40,7 @@ class Place:
     settings: Settings
 
     def url(self) -> str:
-        """Where kube-scheduler asks.
+        """Return the URL to which kube-scheduler sends its requests.
 
         >>> Place("fd00::1", "gpu-topology-system", "/etc/x", []).url()
         'https://[fd00::1]:8888/scheduler'
@@ -49,26 +49,29 @@ class Place:
         return f"https://{host}:{PORT}/scheduler"
 
     def tls(self) -> dict[str, str]:
-        """The entry's ``tlsConfig``."""
+        """Return the entry's ``tlsConfig``."""
         files = {field: f"{self.folder}/{name}" for field, name in FILES.items()}
         return {**files, "serverName": f"{NAME}.{self.namespace}.svc"}
 
 
 def new(place: Place) -> str:
-    """The whole file that we ship, for this place."""
+    """Return the shipped configuration with the addresses and paths of ``place``."""
     return _placed(with_settings(SHIPPED.read_text(), place.settings), 0, place)
 
 
 def with_settings(text: str, settings: Settings) -> str:
-    """A configuration that says these, too. Raises :class:`EditError`."""
+    """Return the configuration with these settings. Raises :class:`EditError`."""
     for path, value in settings:
         text = put(text, path, _plain(value))
     return text
 
 
 def merged(text: str, place: Place) -> str:
-    """A configuration with the extender in it. Raises :class:`EditError` if another one is in the
-    way, and where the text is no such configuration."""
+    """Return the configuration with an entry for the extender.
+
+    Raises :class:`EditError` if the text is no such configuration, or if it has another extender
+    that kube-scheduler does not accept beside ours.
+    """
     entries = _extenders(text)
     version = str(document(text, KIND).get("apiVersion"))
     if version != VERSION:
@@ -92,25 +95,25 @@ def merged(text: str, place: Place) -> str:
 
 
 def knows_api_server(text: str) -> bool:
-    """Whether a configuration says how kube-scheduler reaches the API server."""
+    """Check whether a configuration names the kubeconfig by which kube-scheduler connects."""
     connection = document(text, KIND).get("clientConnection")
     return isinstance(connection, dict) and bool(connection.get("kubeconfig"))
 
 
 def without(text: str) -> str:
-    """A configuration without the extender. Raises :class:`EditError`."""
+    """Return the configuration without the extender's entry. Raises :class:`EditError`."""
     ours = _ours(_extenders(text))
     return text if ours is None else take(text, ["extenders", ours])
 
 
 def says_nothing_else(text: str, settings: Settings) -> bool:
-    """Whether all that a configuration says besides the extender is what we ship."""
+    """Check whether a configuration, apart from our entry, equals the shipped one."""
     shipped = new(Place("", "", "", settings))
     return document(without(text), KIND) == document(take(shipped, ["extenders"]), KIND)
 
 
 def _placed(text: str, number: int, place: Place) -> str:
-    """The text with the entry's address and files as they are here."""
+    """Return the text with the address and the files of ``place`` in this entry."""
     at: list[Step] = ["extenders", number]
     entry = _extenders(text)[number]
     wanted: dict[str, object] = {"urlPrefix": place.url(), "enableHTTPS": True}
@@ -142,7 +145,7 @@ def _extenders(text: str) -> list[dict[str, Any]]:
 
 
 def _ours(entries: list[dict[str, Any]]) -> int | None:
-    """Which of them is ours: it goes to our Service, or expects its certificate."""
+    """Return the index of our entry, which names our Service or expects its certificate."""
     found = [number for number, entry in enumerate(entries) if _is_ours(entry)]
     if len(found) > 1:
         raise EditError(f"extenders: {len(found)} entries are gpu-topology's: leave one")
@@ -160,7 +163,7 @@ def _is_ours(entry: dict[str, Any]) -> bool:
 
 
 def _check_beside(other: dict[str, Any]) -> None:
-    """Raise :class:`EditError` for an extender that kube-scheduler does not take beside ours."""
+    """Raise :class:`EditError` for an extender that kube-scheduler does not accept beside ours."""
     named = f"extenders: {str(other.get('urlPrefix'))[:100]}"
     if other.get("bindVerb"):
         raise EditError(f"{named} binds pods (bindVerb), which only one extender may")

@@ -1,7 +1,7 @@
-"""kubeadm's static pod of kube-scheduler: the flag ``--config``, and the folder that it needs.
+"""Edits kubeadm's static pod of kube-scheduler: the flag ``--config`` and the folder that it needs.
 
-The kubelet starts the pod anew when its file changes. It does not see that kube-scheduler's
-configuration has changed, so the pod has an annotation with that one's digest.
+The kubelet restarts the pod when the pod's file changes. It does not notice a change of
+kube-scheduler's configuration, so the pod has an annotation with a digest of the configuration.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ PROGRAM = "kube-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class StaticPod:
-    """The parts of such a file that matter here."""
+    """The parts of the static pod's file that matter here."""
 
     text: str
     container: int
     words: dict[str, list[str]]
-    """What is started: the lists ``command`` and ``args``."""
+    """The lists ``command`` and ``args`` of the container."""
     mounts: list[dict[str, Any]]
     volumes: list[dict[str, Any]]
     annotations: dict[str, Any]
     user: object
-    """Whom kube-scheduler runs as; None for root."""
+    """The user that kube-scheduler runs as; None means root."""
 
     def flags(self) -> dict[str, str]:
-        """What kube-scheduler's flags say."""
+        """Return the values of kube-scheduler's flags."""
         return flags.read([word for each in self.words.values() for word in each])
 
     def config(self) -> str | None:
-        """Where on the host the configuration is that kube-scheduler is started with.
+        """Return the path on the host of kube-scheduler's configuration; None without ``--config``.
 
-        Raises :class:`EditError` for one that is not on the host.
+        Raises :class:`EditError` if the configuration is not on the host.
         """
         inside = self.flags().get("config")
         if inside is None:
@@ -61,7 +61,7 @@ class StaticPod:
 
 
 def read(text: str) -> StaticPod:
-    """The static pod of a text. Raises :class:`EditError`."""
+    """Parse the static pod from a text. Raises :class:`EditError`."""
     found = document(text, "Pod")
     spec, metadata = found.get("spec"), found.get("metadata")
     if found.get("kind") != "Pod" or not isinstance(spec, dict) or not isinstance(metadata, dict):
@@ -93,7 +93,10 @@ def _mappings(holder: dict[str, Any], field: str) -> list[dict[str, Any]]:
 
 
 def with_config(pod: StaticPod, digest: str) -> str:
-    """The pod's text with the flag, if it has none, the folder, and the configuration's digest."""
+    """Return the pod's text with the flag and the folder, where missing, and with the digest.
+
+    Raises :class:`EditError` if kube-scheduler does not run as root, or a volume has our name.
+    """
     if pod.user:
         raise EditError(f"{PROGRAM} runs as user {pod.user}, who cannot read what root writes here")
     text = pod.text
@@ -125,8 +128,10 @@ def _quoted(digest: str) -> str:
 
 
 def without_config(pod: StaticPod, *, keep_folder: bool) -> str:
-    """The pod's text without what :func:`with_config` has put in; ``keep_folder`` leaves the flag
-    and the folder."""
+    """Return the pod's text without the additions of :func:`with_config`.
+
+    With ``keep_folder`` the flag and the folder stay.
+    """
     text = pod.text
     if DIGEST in pod.annotations:
         text = take(text, ["metadata", "annotations", DIGEST])

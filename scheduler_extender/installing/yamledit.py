@@ -1,10 +1,11 @@
-"""Changes a YAML text at one place; everything else stays as it is, comments too.
+"""Changes a YAML text at one place, and keeps everything else, including comments.
 
-The parser says where a value stands in the text, and lines are put in or taken out there. What came
-out is read again. If it does not say what it should (a list in brackets, say, or an alias), or the
-place is nowhere in the text (a merged key), the document is written anew, without its comments.
+The parser gives the position of a value in the text, and lines are inserted or removed there. The
+result is parsed again. The document is written anew, without its comments, in two cases: the result
+does not have the wanted content (for example with a list in brackets, or an alias), or the place
+has no position in the text (a merged key).
 
-A place is a path of keys and numbers. A new value is a piece of YAML text of its own.
+A place is a path of keys and list indexes. A new value is a YAML text of its own.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from topology.yamltext import documents
 
 Step = str | int
 END: Step = -1
-"""The last step of a path: behind the last item of the list."""
+"""As the last step of a path: the position after the last item of the list."""
 
 
 class EditError(ValueError):
-    """A text is not what it should be; the message says what is wrong with it."""
+    """A text does not have the expected content. The message says what is wrong."""
 
 
 def document(text: str, kind: str) -> dict[str, Any]:
-    """The one mapping that a text has. Raises :class:`EditError`, or ``YamlTextError``."""
+    """Parse a text with exactly one mapping. Raises :class:`EditError`, or ``YamlTextError``."""
     found = [each for each in documents(text) if each is not None]
     if len(found) != 1 or not isinstance(found[0], dict):
         raise EditError(f"one {kind} is needed, and this is {_count(found)}")
@@ -41,7 +42,7 @@ def _count(found: list[Any]) -> str:
 
 
 def put(text: str, path: Sequence[Step], value: str) -> str:
-    """The text with the value there: in place of one, or behind its neighbours.
+    """Return the text with the value at the path: in place of the old value, or after all others.
 
     >>> print(put("a: 1 # one\\nb: [2]\\n", ["c"], "- 3"), end="")
     a: 1 # one
@@ -75,7 +76,7 @@ def _with(text: str, path: Sequence[Step], value: str, new: object) -> str:
         start, end = key.start_mark.index, _end(text, old)
         lines = f"{lines.removeprefix(indent)}\n"
         if isinstance(old, yaml.ScalarNode) and "\n" not in value:
-            end, lines = old.end_mark.index, lines.rstrip("\n")  # a comment may stand behind it
+            end, lines = old.end_mark.index, lines.rstrip("\n")  # keep a comment behind the value
     return text[:start] + (lines.replace("\n", "\r\n") if "\r\n" in text else lines) + text[end:]
 
 
@@ -84,7 +85,9 @@ def _pairs(node: Any) -> list[tuple[Any, Any]]:
 
 
 def take(text: str, path: Sequence[Step]) -> str:
-    """The text without the value there; a list or mapping that would be empty goes, too.
+    """Return the text without the value at the path.
+
+    A list or mapping that would become empty is removed, too.
 
     >>> take("a:\\n- 1 # one\\n- 2\\nb: 3\\n", ["a", 0])
     'a:\\n- 2\\nb: 3\\n'
@@ -106,7 +109,7 @@ def _less(text: str, path: Sequence[Step]) -> str:
 
 
 def same(text: str, other: str) -> bool:
-    """Whether a text says what another does, and has no comment that the other lacks.
+    """Check whether two texts have the same content and ``text`` has no comment of its own.
 
     >>> same("a: 1\\nb: [2]\\n", "a: 1 # one\\nb:\\n- 2\\nc: []\\n")
     True
@@ -117,7 +120,7 @@ def same(text: str, other: str) -> bool:
 
 
 def _full(data: Any) -> Any:
-    """The same without empty values, which say nothing."""
+    """Return the data without empty values, which have no effect."""
     if isinstance(data, dict):
         full = {key: _full(value) for key, value in data.items()}
         return {key: value for key, value in full.items() if value not in (None, [], {})}
@@ -125,7 +128,10 @@ def _full(data: Any) -> Any:
 
 
 def _apart(data: Any) -> Any:
-    """A copy in which nothing stands twice; with aliases (``*name``) the parser's data does."""
+    """Return a copy in which no object occurs twice.
+
+    With aliases (``*name``) the parser returns data in which the same object occurs several times.
+    """
     if isinstance(data, dict):
         return {key: _apart(value) for key, value in data.items()}
     return [_apart(each) for each in data] if isinstance(data, list) else data
@@ -154,12 +160,12 @@ def _step(node: Any, step: Step) -> Any:
 
 
 def _end(text: str, node: Any) -> int:
-    """Where the line begins that comes after a value."""
+    """Return the index at which the line after a value begins."""
     if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
         last = node.value[-1]
         return _end(text, last[1] if isinstance(last, tuple) else last)
     index = int(node.end_mark.index)
-    if index and text[index - 1] == "\n":  # a text of several lines ends with its last one
+    if index and text[index - 1] == "\n":  # a block of several lines includes its last line break
         return index
     return text.find("\n", index) + 1 or len(text)
 
@@ -175,7 +181,7 @@ def _pair(key: str, value: str, new: object) -> str:
 
 
 def _checked(wanted: dict[str, Any], edit: Callable[[], str]) -> str:
-    """The edited text if it says what is wanted, else one that does."""
+    """Return the edited text if it has the wanted content; else write the content anew."""
     try:
         edited = edit()
         if document(edited, "mapping") == wanted:
