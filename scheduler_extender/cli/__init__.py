@@ -1,8 +1,9 @@
-"""The command line: ``commands`` declares the commands, ``NAME.py`` does the work of one.
+"""The command line. ``commands`` declares the commands, and ``NAME.py`` does the work of each.
 
-A declaration has the options, the help and what can be checked at once. It imports the work when it
-is called, since to import everything takes a second; short work stands in it. ``options`` has the
-options that several commands share, ``inputs`` reads what the user gives.
+A declaration has a command's options, its help and the checks that need no model. It imports the
+work when the command is called, because importing everything takes a second. Short work stands in
+the declaration itself. ``options`` has the options that several commands share, and ``inputs``
+reads the user's input.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 
 
 def main() -> None:
-    """The console script ``gpu-topology``."""
+    """Run the console script ``gpu-topology``."""
     _begin()
     from scheduler_extender.cli.commandline import run
     from scheduler_extender.cli.commands import app
@@ -21,7 +22,7 @@ def main() -> None:
 
 
 def kubectl_plugin() -> None:
-    """The console script that kubectl runs as ``kubectl gpu-topology``."""
+    """Run the console script that kubectl starts as ``kubectl gpu-topology``."""
     _begin()
     from scheduler_extender.cli.commandline import run
     from scheduler_extender.cli.commands import plugin
@@ -35,7 +36,7 @@ def kubectl_plugin() -> None:
 
 
 def kubectl_completion() -> None:
-    """The console script that kubectl runs to complete the words of ``kubectl gpu-topology``."""
+    """Run the console script by which kubectl completes the words of ``kubectl gpu-topology``."""
     _begin()
     from scheduler_extender.cli.commands import plugin
     from scheduler_extender.cli.completion import complete_for_kubectl
@@ -47,5 +48,6 @@ def _begin() -> None:
     from scheduler_extender.cli.interrupts import end_at_once
 
     end_at_once()
-    # What imports make stays: to look through it for garbage takes a sixth of a short command.
+    # The objects that imports create stay alive. Collecting garbage among them takes a sixth of the
+    # time of a short command.
     gc.set_threshold(10_000)

@@ -1,4 +1,4 @@
-"""Files that are written in one step, and changes of files below a folder that stands for ``/``."""
+"""Writes files in one step, and changes files below a folder that stands for ``/``."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from scheduler_extender.cli.commandline import BadInputError
 from topology.regularfile import content
 
 _HALF = ".half"
-_MAX_LINKS = 40  # the kernel's own
+_MAX_LINKS = 40  # the kernel's own limit
 MAX_TEXT = 1024 * 1024  # bytes of a file that is changed
 
 
 def write(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
-    """Write a file in one step: who reads it sees the old content or the new one, whole.
+    """Write a file in one step, so that a reader sees either the old or the new content, whole.
 
-    The file beside it that is written first begins with a dot, so that the kubelet, which reads
-    all files of its folder, leaves it alone. Raises :class:`OSError`.
+    The content is first written to a temporary file beside it. The name of that file begins with a
+    dot, because the kubelet reads all other files of its folder. Raises :class:`OSError`.
     """
-    for left in path.parent.glob(f".{path.name}.*{_HALF}"):  # by somebody who was killed
+    for left in path.parent.glob(f".{path.name}.*{_HALF}"):  # left behind by a killed process
         left.unlink(missing_ok=True)
-    # Its mode is 0600 from the first moment.
+    # mkstemp creates the file with mode 0600, so others can never read it.
     handle, temporary = tempfile.mkstemp(_HALF, f".{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -42,10 +42,11 @@ def write(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of a file; a text of None: there is none. ``path`` is as the node itself has it.
+    """A change of one file. A text of None means that the file does not exist.
 
-    ``mode`` is a new file's, and the most that one which is there may keep of its own if it is
-    ``secret``; nobody is shown what is. ``copy`` is where the text of before is kept.
+    ``path`` is the path on the node itself. ``mode`` is the mode of a new file. An existing file
+    keeps its mode; if it is ``secret``, it loses the permissions that ``mode`` lacks. The content
+    of a secret is never shown. ``copy`` is the path at which the former text is kept.
     """
 
     path: str
@@ -56,7 +57,7 @@ class Change:
     secret: bool = False
 
     def difference(self) -> str:
-        """What it changes, as ``diff -u`` shows it."""
+        """Return the change in the format of ``diff -u``; a secret's content is not shown."""
         if self.secret:
             return f"{self.path}: {self.kind()}, not shown\n"
         before, after = ((each or "").splitlines() for each in (self.before, self.after))
@@ -65,22 +66,23 @@ class Change:
         return "".join(f"{line}\n" for line in lines)
 
     def kind(self) -> str:
-        """What happens, in a word."""
+        """Return the kind of change as one word: removed, new or changed."""
         if self.after is None:
             return "removed"
         return "new" if self.before is None else "changed"
 
 
 class Files:
-    """The files of a node, whose ``/`` is the folder ``root`` here."""
+    """The files of a node whose ``/`` is the folder ``root`` on this machine."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
 
     def _here(self, path: str) -> Path:
-        """Where the file is. Links lead where they do under chroot, never out of the root.
+        """Return the file's path on this machine.
 
-        Raises :class:`BadInputError`.
+        Symbolic links are resolved as under chroot, so they never lead out of the root. Raises
+        :class:`BadInputError`.
         """
         here, steps, links = self._root, path.split("/")[::-1], 0
         while steps:
@@ -101,7 +103,7 @@ class Files:
         return here
 
     def text(self, path: str) -> str | None:
-        """A file's text; None if there is no such file. Raises :class:`BadInputError`."""
+        """Return a file's text; None if there is no such file. Raises :class:`BadInputError`."""
         here = self._here(path)
         try:
             return content(here, MAX_TEXT).decode()
@@ -113,7 +115,10 @@ class Files:
             raise BadInputError(f"{here}: {error.strerror}") from error
 
     def names(self, folder: str) -> list[str]:
-        """The paths of the files of a folder; none if there is no such folder."""
+        """Return the paths of a folder's files; empty if there is no such folder.
+
+        Raises :class:`BadInputError`.
+        """
         here = self._here(folder)
         try:
             paths = sorted(f"{folder}/{each.name}" for each in here.iterdir())
@@ -124,13 +129,16 @@ class Files:
         return [path for path in paths if self._here(path).is_file()]
 
     def shows(self, change: Change) -> bool:
-        """Whether a secret that stays can be read by others than its mode allows."""
+        """Check whether a secret that stays has permissions beyond those of ``change.mode``."""
         here = self._here(change.path)
         there = change.secret and change.after is not None and here.exists()
         return there and bool(here.stat().st_mode & 0o777 & ~change.mode)
 
     def apply(self, change: Change) -> None:
-        """Make a change, and the copy of before first. Raises :class:`BadInputError`."""
+        """Keep a copy of the former text if one is wanted, then make the change.
+
+        Raises :class:`BadInputError`.
+        """
         here = self._here(change.path)
         if change.copy is not None and change.before is not None:
             self._write(change.copy, change.before, 0o600)

@@ -1,4 +1,4 @@
-"""A certificate authority of one's own, and what it signs."""
+"""Makes a private certificate authority, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, folder, is_dns, is_ip, text_of
 from scheduler_extender.cli.options import SCHEDULER_SECRET, SECRET, Names, Secrets
 
-# The pairs of files in the folder, beside those of the authority: NAME.crt and NAME.key.
+# The names of two pairs of files in the folder, NAME.crt and NAME.key. The authority's files are
+# beside them.
 EXTENDER, SCHEDULER = "extender", "scheduler"
-# By which kube-scheduler calls the extender.
+# The name of the Service by which kube-scheduler calls the extender.
 SERVICE = "gpu-topology"
 LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
 MAX_PEM = 64 * 1024
 
 
 def make(output: Path, ca: Path | None, names: Names, days: int, printed: Secrets) -> None:
-    """Write the files into a folder, and print Secrets. Raises :class:`BadInputError`."""
+    """Write the files into a folder, and print the Secrets. Raises :class:`BadInputError`."""
     now = datetime.now(UTC).replace(microsecond=0)
     of_extender, of_scheduler = _of_extender(names), _of_scheduler(names)
     authority = _authority(ca, output, now)
@@ -53,7 +54,7 @@ def make(output: Path, ca: Path | None, names: Names, days: int, printed: Secret
 
 
 def _of_extender(names: Names) -> list[str]:
-    """What the extender's certificate is for: its Service, this machine, and what is asked."""
+    """Return the names in the extender's certificate: its Service, this machine, and ``--name``."""
     check_namespace("--namespace", names.namespace)
     host = f"{SERVICE}.{names.namespace}"
     found = [SERVICE, host, f"{host}.svc", f"{host}.svc.cluster.local"]
@@ -66,7 +67,7 @@ def _of_extender(names: Names) -> list[str]:
 
 
 def _of_scheduler(names: Names) -> list[str]:
-    """The client's name once more, where it is one that DNS could have."""
+    """Return the client's name as the only DNS name if it is a valid one, otherwise no name."""
     name = names.client_name
     if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable() or not name.isascii():
         said = f"1 to {MAX_COMMON_NAME} printable ASCII characters"
@@ -75,14 +76,17 @@ def _of_scheduler(names: Names) -> list[str]:
 
 
 def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
-    """A new one, or that of ``ca``. A new one never takes the place of another."""
+    """Return the authority of the folder ``ca``, or a new one.
+
+    A new authority never replaces an existing one in ``output``.
+    """
     if ca is None and (output / "ca.crt").exists():
         raise BadInputError(
             f"--output: {output}/ca.crt is there already: renew with --ca {output}, or give "
             "another folder for a new authority"
         )
     if ca is None:
-        # A key alone is what a run leaves that was killed before it wrote the certificate.
+        # A run that was killed before it wrote the certificate leaves a key alone.
         path = output / "ca.key"
         kept = text_of(path, MAX_PEM).encode() if path.exists() else None
         try:
@@ -104,7 +108,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def _tell(output: Path, authority: Authority, issued: Issued, days: int, now: datetime) -> None:
-    """On stderr: the Secrets may be on stdout."""
+    """Report the expiry dates on stderr, because the Secrets may be on stdout."""
     typer.echo(
         f"{output}: the authority is valid until {authority.expires:%Y-%m-%d}, the certificates of "
         f"the extender and of kube-scheduler until {issued.expires:%Y-%m-%d}",

@@ -1,6 +1,6 @@
-"""What every node of a cluster would answer to each pod of some files and folders.
+"""Shows every node's answer to each pod of some files and folders.
 
-What is wrong with one pod or file hides no other.
+A fault in one pod or file does not hide the others.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ SHOWN_NODES = 200
 KEYS = 3
 """Columns that every part of a table would have to repeat: node, verdict and score."""
 REMARKS = 30
-"""Terminal columns that the remarks get before sets of GPUs are kept whole."""
+"""Terminal columns that the remarks must have before sets of GPUs are kept on one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The pods that ask for GPUs, how many warnings were told, and what is wrong with others."""
+    """The pods that request GPUs, the number of warnings printed, and the faults of others."""
 
     wanted: list[Wanted]
     warnings: int
@@ -59,10 +59,10 @@ class Read:
 
 
 def read_files(paths: Iterable[Path]) -> Read:
-    """The pods of all files, and of the YAML and JSON files of all folders.
+    """Read the pods of all files, and of the YAML and JSON files of all folders.
 
-    Warnings are told. Of a folder, files without a pod that asks for GPUs are passed over. Raises
-    :class:`BadInputError` where nothing asks for GPUs, or there is too much.
+    Warnings are printed. A folder's files without a pod that requests GPUs are skipped. Raises
+    :class:`BadInputError` if no pod requests GPUs, or if there are too many pods.
     """
     wanted: list[Wanted] = []
     faults: list[str] = []
@@ -109,7 +109,10 @@ def read_files(paths: Iterable[Path]) -> Read:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The YAML and JSON files of a folder and those below it, without hidden ones."""
+    """Return the YAML and JSON files of a folder and its subfolders, without hidden ones.
+
+    Raises :class:`BadInputError` if there are none, or too many.
+    """
     found: list[Path] = []
     for at, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -117,7 +120,7 @@ def _files(folder: Path) -> list[Path]:
             Path(at, name)
             for name in sorted(names)
             if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-            if Path(at, name).is_file()  # a FIFO would be waited for
+            if Path(at, name).is_file()  # reading a FIFO would block
         ]
         if len(found) > MOST_FILES:
             raise BadInputError(f"{folder}: allowed are {MOST_FILES:,} files, here are more")
@@ -129,7 +132,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
-    """Print what every node answers to the pods, and return the exit code."""
+    """Print every node's answer to the pods, and return the exit code."""
     for note in look.notes:
         tell(f"note: {note}")
     found = judge(look.cluster, read.wanted)
@@ -151,8 +154,10 @@ def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
 
 
 def _warnings(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
-    """That selectors of pods count for nothing where the labels of nodes are not known, and which
-    resources no node serves."""
+    """Yield warnings about selectors that have no effect, and about resources that no node serves.
+
+    A selector has no effect on a node whose labels are not known.
+    """
     unseen = sum(not info.node_object.exists for info in snapshot.nodes)
     going = ((pod, pod.attributes.eligible_nodes) for pod in wanted)
     picky = list(dict.fromkeys(pod.name for pod, at in going if at.selector or at.terms))
@@ -169,7 +174,7 @@ def _warnings(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
             yield f"no node serves {name}{said}"
     nodes = [info.node_object for info in snapshot.nodes]
     if not all(node.allocatable and not node.partial for node in nodes):
-        return  # a node of which not all is known may serve it
+        return  # a node that is not fully known may serve it
     given = {name for node in nodes for name, amount in node.allocatable or () if amount}
     for name in dict.fromkeys(
         name for pod in wanted for name, asked in pod.attributes.requests if asked
@@ -179,7 +184,7 @@ def _warnings(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
 
 
 class Checked(Struct, frozen=True):
-    """What every node answers to one pod; ``group`` if it is the only pod, and has one."""
+    """Every node's answer to one pod. ``group`` is set if it is the only pod and has a group."""
 
     pod: str
     asks: str
@@ -191,7 +196,7 @@ class Checked(Struct, frozen=True):
 
 
 def _data(found: Together, today: float, *, alone: bool) -> Checked | dict[str, Any]:
-    """The answer as data: that of one pod is there without a list around it."""
+    """Return the answer as data. With ``alone`` it is that of the one pod, without a list."""
     pods: list[Checked] = []
     for each in found.judged:
         nodes = rows_of(each.pods[0].request, each.answers, today)
@@ -205,7 +210,7 @@ def _data(found: Together, today: float, *, alone: bool) -> Checked | dict[str, 
 
 
 def _draw(found: Together, today: float) -> None:
-    """The answer for people: a table for pods that ask the same."""
+    """Print the answer for people, with one table for pods that have equal requests."""
     console = standard_output()
     for number, each in enumerate(found.judged):
         if number:
@@ -233,8 +238,11 @@ def _draw(found: Together, today: float) -> None:
 
 
 def _draw_rows(console: Console, rows: Sequence[NodeAnswer]) -> None:
-    """The answers for a terminal: passing nodes first, best score first, at most SHOWN_NODES. A
-    table, or a paragraph for each node where there is no room for one."""
+    """Print the nodes' answers, at most SHOWN_NODES of them.
+
+    Passing nodes come first, and the best score first. This prints a table, or a paragraph for each
+    node if the terminal is too narrow for a table.
+    """
     order = sorted(rows, key=lambda row: (not row.may_come, -(row.score or 0), row.node))
     shown = order[:SHOWN_NODES]
     table = _table(shown, console.width)
@@ -250,7 +258,10 @@ def _draw_rows(console: Console, rows: Sequence[NodeAnswer]) -> None:
 
 
 def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
-    """``width`` is the terminal's: where it has room, sets of GPUs are not wrapped."""
+    """Return the nodes' answers as a table. ``width`` is the terminal's.
+
+    Sets of GPUs are not wrapped if the terminal is wide enough.
+    """
     keys = [(row.node, _verdict(row).plain, "score") for row in rows]
     sets = max((len(sets_text(row.outcomes)) for row in rows), default=0)
     taken = sum(max(map(len, column)) + GAP for column in zip(*keys, strict=True)) + sets + GAP
@@ -271,12 +282,12 @@ def _verdict(row: NodeAnswer) -> Text:
 
 
 def _score(row: NodeAnswer) -> str:
-    """A dash on a node that would not take the pod."""
+    """Return the score; a dash for a node that would not take the pod."""
     return "–" if row.score is None else str(row.score)
 
 
 def _remarks(row: NodeAnswer) -> str:
-    """Why the node does not take the pod, and what to beware of where it does."""
+    """Return why the node does not take the pod, or what to beware of if it does."""
     fields = ", ".join(row.lacks)
     remarks = (
         f"closed to it by {row.bar}" if row.closed else "",

@@ -1,4 +1,4 @@
-"""A pod's constraints as a ResourceClaim, for nodes with DRA."""
+"""Writes a pod's constraints as a ResourceClaim, for nodes with DRA."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from topology.core.placement.rejections import set_of
 
 
 def write_claim(text: str, file: str, device_class: str, machines: Source) -> None:
-    """Print a file's objects with a claim, and say what it leaves out. Raises
-    :class:`BadInputError`."""
+    """Print a file's objects with a claim, and report what the claim leaves out.
+
+    Raises :class:`BadInputError`.
+    """
     try:
         found_in = claiming(text)
     except PodFileError as error:
@@ -56,7 +58,7 @@ def write_claim(text: str, file: str, device_class: str, machines: Source) -> No
 
 
 def _nothing(found: Alternatives, nodes: str, wanted: str) -> str:
-    """Why a claim can name nothing."""
+    """Return why a claim cannot name any GPUs."""
     if not nodes:
         return "no node has a record that can be used: gpu-topology node NODE says why"
     if any(good for _, good, _ in found.machines):

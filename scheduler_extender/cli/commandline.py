@@ -1,4 +1,4 @@
-"""Runs a typer app so that wrong input is one clear line on stderr and exit code 2."""
+"""Runs a typer app so that wrong input gives one clear line on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from scheduler_extender.untrustedtext import one_line
 
 MAX_LINE = 1000  # characters of an error
 
-# typer brings its own click and shows of it only this class.
+# typer contains its own copy of click and makes only this class of it public.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # why a file takes no more
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # the output cannot be written
 OURS = ("scheduler_extender", "topology", "")
 
 
 def lacks(package: str) -> str:
-    """What is said of a package that is not installed, as in the other image of the two."""
+    """Return the error about a package that is not installed, as in the other one of our images."""
     return (
         f"the package {package} is not installed: gpu-topology[agent] has what the agent needs, "
         "gpu-topology[extender] what every other command needs, and each image one of the two"
@@ -32,11 +32,11 @@ def lacks(package: str) -> str:
 
 
 class BadInputError(Exception):
-    """What the user gave cannot be used; the message is the one line they see."""
+    """The user's input cannot be used. The message is the one line that the user sees."""
 
 
 def run(app: typer.Typer, name: str) -> NoReturn:
-    """Run ``app`` as the process; ``name`` is what people type to start it."""
+    """Run ``app`` and end the process. ``name`` is the command by which people start it."""
     command = typer.main.get_command(app)
     _ready_for_any_output()
     try:
@@ -62,7 +62,8 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         _no_more_output()
         sys.exit(0)
     except SystemExit as end:
-        # typer ends so, with 1, where the reader of a pipe is gone; the answer was no *no*.
+        # typer exits with 1 if the reader of a pipe is gone. Exit code 1 would mean that the
+        # command's answer is no.
         sys.exit(0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code)
     except OSError as error:
         if error.errno not in FULL:
@@ -73,7 +74,11 @@ def run(app: typer.Typer, name: str) -> NoReturn:
 
 
 def _ready_for_any_output() -> None:
-    """What a terminal or a file cannot show is a question mark in it, and no output is one, too."""
+    """Make standard output accept any text.
+
+    A character that its encoding lacks becomes a question mark. If there is no standard output,
+    /dev/null takes its place.
+    """
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -81,7 +86,7 @@ def _ready_for_any_output() -> None:
 
 
 def _no_more_output() -> None:
-    """Let go of what is buffered for standard output; Python would try to write it in the end."""
+    """Discard the buffer of standard output, which Python would otherwise try to write at exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -1,8 +1,8 @@
-"""Shell completion: names from the cluster, and what kubectl asks of a plugin.
+"""Shell completion with names from the cluster, also for kubectl's plugin interface.
 
-kubectl runs ``kubectl_complete-gpu_topology`` with the words typed so far, the last of them perhaps
-empty, and expects a choice on each line, and on the last line a colon and a number: 0 lets the
-shell offer files, 4 forbids it (cobra's ``ShellCompDirective``).
+kubectl runs ``kubectl_complete-gpu_topology`` with the words typed so far; the last word may be
+empty. kubectl expects one choice on each line, and a colon and a number on the last line. The
+number 0 lets the shell offer files, and 4 forbids it (cobra's ``ShellCompDirective``).
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import typer
 
 from scheduler_extender.cli.kubeconfig import Access, asking
 
-TIMEOUT = 2.0  # seconds: somebody has pressed a key and waits
-MOST = 500  # names that are asked for
+TIMEOUT = 2.0  # seconds; short, because a user has pressed a key and waits
+MOST = 500  # names that are requested
 OF_FILES = ("check",)  # commands whose argument is a file
 PROGRAM = "kubectl-gpu_topology"
-# What :data:`PROGRAM` completes words after, as programs of kubectl's own kind do.
+# If this is the first word, :data:`PROGRAM` completes the words after it, as programs of cobra do.
 COMPLETE = "__complete"
 FILES, NO_FILES = 0, 4
 
 
 def node_completions(context: typer.Context, incomplete: str) -> list[str]:
-    """Nodes whose names begin so: those with a GPUTopology record."""
+    """Return names of nodes with a GPUTopology record that begin with ``incomplete``."""
     return _names(context, incomplete, lambda _: "/apis/gpu-topology.io/v1alpha1/gputopologies")
 
 
 def namespace_completions(context: typer.Context, incomplete: str) -> list[str]:
-    """Namespaces whose names begin so."""
+    """Return names of namespaces that begin with ``incomplete``."""
     return _names(context, incomplete, lambda _: "/api/v1/namespaces")
 
 
 def pod_completions(context: typer.Context, incomplete: str) -> list[str]:
-    """Pods of the namespace that is meant whose names begin so."""
+    """Return names of pods of the given or usual namespace that begin with ``incomplete``."""
 
     def where(usual: str) -> str:
         from topology.kubeapi.apiserver import path
@@ -47,9 +47,9 @@ def pod_completions(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(context: typer.Context, incomplete: str, where: Callable[[str], str]) -> list[str]:
-    """Names of objects that begin so; none where the cluster cannot be asked at once.
+    """Return names of objects that begin with ``incomplete``; empty if the cluster cannot be read.
 
-    Whatever is wrong is told by the command itself, once it runs.
+    The command itself reports the error once it runs.
     """
     try:
         said = context.params.get
@@ -63,7 +63,10 @@ def _names(context: typer.Context, incomplete: str, where: Callable[[str], str])
 
 
 def complete_for_kubectl(plugin: typer.Typer, words: list[str]) -> str:
-    """What ``kubectl_complete-gpu_topology`` prints for these words, the last one unfinished."""
+    """Return the output of ``kubectl_complete-gpu_topology`` for these words.
+
+    The last word is unfinished.
+    """
     from typer._completion_classes import BashComplete
 
     command = typer.main.get_command(plugin)
@@ -75,7 +78,7 @@ def complete_for_kubectl(plugin: typer.Typer, words: list[str]) -> str:
 
 
 def _wants_file(group: Any, words: list[str]) -> bool:
-    """Whether the unfinished word is a file's: the value of such an option, or of ``check``."""
+    """Check whether the unfinished word is a file: an option's value or ``check``'s argument."""
     command = group.commands.get(words[0]) if words else None
     if command is None or len(words) < 2:
         return False

@@ -1,4 +1,4 @@
-"""Whether what is installed works together, and what to do where not."""
+"""Checks whether the installed parts work together, and shows the remedies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_CONFIGURATION = 1024 * 1024  # bytes
 
 
 class Line(NamedTuple):
-    """What a check says; only its first line has its name."""
+    """A line of a check's output. Only the first line of a check shows its name."""
 
     check: str
     finding: Finding
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 def examine(
     configurations: Sequence[Path], system: str, access: Access, form: Form, *, forward: bool
 ) -> None:
-    """Print what the checks say; the command ends with it. Raises :class:`BadInputError`."""
+    """Print the findings of all checks, and end the command. Raises :class:`BadInputError`."""
     files = [
         Configuration(where=name_of(each), text=text_of(each, MAX_CONFIGURATION))
         for each in configurations
@@ -68,7 +68,10 @@ def examine(
 
 
 def _draw(console: Console, lines: Sequence[Line]) -> None:
-    """A table, or a paragraph for each line where there is no room; and how many there are."""
+    """Print the findings, and their number by state.
+
+    This prints a table, or a paragraph for each finding if the terminal is too narrow.
+    """
     rows = [
         (line.check if not n and line.first else "", _state(line) if not n else Text(), words)
         for line in lines
@@ -98,7 +101,7 @@ def _state(line: Line) -> Text:
 
 
 def _texts(finding: Finding) -> list[Text]:
-    """What was seen, and below it what to do."""
+    """Return the finding's text, and below it the remedy and the page."""
     texts = [Text(finding.text)]
     if finding.remedy:
         texts.append(Text(f"→ {finding.remedy}"))

@@ -1,4 +1,4 @@
-"""The service of ``gpu-topology extender``, from its start to its end."""
+"""Runs the service of ``gpu-topology extender`` from its start to its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTSIDE = "; outside a cluster give --cluster FILE or --kubeconfig PATH"
 
 
 def serve_file(path: Path, settings: Settings, where: Addresses) -> None:
-    """Serve what a cluster file describes. Raises :class:`BadInputError`."""
+    """Serve the cluster that a cluster file describes. Raises :class:`BadInputError`."""
     content = cluster_file(path)
     service, _ = file_service(content, settings)
     _serve(service, where, f"{len(content.records)} nodes from {path}")
@@ -63,7 +63,7 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
     log = structlog.get_logger()
 
     def started() -> None:
-        if pressed():  # before the servers listened to Ctrl-C
+        if pressed():  # Ctrl-C was pressed before the servers handled it
             both.stop()
         for warning in both.warnings:
             log.warning(warning)

@@ -1,7 +1,7 @@
-"""Asks the extender over kubectl port-forward, and sends the browser there.
+"""Reaches the extender over kubectl port-forward, and opens its map in the browser.
 
-Its port for people listens on the loopback of its pod alone: who may forward a port of that pod may
-ask, and nobody else.
+The extender's port for people listens only on the loopback address of its pod. So only a user who
+may forward a port of that pod can send requests to it.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from scheduler_extender.wire import Pod
 from topology.kubeapi.apiserver import ApiError, path
 
 SELECTOR = "app.kubernetes.io/name=gpu-topology,app.kubernetes.io/component=extender"
-PEOPLE, METRICS = "admin", "metrics"  # what the ports of its container are called
+PEOPLE, METRICS = "admin", "metrics"  # the names of the ports of its container
 TIMEOUT = 10.0  # seconds for one answer
-BEGINS = 60.0  # seconds in which kubectl has a port; a login of its own may come first
+BEGINS = 60.0  # seconds for kubectl to open a port; it may ask the user to log in first
 SAID = 20  # lines of kubectl that are kept
 _FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 _LACKS = re.compile(r'cannot (\w+) resource "([\w/]+)"')
-_EACH = "Handling connection for "  # what kubectl says of each connection
+_EACH = "Handling connection for "  # kubectl prints this for each connection
 
 T = TypeVar("T")
 
 
 class Forwarded:
-    """A port of a ``pod`` of the extender, as kubectl forwards it to here."""
+    """A port of the extender's ``pod`` that kubectl forwards to this machine."""
 
     def __init__(self, flag: str, pod: str, child: subprocess.Popen[str]) -> None:
         self._flag, self._pod, self._child = flag, pod, child
         self._said: deque[str] = deque(maxlen=SAID)
-        # kubectl waits where nobody reads what it says.
+        # kubectl blocks if its output is not read.
         self._reader = threading.Thread(target=lambda: deque(self._lines(), maxlen=0), daemon=True)
         self.url = ""
 
     def begin(self, system: str) -> None:
-        """Wait until kubectl has a port here. Raises :class:`BadInputError` if it gets none."""
+        """Wait until kubectl listens on a local port. Raises :class:`BadInputError` if it fails."""
         too_long = threading.Timer(BEGINS, self._child.kill)
         too_long.start()
         try:
@@ -68,20 +68,20 @@ class Forwarded:
         raise BadInputError(f"{self._flag}: kubectl port-forward: {self._last()}")
 
     def get(self, path: str, kind: type[T]) -> T | None:
-        """What it answers, or None for 404. Raises :class:`BadInputError` for anything else."""
+        """Return the decoded answer; None for a 404. Raises :class:`BadInputError` otherwise."""
         return self._answer(path, lambda body: msgspec.json.decode(body, type=kind))
 
     def text(self, path: str) -> str | None:
-        """The same for an answer that is text."""
+        """Return the answer as text; None for a 404. Raises :class:`BadInputError` otherwise."""
         return self._answer(path, bytes.decode)
 
     def until_it_ends(self) -> str:
-        """Wait until kubectl ends, as when its pod does, and return its last words."""
+        """Wait until kubectl ends, for example with its pod, and return its last line."""
         self._child.wait()
         return self.end()
 
     def end(self) -> str:
-        """End kubectl, and return its last words."""
+        """End kubectl, and return its last line."""
         self._child.terminate()
         try:
             self._child.wait(TIMEOUT)
@@ -115,7 +115,7 @@ class Forwarded:
             ) from error
 
     def _lines(self) -> Iterator[str]:
-        """What kubectl says; its last words are kept."""
+        """Yield the lines that kubectl prints, and keep the last ones."""
         assert self._child.stdout is not None  # noqa: S101 (asked for)
         for line in self._child.stdout:
             if line.strip() and not line.startswith(_EACH):
@@ -128,8 +128,10 @@ class Forwarded:
 
 @contextmanager
 def forwarded(flag: str, access: Access, system: str, port: str = PEOPLE) -> Iterator[Forwarded]:
-    """A port of the replica that leads, or of another one that is ready; kubectl ends with the
-    block. Raises :class:`BadInputError`, which names the ``flag``."""
+    """Forward a port of the leading replica, or of another ready one, while the block runs.
+
+    kubectl ends with the block. Raises :class:`BadInputError`, whose message names the ``flag``.
+    """
     program = shutil.which("kubectl")
     if program is None:
         raise BadInputError(f"{flag}: kubectl is not on the PATH, and it has to forward the port")
@@ -157,8 +159,10 @@ def forwarded(flag: str, access: Access, system: str, port: str = PEOPLE) -> Ite
 
 
 def open_map(access: Access, system: str) -> NoReturn:
-    """Open the map in the browser once it answers, until Ctrl-C or until kubectl ends. Raises
-    :class:`BadInputError`."""
+    """Open the map in the browser once it answers, and wait for Ctrl-C or for kubectl's end.
+
+    Raises :class:`BadInputError`.
+    """
     with forwarded("--open", access, system) as port:
         page = f"{port.url}/map"
         if port.text("/map") is None:
@@ -170,7 +174,10 @@ def open_map(access: Access, system: str) -> NoReturn:
 
 
 def _replica(flag: str, access: Access, system: str) -> str:
-    """The name of the pod that is asked. Only the leader knows the binds that are being written."""
+    """Return the name of the extender's pod to use: the leader's, if it is ready.
+
+    Only the leader knows the binds that are being written.
+    """
     with asking(access) as (api, _):
         try:
             where = path("/api/v1/namespaces", system, "pods")
@@ -184,7 +191,7 @@ def _replica(flag: str, access: Access, system: str) -> str:
         raise BadInputError(
             f"{flag}: the extender has no pod in the namespace {system}; --system names another"
         )
-    # The kubelet has found it ready, and it is to stay.
+    # Use only a pod that the kubelet has found ready and that is not being deleted.
     staying = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
     ready = [
         pod
@@ -201,7 +208,7 @@ def _missing(flag: str, right: str, system: str) -> str:
 
 
 def _term(pod: Pod) -> int:
-    """The last term in which it led, 0 if it never did: who has begun the latest one leads."""
+    """Return the last term in which the pod led, 0 if it never did. The latest term's pod leads."""
     number = (pod.metadata.annotations or {}).get(TERM, "").partition(" ")[0]
     return int(number) if number.isdecimal() and len(number) <= 10 else 0
 
@@ -212,7 +219,7 @@ class _Pods(msgspec.Struct):
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """Inside it SIGTERM and SIGHUP end the command as Ctrl-C does: kubectl does not outlive it."""
+    """Make SIGTERM and SIGHUP end the command by an exception, so that kubectl is ended, too."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The pods that hold GPUs without using them, and whom their release would help."""
+"""Lists the pods that hold GPUs without using them, and the pods that their end would let run."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ from topology.core.devices import PodUid
 from topology.times import seconds_of
 
 SECONDS = 20.0
-"""For how long ends of pods are tried."""
+"""Seconds for which the ends of pods are simulated."""
 OLD = 600.0
-"""Seconds after which it is said that a report is old."""
+"""Seconds after which a note says that a report is old."""
 SHOWN_OLD = 5
-"""Nodes with old reports that are named, those with the oldest."""
+"""The number of nodes with old reports that are named, the oldest first."""
 SHOWN_REQUESTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An idle pod, and whom its end would help.
+    """An idle pod, and the waiting pods that its end would help.
 
-    ``others`` are the names of the node's idle pods by UID. ``tried`` says that it was tried whom
-    its end would help.
+    ``others`` are the names of idle pods by UID. ``tried`` is true if the pod's end was simulated.
     """
 
     pod: IdlePod
@@ -49,7 +48,7 @@ class Row:
 
     @property
     def gpus(self) -> str:
-        """Its unused GPUs by the driver's numbers, and whether it has parts of them only."""
+        """The pod's unused GPUs by the driver's numbers, and whether it has only parts of them."""
         numbers = set_text(self.pod.gpus) or "–"
         if all(device.startswith("MIG-") for device in self.pod.devices):
             return f"MIG on {numbers}"
@@ -57,7 +56,7 @@ class Row:
 
     @property
     def words(self) -> str:
-        """Whom its end would help."""
+        """The text about the pods that its end would help."""
         if self.pod.partly:
             return "another of its containers works"
         if not self.tried:
@@ -76,7 +75,7 @@ class Row:
         return f"{text} once {listed(together)} end{'s' if len(together) == 1 else ''}, too"
 
     def as_json(self) -> dict[str, Any]:
-        """The row as data."""
+        """Return the row as data."""
         pod = self.pod
         return {
             "pod": self.pod.full_name,
@@ -102,7 +101,7 @@ class Row:
 
 
 def told(look: Look, whose: Whose, shortest: float) -> Told:
-    """The answer."""
+    """Return the answer about the idle pods."""
     snapshot = look.cluster.snapshot()
     everywhere = [p for p in idle_pods(snapshot, look.today) if p.seconds >= shortest]
     if wanted := selector_of(whose.selector):
@@ -128,7 +127,7 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
 
 
 def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
-    """Which nodes' agents have not reported lately. A file is as old as it is."""
+    """Yield notes about nodes whose reports are old; none for a file, whose age does not matter."""
     if look.api is None:
         return
     ages = []
@@ -148,8 +147,11 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
 
 
 def draw(console: Console, rows: Sequence[Row], nobody: str, elsewhere: int, *, wide: bool) -> None:
-    """The pods as a table; ``nobody`` says who could have been there, ``elsewhere`` how many idle
-    pods other namespaces have."""
+    """Print the pods as a table.
+
+    ``nobody`` is the subject of the sentence for an empty table. ``elsewhere`` is the number of
+    idle pods in other namespaces.
+    """
     if rows:
         rows_table = table(
             rows,

@@ -1,4 +1,4 @@
-"""What the commands take: files, flags and words, each refused with one clear line."""
+"""Reads and checks the input of commands: files, flags and words. An error is one clear line."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from scheduler_extender.terminal import HarmlessConsole
     from topology.core.placement import Verdict
 
-MAX_TEXT = 16 * 1024 * 1024  # bytes of a pod, or of what people paste of a machine
-PIPE = 1_000_000  # columns where nothing says how many there are: no line is wrapped
+MAX_TEXT = 16 * 1024 * 1024  # bytes of a file with pods, or of a program's output about a machine
+PIPE = 1_000_000  # columns if the width is unknown, so that no line is wrapped
 
 
 def columns() -> int:
-    """How wide a line may be: as $COLUMNS says, for a pipe too, or as the terminal is now."""
+    """Return the width of a line: $COLUMNS, also for a pipe, else the terminal's current width."""
     said = os.environ.get("COLUMNS", "")
     if said.isdecimal() and 0 < int(said) < 10_000:
         return int(said)
@@ -38,14 +38,14 @@ def columns() -> int:
 
 
 def standard_output() -> HarmlessConsole:
-    """The console for what people read."""
+    """Return the console for output that people read."""
     from scheduler_extender.terminal import HarmlessConsole
 
     return HarmlessConsole(width=columns())
 
 
 def check_ports(port: int, admin_port: int, metrics_port: int = 0) -> None:
-    """Refuse ports that are none, or one and the same. Raises :class:`BadInputError`."""
+    """Refuse invalid port numbers, and equal ones. Raises :class:`BadInputError`."""
     flags = {"--port": port, "--admin-port": admin_port, "--metrics-port": metrics_port}
     taken: dict[int, str] = {}
     for flag, number in flags.items():
@@ -59,7 +59,7 @@ def check_ports(port: int, admin_port: int, metrics_port: int = 0) -> None:
 
 
 def folder(flag: str, path: Path, mode: int = 0o777) -> None:
-    """Make a folder, with this mode unless it is there already. Raises :class:`BadInputError`."""
+    """Make a folder with this mode, unless it already exists. Raises :class:`BadInputError`."""
     try:
         path.mkdir(mode, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -69,14 +69,14 @@ def folder(flag: str, path: Path, mode: int = 0o777) -> None:
 
 
 def check_node_name(flag: str, name: str) -> None:
-    """Refuse what Kubernetes would not take for a node's name. Raises :class:`BadInputError`."""
+    """Refuse a name that Kubernetes does not accept for a node. Raises :class:`BadInputError`."""
     if len(name) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
         said = "a node's name is of a-z, 0-9, - and ., at most 253 characters"
         raise BadInputError(f"{flag}: {said}, not {name[:60]!r}")
 
 
 def is_ip(text: str) -> bool:
-    """Whether it is an IP address, without a zone."""
+    """Check whether a text is an IP address without a zone."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -85,7 +85,9 @@ def is_ip(text: str) -> bool:
 
 
 def is_dns(text: str) -> bool:
-    """Whether a certificate may have it as a DNS name; one that ends with a number is no name.
+    """Check whether a certificate may have a text as a DNS name.
+
+    A text whose last label is a number is no DNS name.
 
     >>> [is_dns(name) for name in ("gpus.example", "*.gpus.example", "256.1.1.1", "a b")]
     [True, True, False, False]
@@ -96,25 +98,28 @@ def is_dns(text: str) -> bool:
 
 
 def check_namespace(flag: str, name: str) -> None:
-    """Refuse what Kubernetes would not take for a namespace. Raises :class:`BadInputError`."""
+    """Refuse a name that Kubernetes does not accept for a namespace.
+
+    Raises :class:`BadInputError`.
+    """
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
         raise BadInputError(f"{flag}: {name[:60]!r} is no name of a namespace")
 
 
 def one_of(flag: str, word: str, words: Mapping[str, Any]) -> Any:
-    """What a flag's word stands for. Raises :class:`BadInputError`."""
+    """Return the value that a flag's word stands for. Raises :class:`BadInputError`."""
     if word not in words:
         raise BadInputError(f"{flag}: allowed are {', '.join(words)}, not {word!r}")
     return words[word]
 
 
 def same(*words: str) -> dict[str, str]:
-    """Words that stand for themselves."""
+    """Return a mapping for :func:`one_of` in which each word stands for itself."""
     return {word: word for word in words}
 
 
 def weakest(require: str) -> Verdict:
-    """The verdict that --require names. Raises :class:`BadInputError`."""
+    """Return the verdict that --require names. Raises :class:`BadInputError`."""
     word = one_of("--require", require, same("expected", "guaranteed"))
     from topology.core.placement import Verdict
 
@@ -123,7 +128,8 @@ def weakest(require: str) -> Verdict:
 
 def cluster_file(path: Path) -> ClusterFile:
     """Read a cluster file. Raises :class:`BadInputError`."""
-    # Here and below: the agent reads none of these files, and its image lacks their packages.
+    # Imported here, because the agent does not read such files, and its image lacks the packages
+    # that this import needs.
     from scheduler_extender.files.clusterfile import ClusterFileError, load
 
     try:
@@ -133,7 +139,7 @@ def cluster_file(path: Path) -> ClusterFile:
 
 
 def name_of(path: Path) -> str:
-    """What people call the file in an error.
+    """Return the name of the file in an error.
 
     >>> name_of(Path("-")), name_of(Path("a/pod.yaml"))
     ('standard input', 'a/pod.yaml')
@@ -142,7 +148,11 @@ def name_of(path: Path) -> str:
 
 
 def text_of(path: Path, most: int = MAX_TEXT, *, utf16: bool = False) -> str:
-    """A file, or what is piped in; ``utf16`` takes that too where it says so."""
+    """Return the text of a file, or of standard input for ``-``.
+
+    The text is UTF-8; with ``utf16`` it may also be UTF-16 with a byte order mark. Raises
+    :class:`BadInputError`.
+    """
     try:
         if str(path) == "-":
             data = sys.stdin.buffer.read(most + 1)
@@ -160,13 +170,13 @@ def text_of(path: Path, most: int = MAX_TEXT, *, utf16: bool = False) -> str:
 
 
 def tell(text: str) -> None:
-    """Say something beside the answer, on standard error."""
+    """Print a line on standard error, beside the answer."""
     typer.echo(one_line(text), err=True)
 
 
 def log_json(*, quiet: bool = False) -> None:
-    """Log to stderr, a line of JSON each; only errors where ``quiet``."""
-    import structlog  # it takes a while to load
+    """Configure logging to stderr in lines of JSON; with ``quiet`` only errors."""
+    import structlog  # loads slowly
 
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger("error" if quiet else "notset"),
@@ -180,11 +190,11 @@ def log_json(*, quiet: bool = False) -> None:
     )
 
 
-MOST_COMPARED = 10_000  # names; of more the rest is not looked at
+MOST_COMPARED = 10_000  # names; any further ones are not compared
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error: the known names that are like it, or nothing.
+    """Return the end of an error with the known names that are similar; empty if there are none.
 
     >>> did_you_mean("train-1", ["train-01", "serve-1", "web"])
     ': did you mean train-01?'
@@ -196,8 +206,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def pod_meant(namespace: str, name: str, known: Iterable[tuple[str, str]]) -> str:
-    """The same for a pod; ``known`` are namespaces and names. A pod of this very name in another
-    namespace comes before those with a name like it in this one."""
+    """Return the end of an error about an unknown pod, with the known pods that may be meant.
+
+    ``known`` are pairs of namespace and name. Pods of the same name in another namespace come
+    before pods of a similar name in this namespace.
+    """
     pods = list(known)
     elsewhere = sorted(f"{where}/{name}" for where, called in pods if called == name)
     if elsewhere:

@@ -1,4 +1,4 @@
-"""What kubectl cannot apply: kube-scheduler's files, on a node of the control plane."""
+"""Changes kube-scheduler's files on a control-plane node, which kubectl cannot apply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler_extender.installing.yamledit import EditError, same
 from scheduler_extender.untrustedtext import sanitized
 
 SECRETS = {"ca.crt": 0o644, "scheduler.crt": 0o644, "scheduler.key": 0o600}
-READ_ANEW = {"scheduler.crt", "scheduler.key"}  # by kube-scheduler, without a new start
+READ_ANEW = {"scheduler.crt", "scheduler.key"}  # kube-scheduler reads these again without a restart
 MAX_PEM = 64 * 1024
 NO_CONNECTION = (
     "no clientConnection.kubeconfig: with this file kube-scheduler passes over --kubeconfig and "
@@ -32,7 +32,7 @@ SECOND = (
     "scheduler.enabled=true (docs/managed.md)"
 )
 OTHERS = ("rke2", "openshift", "talos", "kops", "eks", "gke", "aks")
-"""What writes kube-scheduler's files itself, or hides them."""
+"""Distributions and services that write kube-scheduler's files themselves, or hide them."""
 
 NEXT = {
     "kubeadm": "The kubelet now starts kube-scheduler anew. See that it runs: kubectl "
@@ -42,7 +42,7 @@ NEXT = {
 
 
 def carry_out(kind: str, asked: Asked, doing: Doing) -> None:
-    """Change the files of a node, or show how. Raises :class:`BadInputError`."""
+    """Change the files of a node, or show the changes. Raises :class:`BadInputError`."""
     if kind.lower() in OTHERS:
         raise BadInputError(f"KIND: allowed are kubeadm and k3s; for {kind}, {SECOND}")
     plan = one_of("KIND", kind, {"kubeadm": _kubeadm, "k3s": _k3s})
@@ -67,7 +67,11 @@ def carry_out(kind: str, asked: Asked, doing: Doing) -> None:
 
 
 def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
-    """The static pod comes last, and first on the way back: the kubelet acts on it at once."""
+    """Return the changes on a node of kubeadm.
+
+    The kubelet acts at once on a change of the static pod. So the static pod comes last, and when
+    the extender is removed it comes first.
+    """
 
     text = files.text(staticpod.PATH)
     if text is None:
@@ -87,7 +91,8 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
             without = staticpod.without_config(pod, keep_folder=kept)
             after = node.as_it_was(staticpod.PATH, text, without)
         else:
-            parts = f"{configuration.after}{secrets[0].after}"  # ca.crt is read at the start only
+            # kube-scheduler reads ca.crt only at its start, so a new one must change the digest.
+            parts = f"{configuration.after}{secrets[0].after}"
             digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
             after = staticpod.with_config(pod, digest)
     foreign = asked is not None and staticpod.DIGEST not in pod.annotations
@@ -111,7 +116,7 @@ def _k3s(files: Files, asked: Asked | None) -> list[Change]:
             k3s.check_unit(path, files.text(path) or "")
         started = k3s.started_with(texts)
         node = _Node(files, asked, k3s.FOLDER, flags.settings(started))
-    except EditError as error:  # it names the file
+    except EditError as error:  # its message names the file
         raise BadInputError(str(error)) from error
     theirs = started.get("config")
     configuration = node.configuration(theirs or k3s.CONFIG)
@@ -128,7 +133,7 @@ def _k3s(files: Files, asked: Asked | None) -> list[Change]:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What kubeadm's nodes and k3s' have in common; ``asked`` is None to take the extender out."""
+    """The common part for nodes of kubeadm and of k3s. ``asked`` is None to remove the extender."""
 
     files: Files
     asked: Asked | None
@@ -136,7 +141,7 @@ class _Node:
     settings: flags.Settings
 
     def configuration(self, path: str) -> Change:
-        """What becomes of kube-scheduler's configuration."""
+        """Return the change of kube-scheduler's configuration. Raises :class:`BadInputError`."""
 
         ours = posixpath.dirname(path) == self.folder
         before = after = self.files.text(path)
@@ -163,7 +168,10 @@ class _Node:
         return Change(path=path, before=before, after=after, copy=copy)
 
     def secrets(self) -> list[Change]:
-        """What becomes of the certificates, which are tried against each other."""
+        """Return the changes of the certificates, after a check that they fit each other.
+
+        Raises :class:`BadInputError`.
+        """
         texts: dict[str, str] = {}
         if self.asked is not None:
             if self.asked.tls is None:
@@ -186,9 +194,9 @@ class _Node:
         ]
 
     def _place(self, asked: Asked) -> schedulerconfig.Place:
-        """What the options say. Raises :class:`BadInputError`."""
+        """Return the addresses and paths of the options. Raises :class:`BadInputError`."""
 
-        address = asked.address or ""  # that of a headless Service is None, says kubectl
+        address = asked.address or ""  # kubectl prints "None" for a headless Service
         if not is_ip(address) and (not is_dns(address) or "*" in address or address == "None"):
             given = "" if asked.address is None else f", not {address[:60]!r}"
             raise BadInputError(f"--address: an IP address or a DNS name is needed{given}")
@@ -196,19 +204,22 @@ class _Node:
         return schedulerconfig.Place(address, asked.namespace, self.folder, self.settings)
 
     def as_it_was(self, path: str, before: str, after: str) -> str:
-        """The text that was kept of a file, if it says no more and no less than the one after."""
+        """Return the kept copy of a file if its content equals ``after``; otherwise ``after``."""
 
         kept = self.files.text(self.copy(path))
         return kept if before != after and kept and same(after, kept) else after
 
     def copy(self, path: str) -> str:
-        """Where the file is kept as it was; the kubelet reads all files beside a static pod."""
+        """Return the path of a file's copy.
+
+        It is in our own folder, because the kubelet reads all files beside a static pod.
+        """
         return f"{self.folder}/before{path}"
 
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """What is wrong with a text is said of this file. Raises :class:`BadInputError`."""
+    """Turn a ValueError in the block into a :class:`BadInputError` that names this file."""
     try:
         yield
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""Ctrl-C ends a command with exit code 130 and without a traceback, whenever it is pressed.
+"""Ends a command on Ctrl-C with exit code 130 and without a traceback, at any time.
 
-While the program starts, and again while it ends, there is nothing to clean up: the process ends at
-once. While a command runs, KeyboardInterrupt is raised, so that the command gives back what it
-holds. In an import that exception would be shown or dropped (importlib drops it in a callback for
-its locks, and some packages catch it); there it is raised a moment after the import.
+While the program starts or ends, there is nothing to clean up, so the process ends at once. While a
+command runs, Ctrl-C raises KeyboardInterrupt, so that the command can release its resources. During
+an import this exception would be printed or lost: importlib drops it in a callback for its locks,
+and some packages catch it. So during an import the exception is raised shortly after the import.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from contextlib import contextmanager
 from types import FrameType
 
 CODE = 130
-AGAIN = 0.02  # seconds until it is looked again whether the import is over
-IMPORTING = "<frozen importlib"  # how the names of the import system's files begin
+AGAIN = 0.02  # seconds until the next check whether the import is over
+IMPORTING = "<frozen importlib"  # the prefix of the names of the import system's files
 
-_pressed: list[int] = []  # an entry for each Ctrl-C that the running command has got
+_pressed: list[int] = []  # an entry for each Ctrl-C during the running command
 
 
 def end_at_once() -> None:
-    """From now on Ctrl-C ends the process at once. Whoever starts programs may let them ignore it,
-    as shells do in the background; then it stays ignored."""
+    """Make Ctrl-C end the process at once, from now on.
+
+    If the parent process made this process ignore Ctrl-C, as a shell does for a background job,
+    Ctrl-C stays ignored.
+    """
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _end)
@@ -34,10 +37,10 @@ def end_at_once() -> None:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Inside it Ctrl-C raises KeyboardInterrupt, and is remembered.
+    """Make Ctrl-C raise KeyboardInterrupt inside the block, and record it for :func:`pressed`.
 
-    An exception that comes after it is its consequence: logging, for one, gives back a lock that it
-    did not get.
+    Any other exception after Ctrl-C counts as its consequence, and KeyboardInterrupt is raised in
+    its place. For example, logging may release a lock that it did not get.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not _end:
@@ -61,17 +64,17 @@ def raised() -> Iterator[None]:
 
 
 def pressed() -> bool:
-    """Whether Ctrl-C was pressed while the command ran.
+    """Check whether Ctrl-C was pressed while the command ran.
 
-    Python drops the exception where that comes while an object is being collected, such as a
-    connection (``iobase_finalize`` in CPython's Modules/_io/iobase.c), and goes on. What it would
-    say about that is not shown.
+    Python drops the exception if it comes while an object is being finalized, such as a connection
+    (``iobase_finalize`` in CPython's Modules/_io/iobase.c), and the program goes on. Python's
+    message about that is suppressed.
     """
     return bool(_pressed)
 
 
 def pause(seconds: float) -> None:
-    """Sleep, and end the command where Ctrl-C has been pressed."""
+    """Sleep, and raise KeyboardInterrupt if Ctrl-C has been pressed."""
     if not _pressed:
         time.sleep(seconds)
     if _pressed:

@@ -1,4 +1,4 @@
-"""Which cluster a command asks, found as kubectl finds it."""
+"""Finds the cluster that a command reads, as kubectl finds it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def context_completions(context: typer.Context, incomplete: str) -> list[str]:
-    """Contexts of the kubeconfig whose names begin so."""
+    """Return names of the kubeconfig's contexts that begin with ``incomplete``."""
     try:
         path = path_of(context.params.get("kubeconfig"))
         names = [] if path is None else [str(each["name"]) for each in _contexts(path)[0]]
@@ -40,7 +40,7 @@ ContextOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Which API server is asked, and as whom."""
+    """The API server that a command uses, and the user's credentials for it."""
 
     kubeconfig: Annotated[
         Path | None,
@@ -55,15 +55,15 @@ class Access:
 
 @contextmanager
 def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
-    """The API server, and the namespace that the context names; closed in the end.
+    """Yield the API server and the context's namespace, and close the connection at the end.
 
-    What it refuses is bad input, too. Raises :class:`BadInputError`.
+    A failed request inside the block raises :class:`BadInputError`, too.
     """
     import msgspec
 
     from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer
 
-    log_json(quiet=True)  # an object that cannot be read is no part of the answer
+    log_json(quiet=True)  # warnings about unreadable objects do not belong into the answer
     where = path_of(access.kubeconfig)
     try:
         if where is None:
@@ -92,19 +92,21 @@ def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
 
 
 def path_of(given: Path | None) -> str | None:
-    """The kubeconfig that is meant; None where there is none."""
+    """Return the path of the kubeconfig to use; None if there is none."""
     if given is not None:
         return str(given)
     named = os.environ.get("KUBECONFIG", "")
     if named:
-        return named  # of several files the first that says something counts, as with kubectl
+        return named  # of several files the first one with a value counts, as for kubectl
     usual = Path.home() / ".kube" / "config"
     return str(usual) if usual.is_file() else None
 
 
 def usual_namespace(access: Access) -> str:
-    """The namespace that the context names, where the API server itself is not asked; "default"
-    where no kubeconfig can be read."""
+    """Return the context's namespace, without a request to the API server.
+
+    The result is "default" if no kubeconfig can be read.
+    """
     where = path_of(access.kubeconfig)
     try:
         return "default" if where is None else _namespace(where, access.context)
@@ -119,7 +121,7 @@ def _namespace(path: str, context: str | None) -> str:
 
 
 def _contexts(path: str) -> Any:
-    """The contexts of a kubeconfig, and the current one."""
+    """Return the contexts of a kubeconfig, and the current one."""
     from kubernetes import config
 
     listed: Callable[[str], Any] = config.list_kube_config_contexts

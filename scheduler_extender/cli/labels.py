@@ -1,4 +1,4 @@
-"""The label selector of ``-l``, as kubectl takes it, over the labels that a command has read."""
+"""The label selector of ``-l``, in kubectl's syntax, applied to labels that a command has read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _OPERATORS = {"!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt", None: "Exis
 
 
 def selector_of(text: str | None) -> Selector:
-    """The requirements of a selector; none select everything. Raises :class:`BadInputError`."""
+    """Return the requirements of a selector. An empty tuple selects everything.
+
+    Raises :class:`BadInputError`.
+    """
     return tuple(_terms(text.strip())) if text else ()
 
 
@@ -44,5 +47,5 @@ def _terms(text: str) -> Iterable[Requirement]:
 
 
 def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether labels meet all of a selector."""
+    """Check whether labels meet all requirements of a selector."""
     return all(wanted.matches(labels) for wanted in selector)

@@ -1,4 +1,4 @@
-"""A group of commands, each of which is imported when it is asked for."""
+"""A group of commands that imports each command only when it is needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typer.core import TyperGroup
 PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 
 Places = Mapping[str, tuple[str, str]]
-"""Commands by name, in the order of the help text: the module and the function of each."""
+"""The module and the function of each command by its name, in the order of the help text."""
 
 
 class _Made(Mapping[str, Any]):
-    """Commands as typer runs them, each made when it is asked for."""
+    """Commands in typer's form, each created at its first use."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -40,7 +40,7 @@ class _Made(Mapping[str, Any]):
 
 
 def lazy_group(places: Places) -> type[TyperGroup]:
-    """The class of a typer app's group with these commands."""
+    """Return the class of a typer app's group with these commands."""
 
     class Group(TyperGroup):
         def __init__(self, **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""The machines of the catalogue, and those of which people paste what a program printed."""
+"""Prints machines of the catalogue, and machines from the pasted output of a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from topology.sources import MAX_TEXT, SourceError, read
 
 
 def print_all() -> None:
-    """List the machines."""
+    """Print a table of all machines."""
     known = table(
         MACHINES.values(),
         column("machine", lambda each: each.name, folds=True),
@@ -32,7 +32,7 @@ def print_all() -> None:
 
 
 def print_one(name: str) -> None:
-    """Print one as a GPUTopology. Raises :class:`BadInputError`."""
+    """Print a machine as a GPUTopology. Raises :class:`BadInputError`."""
     try:
         known = machine(name)
     except UnknownMachine as error:
@@ -44,8 +44,11 @@ def print_one(name: str) -> None:
 def print_pasted(
     file: Path, node: str, product: str | None, memory: str | None, allocator: str | None
 ) -> None:
-    """Print what a program said of a machine as a GPUTopology. ``memory`` is a quantity; without an
-    ``allocator`` NVIDIA's is taken. Raises :class:`BadInputError`."""
+    """Print a GPUTopology from a program's output about a machine.
+
+    ``memory`` is a quantity. Without ``allocator`` the policy of NVIDIA's plugin is used. Raises
+    :class:`BadInputError`.
+    """
     amount = None
     if memory is not None:
         try:
@@ -54,8 +57,8 @@ def print_pasted(
             raise BadInputError(f"--memory: {error}") from error
         if amount >= 2**63:
             raise BadInputError(f"--memory: allowed are at most 2^63 - 1 bytes, not {memory}")
-    # At most what is read below, in whatever a shell or an editor saved: PowerShell's ">" writes
-    # UTF-16.
+    # The limit below counts characters, and a character has up to 4 bytes in the encodings of
+    # shells and editors: PowerShell's ">" writes UTF-16.
     text = text_of(file, 4 * MAX_TEXT, utf16=True)
     try:
         source = read(text, NodeName(node), product=product, memory=amount)

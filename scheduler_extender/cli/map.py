@@ -1,9 +1,9 @@
-"""Every node's GPUs as cells on the terminal, and the groups that their links make of them.
+"""Draws every node's GPUs as cells on the terminal, grouped by their links.
 
-A cell is the GPU's index and a letter for how it stands: a capital where nobody else can have it, a
-small one where somebody can. Square brackets are around GPUs that NVLinks join, directly or over
-one another; round ones around GPUs of one PCIe switch, on nodes without NVLinks. A bar stands where
-another NUMA node begins.
+A cell is the GPU's index and a letter for its state. A capital means that no other pod can have the
+GPU; a small letter means that another pod can. Square brackets enclose GPUs that NVLinks connect,
+directly or through other GPUs. On nodes without NVLinks, round brackets enclose GPUs of one PCIe
+switch. A bar marks the beginning of another NUMA node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topology.core.shape import Shape
 
 
 class Cell(NamedTuple):
-    """How a GPU that stands so is drawn."""
+    """The drawing of a GPU in one state."""
 
     letter: str
     style: str
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 CELLS = {
     Use.FREE: Cell("f", "bold green"),
     Use.STRANDED: Cell("s", "#000000 on #f5c542"),
-    Use.ASSUMED: Cell("W", "#ffffff on #7b3fa0"),  # on its way
+    Use.ASSUMED: Cell("W", "#ffffff on #7b3fa0"),  # W: the pod is on its way
     Use.RESERVED: Cell("R", "#ffffff on #00695c"),
     Use.AS_ASKED: Cell("A", "#ffffff on #2166ac"),
     Use.IN_USE: Cell("U", "#ffffff on #5b6770"),
@@ -43,19 +43,22 @@ CELLS = {
     Use.TERMINATING: Cell("T", "#000000 on #a8d5e2"),
     Use.SICK: Cell("X", "bold reverse"),
 }
-"""In the order of the legend."""
+"""The drawing of each state, in the order of the legend."""
 PARTLY = "a small letter in place of a capital: some of its shares are free"
 MARKS = {
     "[ ]": "joined by NVLinks, directly or over one another",
     "( )": "of one PCIe switch",
     "|": "another NUMA node begins",
 }
-"""What stands around cells and between them."""
+"""The marks around cells and between them, with their meanings."""
 
 
 def groups(topology: NodeTopology) -> Iterator[tuple[list[list[int]], str, str]]:
-    """The GPUs by what joins them, ordered by their lowest index: by position, those of one NUMA
-    node after the other, and what stands before and behind them."""
+    """Yield the groups of connected GPUs, with their opening and closing brackets.
+
+    The groups are ordered by their lowest position. A group has a list of positions for each of its
+    NUMA nodes.
+    """
     shape = topology.shape
     nvlinked = frozenset(link for link in shape.distinct_links if link.nvlinks)
     near = frozenset(link for link in shape.distinct_links if link.kind >= LinkKind.PXB)
@@ -64,7 +67,7 @@ def groups(topology: NodeTopology) -> Iterator[tuple[list[list[int]], str, str]]
         by_numa: dict[int, list[int]] = {}
         for p in positions(mask):
             by_numa.setdefault(_numa(shape, p), []).append(p)
-        parts = list(by_numa.values())  # the one with the lowest position first
+        parts = list(by_numa.values())  # the NUMA node with the lowest position comes first
         yield (parts, "", "") if mask.bit_count() == 1 else (parts, opens, closes)
 
 
@@ -74,7 +77,7 @@ def _numa(shape: Shape, position: int) -> int:
 
 
 def _joined(shape: Shape, rows: Sequence[Mask]) -> Iterator[Mask]:
-    """The positions that are connected, as masks, ordered by their lowest position."""
+    """Yield the sets of connected positions as masks, ordered by their lowest position."""
     left = shape.all_gpus
     while left:
         mask, grown = 0, left & -left
@@ -87,7 +90,7 @@ def _joined(shape: Shape, rows: Sequence[Mask]) -> Iterator[Mask]:
 
 
 def node_cells(state: NodeState) -> list[Text]:
-    """The node's GPUs as texts that may stand on lines of their own between one another."""
+    """Return the node's GPUs as texts. A line may break between any two of them."""
     topology = state.topology
     if topology is None:
         return []
@@ -115,7 +118,7 @@ def node_cells(state: NodeState) -> list[Text]:
 
 
 def legend(states: Iterable[NodeState]) -> Table:
-    """What the letters, brackets and bars mean that occur."""
+    """Return the meanings of the letters, brackets and bars that occur."""
     shown = list(states)
     there = {gpu.use for state in shown for gpu in state.gpus}
     drawn = "".join(text.plain for state in shown for text in node_cells(state))
@@ -134,7 +137,7 @@ def legend(states: Iterable[NodeState]) -> Table:
 
 
 def folded(cells: Sequence[Text], width: int) -> list[Text]:
-    """The cells on lines of at most so many columns, as far as a cell fits in them."""
+    """Return the cells on lines of at most ``width`` columns; a wider cell gets its own line."""
     lines: list[Text] = []
     for cell in cells:
         if lines and cell_len(lines[-1].plain) + 1 + cell_len(cell.plain) <= width:
@@ -148,7 +151,7 @@ NAMES = 28  # columns for a node's name beside its cells; a longer one gets a li
 
 
 def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool) -> None:
-    """The nodes by kind of machine, then what the letters mean."""
+    """Print the nodes by kind of machine, then the legend."""
     at_a_glance = overview(nodes, Filters())
     for section in at_a_glance.sections:
         console.print(Text(section.kind, "bold"))
@@ -167,14 +170,14 @@ def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool)
 
 
 def _beside(console: Console, tiles: Sequence[Tile]) -> int:
-    """How many columns names take that stand beside their cells."""
+    """Return the number of columns for the names that stand beside their cells."""
     names = [cell_len(tile.nodes[0]) for tile in tiles if tile.many == 1]
     most = min(NAMES, console.width // 2)
     return 2 + max((name for name in names if name <= most), default=0) + 2
 
 
 def _tile(console: Console, tile: Tile, beside: int) -> None:
-    """A node, or several that look the same: name, cells, and what is particular about it."""
+    """Print one node, or several that look the same, with name, cells and warnings."""
     node, name = tile.sample, tile.sample.name
     cells = node_cells(node) if tile.exact else [Text(f"each has {tile.counts_text}")]
     indent = 4

@@ -1,11 +1,11 @@
-"""One node's GPUs, and taking pods again after refusals.
+"""Shows one node's GPUs, and makes a node take pods again after refusals.
 
-With ``--forward`` the extender tells all that it knows of the node, as YAML for scripts.
+With ``--forward`` the command prints all that the extender knows of the node, as YAML for scripts.
 
-``--resume`` reaches the extender by an annotation on the Node (:data:`.RESUME`), not by a request
-to its port for people, which changes nothing: the API server asks who writes; every replica of the
-extender sees the annotation; and it is still there when the extender starts anew and reads the
-failed pods again.
+``--resume`` reaches the extender by an annotation on the Node (:data:`.RESUME`), and not by a
+request to its port for people, because that port changes nothing. The API server authorizes the
+writer of the annotation. Every replica of the extender sees the annotation. It is still there when
+the extender restarts and reads the failed pods again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from topology.kubeapi.apiserver import path
 from topology.times import age
 
 TIMEOUT = 10.0
-"""Seconds."""
+"""Seconds for one request."""
 
 
 def told(look: Look, name: str) -> Told:
-    """The answer. Raises :class:`BadInputError` where there is no such node with GPUs."""
+    """Return the answer. Raises :class:`BadInputError` if there is no such node with GPUs."""
     state = node_named(look, name)
     return Told(
         state.as_json(devices=True),
@@ -54,7 +54,7 @@ def told(look: Look, name: str) -> Told:
 
 
 def print_all(name: str, where: Where) -> None:
-    """Print what the extender knows of a node. Raises :class:`BadInputError`."""
+    """Print all that the extender knows of a node. Raises :class:`BadInputError`."""
     with forwarded("--forward", where.access, where.system) as port:
         found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
     if found is None:
@@ -64,7 +64,7 @@ def print_all(name: str, where: Where) -> None:
 
 
 def forgive(name: str, access: Access) -> None:
-    """Let a node take pods again that has refused some. Raises :class:`BadInputError`."""
+    """Clear a node's refusal history, so that it takes pods. Raises :class:`BadInputError`."""
     body = {"metadata": {"annotations": {RESUME: datetime.now(UTC).isoformat()}}}
     try:
         with asking(access) as (api, _):
@@ -76,7 +76,7 @@ def forgive(name: str, access: Access) -> None:
 
 
 def _draw(console: Console, node: NodeState, today: float, *, wide: bool) -> None:
-    """The node for people; ``wide`` adds what else is known of each GPU, and the NICs."""
+    """Print the node for people. ``wide`` adds more columns for each GPU, and the NICs."""
     topology, reported = node.topology, node.reported(today)
     console.print(Text(node.name, "bold") + Text(f"  {node.kind}"))
     for words in (*warnings(node), *node.trouble):
@@ -112,7 +112,7 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
         return ", ".join(dict.fromkeys(holder.asks for holder in states[p].holders if holder.asks))
 
     def since(p: int) -> str:
-        """For how long the pods have been on the GPU."""
+        """Return for how long the pods have been on the GPU."""
         seconds = [age(holder.since, today) for holder in states[p].holders]
         return ", ".join(duration(each) for each in seconds if each is not None)
 
@@ -134,7 +134,7 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
 
 
 def _links(topology: NodeTopology, *, wide: bool) -> Table:
-    """What joins each GPU to every other one; ``wide`` to the NICs, too."""
+    """Return a table of the links between GPUs; with ``wide`` also those to the NICs."""
 
     def joined(at: int, row: tuple[int, list[str]]) -> Text:
         word = row[1][at]

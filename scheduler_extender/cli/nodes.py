@@ -1,4 +1,4 @@
-"""Nodes with GPUs: as a table, and in words: how GPUs stand, and what can still be promised."""
+"""Shows nodes with GPUs, the states of the GPUs, and the promises that are still possible."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from topology.core.devices import NodeName
 
 NOBODY = "no node with GPUs is known"
 TOLD_APART = {Flag.COMING, Flag.RESERVED, Flag.SICK, Flag.SHARED}
-"""Flags that other words or columns tell."""
+"""Flags that other words or columns already show."""
 
 
 def node_named(look: Look, name: str) -> NodeState:
-    """A node by its name. Raises :class:`BadInputError` if there is none, or it has no GPUs."""
+    """Return a node by its name. Raises :class:`BadInputError` if there is no such GPU node."""
     known = look.cluster.snapshot().by_name
     info = known.get(NodeName(name))
     if info is None:
@@ -50,7 +50,7 @@ def node_named(look: Look, name: str) -> NodeState:
 
 
 def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
-    """What is particular about the node; assumed GPUs if they are not ``counted``."""
+    """Return warnings about the node. ``counted`` leaves out the one about assumed GPUs."""
     words = [flag.value for flag in Flag if flag in node.flags and flag not in TOLD_APART]
     if node.coming and not counted:
         unit = "share" if Flag.SHARED in node.flags else "GPU"
@@ -61,7 +61,7 @@ def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
 
 
 def total_text(sums: Totals) -> str:
-    """Several nodes in a sentence.
+    """Return a sentence about several nodes.
 
     >>> uses = Counter({Use.FREE: 3, Use.STRANDED: 1, Use.AS_ASKED: 3, Use.SICK: 1})
     >>> total_text(Totals(2, uses, 0, Capacity(1, 0, 0)))
@@ -72,7 +72,7 @@ def total_text(sums: Totals) -> str:
 
 
 def gpus_text(uses: Counter[Use]) -> str:
-    """How many GPUs stand how.
+    """Return the numbers of GPUs by state.
 
     >>> gpus_text(Counter({Use.STRANDED: 1, Use.AS_ASKED: 2, Use.ASSUMED: 1}))
     '4 GPUs: 0 free, 1 stranded, 1 assumed, 2 in use'
@@ -82,7 +82,7 @@ def gpus_text(uses: Counter[Use]) -> str:
 
 
 def promises_text(capacity: Capacity) -> str:
-    """What can still be promised, each kind alone.
+    """Return how many promises of each kind are still possible if only this kind is promised.
 
     >>> promises_text(Capacity(2, 1, 0)), promises_text(Capacity())
     ('2 pairs, or 1 quad', 'no pair, quad or whole node')
@@ -97,7 +97,7 @@ def _many(n: int, word: str) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """How long ago something was.
+    """Return how long ago something was.
 
     >>> ago(90), ago(None)
     ('1 min ago', 'unknown')
@@ -106,12 +106,14 @@ def ago(seconds: float | None) -> str:
 
 
 Drawing = Callable[[Console, Sequence[NodeState], float, bool], None]
-"""Draws nodes, of which there is at least one, at a time in seconds since 1970, wide or not."""
+"""Prints at least one node. The arguments end with the time in seconds since 1970, and ``wide``."""
 
 
 def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = False) -> Told:
-    """The answer about all nodes with GPUs, or those that are selected; with ``devices`` the data
-    has each of their GPUs."""
+    """Return the answer about all nodes with GPUs that the selector selects.
+
+    With ``devices`` the data has each of their GPUs.
+    """
     wanted = selector_of(selector)
     nodes = [node for node in Nodes(look.cluster).all() if has_gpus(node.info)]
     if wanted and not any(node.info.node_object.labels for node in nodes):
@@ -129,7 +131,7 @@ def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = 
 
 
 def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool) -> None:
-    """The nodes as a table, and a line about all of them."""
+    """Print the nodes as a table, and a line about all of them."""
     table = _table(nodes, today, wide=wide)
     if wide or fits(console, table):
         show(console, table)
@@ -151,7 +153,7 @@ STYLES = {
     "sick": "red",
 }
 ALWAYS = ("free", "stranded", "in use", "sick")
-"""Columns that are there though every number in them is 0."""
+"""Columns that are shown even if every number in them is 0."""
 
 
 def _table(nodes: Sequence[NodeState], today: float, *, wide: bool) -> Table:
@@ -189,5 +191,5 @@ def _tallied(word: str, node: NodeState) -> Text:
 
 
 def _figure(n: int, style: str) -> Text:
-    """A number that is worth a look where it is not 0."""
+    """Return a number, which is highlighted unless it is 0."""
     return Text(str(n), style if n else "dim")

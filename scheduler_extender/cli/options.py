@@ -1,7 +1,8 @@
-"""The options that several commands share, and how a command takes a group of options.
+"""The options that several commands share, and the mechanism for groups of options.
 
-A command's function may take a frozen dataclass: each of its fields is an option of the command.
-:func:`spread` tells typer so. The command passes the object on to the functions behind it.
+A command's function may have a frozen dataclass as a parameter. Each field of the dataclass is then
+an option of the command; :func:`spread` declares these options to typer. The command passes the
+object on to the functions that do its work.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SCHEDULER_SECRET = "gpu-topology-scheduler"  # noqa: S105 (a name)
 
 
 class Form(Enum):
-    """How an answer is written; the value is the word for ``--output``."""
+    """The format of an answer. The value is the word for ``--output``."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -40,7 +41,7 @@ class Form(Enum):
 
 
 def form_of(word: str) -> Form:
-    """The form that a word names. Raises :class:`BadInputError`."""
+    """Return the form that a word names. Raises :class:`BadInputError`."""
     return Form(one_of("--output", word, same(*(form.value for form in Form))))
 
 
@@ -126,7 +127,7 @@ WatchOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Which cluster is read, or which file."""
+    """The cluster or the file that a command reads."""
 
     cluster: ClusterOption = None
     access: Access = field(default_factory=Access)
@@ -134,8 +135,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where(Source):
-    """Where a command looks: into a file, at the extender, or at the API server. Raises
-    :class:`BadInputError` where that contradicts itself."""
+    """The source that a command reads: a file, the extender, or the API server.
+
+    Raises :class:`BadInputError` if the options contradict each other.
+    """
 
     forward: ForwardOption = False
     system: SystemOption = SYSTEM
@@ -147,7 +150,7 @@ class Where(Source):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whose:
-    """Whose pods are meant. Raises :class:`BadInputError` where that contradicts itself."""
+    """The selection of pods. Raises :class:`BadInputError` if the options contradict each other."""
 
     namespace: Annotated[
         str | None,
@@ -179,7 +182,7 @@ class Whose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Whom the two certificates name."""
+    """The names in the two certificates."""
 
     name: Annotated[
         list[str] | None,
@@ -200,7 +203,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """Which Secrets are printed."""
+    """The Secrets that are printed."""
 
     secret: Annotated[
         bool,
@@ -223,7 +226,7 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Where kube-scheduler finds the extender, and what the two show each other."""
+    """The extender's address for kube-scheduler, and the certificates for TLS between the two."""
 
     tls: Annotated[
         Path | None,
@@ -246,7 +249,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
-    """Where the files are, and whether they are changed."""
+    """The root of the files, and whether they are changed, shown or restored."""
 
     root: Annotated[
         Path,
@@ -260,13 +263,15 @@ class Doing:
     ] = False
 
 
-# Whether a parameter stands for a group of options.
+# Checks whether a parameter stands for a group of options.
 _is_group: Callable[[object], bool] = is_dataclass
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of the dataclasses that it takes; Ctrl-C raises
-    KeyboardInterrupt in it."""
+    """Return the command with an option for each field of its dataclass parameters.
+
+    Ctrl-C raises KeyboardInterrupt in the returned command.
+    """
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -286,7 +291,7 @@ def _options(taker: Callable[..., object]) -> Iterator[Parameter]:
 
 
 def _call(taker: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a function, or make a group, with the options that it takes."""
+    """Call a function, or create a group of options, with the options that it takes."""
     chosen = {
         each.name: _call(each.annotation, given) if _is_group(each.annotation) else given[each.name]
         for each in signature(taker, eval_str=True).parameters.values()

@@ -1,8 +1,8 @@
-"""How the commands about nodes and pods answer: whom they ask, in which form, once or again.
+"""Answers the commands about nodes and pods: it reads the source, and prints the answer.
 
-A cluster is read with the caller's own rights and decided about with the extender's code. The
-extender is asked for a snapshot of what it knows, which has the binds under way. With --watch the
-answer is written again whenever it changes.
+A cluster is read with the caller's own rights and evaluated with the extender's code. With
+--forward the extender returns a snapshot of its state, which includes the assumed pods. With
+--watch the answer is printed again whenever it changes.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from scheduler_extender.untrustedtext import escaped, one_line, sanitized
 from topology.core.placement import Verdict
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer
 
-EVERY = 1.0  # seconds between two looks at a cluster that is followed
-RESTS = 4  # how many times as long as an answer took to work out nothing is worked out after it
+EVERY = 1.0  # seconds between two answers with --watch
+RESTS = 4  # with --watch, the pause after an answer is this many times the answer's own time
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
     """An answer in all its forms.
 
-    ``draw`` writes it for people, ``wide`` or not; ``data`` is the same for programs, ``names`` are
-    of the objects that it is about. ``notes`` say what could not be seen. ``yes`` is whether the
-    answer is no *no*.
+    ``draw`` prints it for people; its second argument is ``wide``. ``data`` is the same answer for
+    programs. ``names`` are the names of its objects. ``notes`` describe what could not be read.
+    ``yes`` is false if the command must exit with 1, which means *no*.
     """
 
     data: dict[str, Any]
@@ -64,7 +64,7 @@ class Told:
 
 
 def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> NoReturn:
-    """Write an answer, once or whenever it changes, and end the command with its exit code."""
+    """Print an answer, once or whenever it changes, and end the command with its exit code."""
     first = told()
     for note in first.notes:
         tell(f"note: {note}")
@@ -76,7 +76,7 @@ def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> NoReturn:
 
 
 def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str]) -> None:
-    """Write the answer whenever it changes, and say what can be seen no more, or again."""
+    """Print the answer whenever it changes, and report notes that are new or no longer apply."""
     silent = False
     for now in _looks(told):
         if isinstance(now, Exception):
@@ -101,8 +101,10 @@ def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str
 
 
 def _looks(told: Callable[[], Told]) -> Iterator[Told | ApiFailure]:
-    """Answers one after the other, with rests between them; where the API server is gone for a
-    while, or has too much to do, why there is none."""
+    """Yield answers one after the other, with pauses between them.
+
+    While the API server does not answer, or is overloaded, this yields its failure instead.
+    """
     rest = EVERY
     while True:
         pause(rest)
@@ -119,7 +121,7 @@ def _looks(told: Callable[[], Told]) -> Iterator[Told | ApiFailure]:
 
 
 def _write(text: str, form: Form, *, first: bool, watch: bool) -> None:
-    """Write a text; on a terminal that is followed in place of the last one."""
+    """Print a text. With ``watch`` on a terminal it replaces the last one."""
     if watch and sys.stdout.isatty() and form in (Form.TABLE, Form.WIDE):
         sys.stdout.write("\x1b[H\x1b[2J\x1b[3J")
     elif not first and form in (Form.TABLE, Form.WIDE):
@@ -145,11 +147,13 @@ def _text(told: Told, form: Form) -> str:
 
 
 def as_yaml(data: object) -> str:
-    """Data as YAML, which steers no terminal: where a character of it would, all that are not ASCII
-    are escaped. Each string is on one line."""
+    """Return data as YAML without control characters for a terminal, each string on one line.
+
+    If a character would control a terminal, all characters that are not ASCII are escaped.
+    """
 
     class Dumper(yaml.SafeDumper):
-        """Writes a string that has several lines in quotes, with its line breaks escaped."""
+        """A dumper that writes a string of several lines in quotes, with escaped line breaks."""
 
         def represent_str(self, text: str) -> yaml.ScalarNode:
             style = None if one_line(text) == text else '"'
@@ -166,8 +170,11 @@ def as_yaml(data: object) -> str:
 
 
 def here(file: io.StringIO) -> Console:
-    """A console that writes into ``file`` what suits standard output: as wide, with colours only
-    in a terminal and where $NO_COLOR does not forbid them."""
+    """Return a console that writes into ``file`` in the style of standard output.
+
+    It is as wide as standard output. It uses colours only in a terminal, and only if $NO_COLOR does
+    not forbid them; $FORCE_COLOR makes it treat any output as a terminal.
+    """
     terminal = sys.stdout.isatty()
     forced = bool(os.environ.get("FORCE_COLOR"))
     return HarmlessConsole(
@@ -183,15 +190,15 @@ def here(file: io.StringIO) -> Console:
 MINUTE = 60.0
 NO_CLAIMS = "not judged: a file or a snapshot has no claims; leave --cluster or --forward out"
 LOST = 5.0
-"""Seconds for which the API server may be silent, as while it starts anew, before it is said."""
+"""Seconds without an answer of the API server, as in a restart, before a note reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A cluster at one moment, as a command sees it.
+    """A cluster at one time, as a command sees it.
 
-    ``notes`` say what could not be seen. ``namespace`` is the one that is meant where none is
-    given. ``api`` is the API server; None where a file or the extender was asked.
+    ``notes`` describe what could not be read. ``namespace`` is the default namespace. ``api`` is
+    the API server; None if the source was a file or the extender.
     """
 
     cluster: Cache
@@ -211,7 +218,7 @@ def answer_from(
     namespace: str | None = None,
     require: Verdict = Verdict.EXPECTED,
 ) -> NoReturn:
-    """Write the answer, once or whenever it changes; the command ends with it.
+    """Print the answer, once or whenever it changes, and end the command.
 
     Raises :class:`BadInputError`.
     """
@@ -238,7 +245,7 @@ def answer_from(
             def look() -> Look:
                 seen.cluster.expire()
                 today, notes, silent = seen.cluster.today(), list(seen.notes), seen.lost()
-                if watch:  # ages change once a minute, so that an answer does not by them alone
+                if watch:  # round the time, so that ages change the answer only once a minute
                     today -= today % MINUTE
                 if silent >= LOST:
                     since = time.strftime("%H:%M UTC", time.gmtime(time.time() - silent))
@@ -253,8 +260,10 @@ def answer_from(
 def look_once(
     cluster: Path | None, access: Access, namespace: str | None, require: Verdict
 ) -> Look:
-    """What a cluster file describes, or a cluster is at this moment. Raises
-    :class:`BadInputError`."""
+    """Return the current state of the cluster, or the one that a cluster file describes.
+
+    Raises :class:`BadInputError`.
+    """
     if cluster is not None:
         content = cluster_file(cluster)
         return _described(content, require, namespace, assumed(content))
@@ -274,7 +283,7 @@ def _described(
 
 
 def described(content: ClusterFile, require: Verdict) -> Cache:
-    """What a cluster file tells."""
+    """Return a cache with the content of a cluster file."""
     known = Cache(time.monotonic, Settings(require, None, all_pods_known=False))
     feed(known, content)
     return known

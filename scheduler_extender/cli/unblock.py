@@ -1,14 +1,14 @@
-"""Whom to evict so that a waiting pod gets a guaranteed place.
+"""Plans which pods to evict so that a waiting pod gets a guaranteed placement.
 
-It needs no extender: it reads the cluster with the caller's own rights and plans with the
-extender's code. ``--evict`` carries the plan out, with the caller's rights, too: the extender may
-evict no pod.
+The command needs no extender: it reads the cluster with the caller's own rights and plans with the
+extender's code. ``--evict`` carries the plan out, also with the caller's rights, because the
+extender itself may not evict pods.
 
-First the API server is asked whether the caller may evict the pods (a dry run). Then the place is
-kept, by an annotation on the waiting pod that names them. It is written once. Then one pod after
-the other is evicted, and the cluster is read before each: no pod is evicted for a place that is of
-no use any more. What has been done is in the cluster alone, so a call that ends half-way is gone on
-with by the next one; the place ends when its time is up.
+First a dry run at the API server checks whether the caller may evict the pods. Then a reservation
+is written once, as an annotation on the waiting pod that names the victims. Then the victims are
+evicted one after the other. The cluster is read before each eviction, so no pod is evicted for a
+reservation that has become useless. The progress is stored only in the cluster, so the next call
+can continue a call that was interrupted. The reservation ends when its time is up.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ from topology.kubeapi.apiserver import (
 def plan(
     pod: str, namespace: str | None, source: Source, keep: int, *, evict: bool, as_json: bool
 ) -> None:
-    """Print whom to evict; with ``evict`` the place is reserved for ``keep`` seconds, and they are
-    evicted. Raises :class:`BadInputError`."""
+    """Print which pods to evict; with ``evict`` reserve the node, and evict them.
+
+    The reservation lasts ``keep`` seconds. Raises :class:`BadInputError`.
+    """
     if not 30 <= keep <= MAX_SECONDS:
         raise BadInputError(f"--keep: allowed are 30 to {MAX_SECONDS:.0f} seconds, not {keep}")
     where, _, name = pod.rpartition("/")
@@ -82,7 +84,7 @@ def plan(
 
 
 def _read(api: ApiServer) -> Cache:
-    from scheduler_extender.kube.reading import NOT_INSTALLED, whole_look  # it takes a while
+    from scheduler_extender.kube.reading import NOT_INSTALLED, whole_look  # loads slowly
 
     seen = whole_look(api, Settings(Verdict.EXPECTED), time.monotonic)
     if not seen.installed:
@@ -108,7 +110,7 @@ def _tell(found: EvictionAdvice, *, as_json: bool) -> None:
 
 
 def _show(found: EvictionAdvice, *, as_json: bool) -> None:
-    """Print the answer. Raises :class:`typer.Exit` with 1 where no pod is worth evicting."""
+    """Print the answer. Raises :class:`typer.Exit` with 1 if evictions cannot help the pod."""
     _tell(found, as_json=as_json)
     helped = found.node or found.takes or found.reservation is not None or found.plan is not None
     if not helped:
@@ -118,22 +120,22 @@ def _show(found: EvictionAdvice, *, as_json: bool) -> None:
 TIMEOUT = 10.0
 """Seconds for one request."""
 PATIENCE = 30.0
-"""Seconds for which an eviction is tried again that the API server does not answer."""
+"""Seconds for which an eviction is retried while the API server does not answer."""
 AGAIN = 2.0
-"""Seconds after which an eviction is tried again, unless the API server asks for more."""
+"""Seconds before a retry of an eviction, unless the API server requests a longer pause."""
 LONGEST_PAUSE = 15.0
-"""Seconds that we wait at most because it asks for them (``Retry-After``)."""
+"""The longest pause before a retry, even if the API server requests more (``Retry-After``)."""
 WRITES = 5
-"""How often the place is written where others change the pod meanwhile."""
+"""The number of attempts to write the reservation while other clients change the pod."""
 TOO_MANY_REQUESTS = 429
 FORBIDDEN = (401, 403)
 GONE = (404, 409)
-"""The pod is gone, or another one has its name."""
+"""The pod is gone, or another pod has its name."""
 
 
 @dataclass(slots=True)
 class Evicting:
-    """The evictions for one waiting pod; ``look`` reads what the cluster is like now."""
+    """The evictions for one waiting pod. ``look`` reads the cluster again."""
 
     api: ApiServer
     waiting: EvictionAdvice
@@ -142,13 +144,13 @@ class Evicting:
     """UIDs of the pods that this call has evicted."""
 
     def reserve(self, plan: EvictionPlan, seconds: int) -> None:
-        """Write that the plan's place is reserved for so long.
+        """Write the plan's reservation, which lasts this many seconds.
 
-        Raises :class:`BadInputError` where a pod of the plan may not be evicted, or the waiting pod
-        may not be written, or it needs no place any more.
+        Raises :class:`BadInputError` if the caller may not evict a pod of the plan or change the
+        waiting pod, or if the waiting pod no longer needs the reservation.
         """
         for step in plan.steps:
-            # What else may forbid it, as a budget, may be over when it is its turn.
+            # Other obstacles, such as a disruption budget, may be gone by the time of the eviction.
             try:
                 self._ask_to_evict(step, [("dryRun", "All")])
             except ApiError as error:
@@ -198,9 +200,9 @@ class Evicting:
         return path("/api/v1/namespaces", self.waiting.namespace, "pods", self.waiting.name)
 
     def carry_out(self) -> None:
-        """Evict the pods that are left of those for which the place is reserved.
+        """Evict the remaining victims of the reservation.
 
-        Raises :class:`typer.Exit` with 1 where not all are evicted.
+        Raises :class:`typer.Exit` with 1 if not all of them are evicted.
         """
         refused_since: float | None = None
         refused = ""
@@ -223,7 +225,7 @@ class Evicting:
             pause(seconds)
 
     def _next(self) -> Eviction | None:
-        """The pod that is to be evicted next; None where none is, or none has to be."""
+        """Return the next pod to evict; None if none is left, or the waiting pod has a node."""
         found = self._seen()
         if found is None or found.uid != self.waiting.uid:
             self._stop("the pod is gone")
@@ -245,7 +247,7 @@ class Evicting:
         return None
 
     def _seen(self) -> EvictionAdvice | None:
-        """What is known now. A failure that passes is tried again, as that of an eviction is."""
+        """Return the current advice. A temporary failure is retried, as for an eviction."""
         began = time.time()
         while True:
             try:
@@ -257,7 +259,7 @@ class Evicting:
                 pause(seconds)
 
     def _evict(self, step: Eviction) -> ApiFailure | None:
-        """Evict a pod if it is still the same; why that failed."""
+        """Evict a pod if it still has the planned UID. Returns the failure; None on success."""
         try:
             self._ask_to_evict(step)
         except ApiFailure as error:
@@ -288,18 +290,20 @@ class Evicting:
 
 
 def perhaps_done(error: ApiFailure) -> bool:
-    """Whether a write that failed so may have been done all the same."""
+    """Check whether a write with this failure may have been done all the same."""
     if isinstance(error, ApiError):
         return error.status >= 500
     return isinstance(error, ApiUnreachable) and not isinstance(error, ApiNotSent)
 
 
 def pause_before_another_try(error: ApiFailure, tried: float) -> float | None:
-    """Seconds until an eviction that failed is worth another try; None where it is not. ``tried``
-    is for how many seconds it has been tried. What a budget forbids is tried until the place's time
-    is up."""
+    """Return the seconds until a failed eviction is retried; None if a retry is useless.
+
+    ``tried`` is the number of seconds since the first failure. An eviction that a disruption budget
+    forbids is retried until the reservation ends.
+    """
     if isinstance(error, ApiError) and error.status == TOO_MANY_REQUESTS:
-        # Before each try the whole cluster is read: the longer it lasts, the rarer.
+        # The whole cluster is read before each retry, so retries get rarer as time passes.
         return min(max(AGAIN, error.retry_after, tried / 2), LONGEST_PAUSE)
     passing = isinstance(error, ApiUnreachable) or (
         isinstance(error, ApiError) and error.status >= 500

@@ -1,4 +1,4 @@
-"""The pods that wait for GPUs, and in one line each why."""
+"""Lists the pods that wait for GPUs, each with its reason in one line."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from topology.kubeapi.apiserver import ApiError, ApiServer
 from topology.times import age, seconds_of
 
 SECONDS = 20.0
-"""For how long the nodes of a cluster are asked about pods; those that are left then are only
-listed. About one pod they are asked for no longer than ``why`` asks them. A file is asked to the
-end."""
+"""Seconds for which the pods of a live cluster are evaluated. Later pods are only listed.
+
+One pod is evaluated for at most as long as in ``why``. The pods of a file are all evaluated.
+"""
 
 
 def told(look: Look, whose: Whose) -> Told:
-    """The answer."""
+    """Return the answer about the waiting pods."""
     rows = list(_rows(look, _waiting(look, whose)))
     nobody = "no pod waits for GPUs"
     if not whose.everybody:  # pods of other namespaces may wait
@@ -64,7 +65,7 @@ def _waiting(look: Look, whose: Whose) -> list[PodRecord]:
 
 
 def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRecord]:
-    """The waiting pods of the API server. Raises :class:`BadInputError`."""
+    """Yield the waiting pods of the API server. Raises :class:`BadInputError`."""
     from scheduler_extender.kube.reading import unbound_pods
 
     try:
@@ -79,16 +80,19 @@ def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRe
             pod = pod_decoder.decode(raw)
             record = requesting_record(pod, MANAGED)
         except UNREADABLE:
-            continue  # the API server would not store it: a field of a newer kind
+            continue  # the API server stores only valid pods; this one has a field of a newer type
         if record is None or record.node is not None or record.terminating or record.ended:
             continue
         yield look.cluster.pod(record.uid) or record
 
 
 def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
-    """Why each waits. Pods that ask the same, and may go to the same nodes, share an answer."""
+    """Yield each pod with the reason why it waits.
+
+    Pods with equal requests and equal eligible nodes share an answer.
+    """
     snapshot = look.cluster.snapshot()
-    limited = look.api is not None  # a file changes nothing while it is worked out
+    limited = look.api is not None  # a file does not change during the evaluation
     until = within(time.monotonic, SECONDS) if limited else NO_DEADLINE
     known: dict[object, Counts | None] = {}
     not_judged = {pod.uid for pod in look.claiming}
@@ -117,7 +121,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
 
 
 def draw(console: Console, rows: Sequence[WaitingPod], today: float, *, wide: bool) -> None:
-    """The pods as a table."""
+    """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
 
     def waits(row: WaitingPod) -> str:
         seconds = age(seconds_of(row.since or ""), today)

@@ -1,7 +1,8 @@
-"""Why a pod waits, what would help, and what a placed pod got.
+"""Explains why a pod waits, what would help, and which GPUs a placed pod got.
 
-It needs no extender: it reads nodes, pods and records with the caller's own rights and decides with
-the extender's code. Binds that are being written only the extender knows; ``--forward`` asks it.
+The command needs no extender: it reads nodes, pods and records with the caller's own rights and
+evaluates them with the extender's code. Only the extender knows the binds that are being written;
+``--forward`` sends the request to the extender.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ SHOWN_HELPS = 8
 def explain(
     pod: str, namespace: str | None, require: Verdict, where: Where, *, as_json: bool
 ) -> None:
-    """Print why a pod waits, or what it got; the command ends with it. Raises
-    :class:`BadInputError`."""
+    """Print why a pod waits, or which GPUs it got, and end the command.
+
+    Raises :class:`BadInputError`.
+    """
     cluster, access = where.cluster, where.access
     if where.forward:
         with forwarded("--forward", access, where.system) as port:
@@ -78,7 +81,7 @@ def explain(
 def _from_extender(
     port: Forwarded, access: Access, namespace: str | None, pod: str
 ) -> tuple[Explanation | Unreadable, list[str]]:
-    """The extender's answer; the pods of a workload are found at the API server."""
+    """Return the extender's answer. The API server finds the pods of a workload."""
     notes: list[str] = []
     where, _, name = pod.removeprefix("pod/").rpartition("/")
     where = where or namespace or usual_namespace(access)
@@ -132,8 +135,10 @@ def _from_api_server(
 
 
 def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None:
-    """Print an answer. ``unblock`` is the command that plans evictions, empty if that cannot be
-    asked."""
+    """Print an answer.
+
+    ``unblock`` is the command that plans evictions; it is empty if no evictions can be planned.
+    """
     console.print(Text(told.pod, "bold"), soft_wrap=False)
     if isinstance(told, Unreadable):
         _line(console, told.headline, "red")
@@ -173,7 +178,7 @@ def _section(console: Console, title: str, lines: Sequence[str]) -> None:
 
 
 def _line(console: Console, words: str, style: str = "", indent: int = 0) -> None:
-    """A paragraph that folds between words; a pipe gets it on one line."""
+    """Print a paragraph that wraps between words; a pipe gets it on one line."""
     text = Text(words, style)
     if not console.is_terminal:
         console.print(Text(" " * indent) + text, soft_wrap=True)
@@ -181,9 +186,9 @@ def _line(console: Console, words: str, style: str = "", indent: int = 0) -> Non
         console.print(Padding(text, (0, 0, 0, indent), expand=False))
 
 
-MOST_BRIEF = 10  # pods of one workload that are named beside the one that is explained
-TIMEOUT = 10.0  # seconds
-# Conditions of a workload that say why it makes no pods.
+MOST_BRIEF = 10  # other pods of the workload that are named beside the explained pod
+TIMEOUT = 10.0  # seconds for one request
+# Conditions of a workload that explain why it creates no pods.
 TOLD = ("ReplicaFailure", "Suspended", "Failed")
 
 
@@ -191,8 +196,8 @@ TOLD = ("ReplicaFailure", "Suspended", "Failed")
 class Subject:
     """The pod that is explained, and its placement annotation.
 
-    ``notes`` say where the other pods of its workload are, what was written in the wrong place, and
-    what else holds the pod up.
+    ``notes`` name the nodes of its workload's other pods, annotations in the wrong place, and other
+    obstacles.
     """
 
     record: PodRecord
@@ -201,10 +206,11 @@ class Subject:
 
 
 def subject(api: ApiServer, namespace: str, meant: str) -> Subject:
-    """The pod that ``meant`` names: NAME, pod/NAME, NAMESPACE/NAME, or KIND/NAME of a workload.
+    """Return the pod that ``meant`` names: NAME, pod/NAME, NAMESPACE/NAME, or a workload KIND/NAME.
 
-    Of a workload it is the first pod that waits, else the first one; without pods its template.
-    Raises :class:`BadInputError`, and :class:`~topology.kubeapi.apiserver.ApiFailure`.
+    For a workload this is the first pod that waits, else its first pod. If the workload has no
+    pods, it is the pod of its template. Raises :class:`BadInputError`, and
+    :class:`~topology.kubeapi.apiserver.ApiFailure`.
     """
     word, _, name = meant.rpartition("/")
     kind = kind_named(word)
@@ -242,7 +248,7 @@ def _pod(api: ApiServer, namespace: str, name: str) -> Subject:
 
 
 def _pods(api: ApiServer, namespace: str, name: str) -> Iterator[tuple[str, str]]:
-    """Pods of this name, and some of this namespace, as far as the caller may list them."""
+    """Yield pods of this name, and some of this namespace, if the caller may list them."""
     everywhere = ("/api/v1/pods", [("fieldSelector", f"metadata.name={name}"), ("limit", "10")])
     here = (path("/api/v1/namespaces", namespace, "pods"), [("limit", "500")])
     for place, query in (everywhere, here):
@@ -253,7 +259,10 @@ def _pods(api: ApiServer, namespace: str, name: str) -> Iterator[tuple[str, str]
 
 
 def _read(manifest: dict[str, Any]) -> tuple[PodRecord, dict[str, Any]] | None:
-    """The record of a pod, and its manifest; None where it asks for no GPUs."""
+    """Return the record of a pod and its manifest; None if the pod requests no GPUs.
+
+    Raises :class:`BadInputError`.
+    """
     try:
         record = requesting_record(read_pod(manifest), MANAGED)
     except ValueError as error:
@@ -272,7 +281,7 @@ def _subject(api: ApiServer, record: PodRecord, manifest: dict[str, Any]) -> Sub
 
 
 def _claiming(manifest: dict[str, Any]) -> Iterator[str]:
-    """Why nobody judges the claims that a pod has."""
+    """Yield why the extender does not evaluate a pod's claims; nothing for a pod without claims."""
     pod = read_pod(manifest)
     if not pod.spec.resource_claims:
         return
@@ -286,14 +295,17 @@ def _claiming(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _misplaced(api: ApiServer, namespace: str, manifest: dict[str, Any]) -> Iterator[str]:
-    """What was written in the wrong place, on the pod or on who has made it."""
+    """Yield notes about annotations in the wrong place, on the pod or on its owners."""
     yield from notes_on("Pod", manifest, [])
     for owner in owners_of(api, namespace, manifest):
         yield from notes_on(str(owner["kind"]), {}, [owner.get("metadata")])
 
 
 def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
-    """The pod that a workload would make, where it has made none yet."""
+    """Return the pod that a workload without pods would create.
+
+    Raises :class:`BadInputError` if its template requests no GPUs.
+    """
     name = str((made.get("metadata") or {}).get("name", ""))
     for manifest, outside, _ in pods_made_by(made):
         manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": "none-yet"}
@@ -309,7 +321,7 @@ def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
 
 
 def _held_up(made: Mapping[str, Any]) -> Iterator[str]:
-    """Why a workload makes no (more) pods, by its own status: a quota, or it is suspended."""
+    """Yield why a workload creates no (more) pods, from its status: a quota, or a suspension."""
     status = made.get("status")
     conditions = status.get("conditions") if isinstance(status, Mapping) else None
     for condition in conditions if isinstance(conditions, list) else ():

@@ -1,13 +1,14 @@
-"""``gpu-topology``: the commands as they are declared: options, help, and what is checked at once.
+"""The declarations of the commands of ``gpu-topology``: options, help, and simple checks.
 
-``cluster`` has those of the kubectl plugin, ``installing`` and ``trying`` those for one's own
-machine, ``extender`` and ``agent`` the services. The work of a command is in the package above, and
-is imported when the command is called: help, completion and wrong words load no model.
+``cluster`` has the commands of the kubectl plugin. ``installing`` and ``trying`` have the commands
+for the user's own machine, and ``extender`` and ``agent`` the services. The work of a command is in
+the package above, and is imported when the command is called. So help, completion and errors in
+options load no model.
 
 Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stderr.
 
-An argument is described in the text of its command and hidden from the list below it: typer shows
-the Python type of an argument, and cannot be told not to.
+The help text of a command describes its arguments, and the list below that text hides them, because
+typer always shows the Python type of an argument in this list.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ OF = {
     APP: tuple(name for name in COMMANDS if name != "completion"),
     PLUGIN: tuple(name for name, module in COMMANDS.items() if module == "cluster"),
 }
-FUNCTIONS = {"import": "import_", "map": "map_"}  # where a command's name is a word of Python
+FUNCTIONS = {"import": "import_", "map": "map_"}  # commands whose names Python uses itself
 # Module and function of each command.
 PLACES = {
     app: {
@@ -59,7 +60,7 @@ def _tell_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        # From the package's metadata: pyproject.toml is the one place that says it.
+        # Only pyproject.toml has the version, so it is read from the package's metadata.
         typer.echo(f"gpu-topology {version('gpu-topology')}")
         raise typer.Exit
 
@@ -72,7 +73,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """What comes before a command's name."""
+    """Handle the options before a command's name."""
 
 
 app = typer.Typer(
@@ -95,5 +96,5 @@ plugin = typer.Typer(
     **PLAIN,
 )
 for each in (app, plugin):
-    # Without a help text of its own the callback would take the place of the app's.
+    # The callback gets the app's help text, which its own docstring would otherwise replace.
     each.callback(help=each.info.help)(_options)

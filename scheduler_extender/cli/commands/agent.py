@@ -1,4 +1,4 @@
-"""``gpu-topology agent``: the node agent's command line."""
+"""The declaration of ``gpu-topology agent``, the node agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler_extender.cli.options import MetricsPortOption
 if TYPE_CHECKING:
     from topology.agent.command import Options
 
-AUTO = {"auto": None}  # the word with which an option leaves it to the agent to find out
+AUTO = {"auto": None}  # with this word as an option's value the agent finds out the value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class AgentOptions:
     metrics_port: MetricsPortOption = 8890
 
     def checked(self) -> Options:
-        """These options as the agent takes them. Raises :class:`BadInputError`."""
+        """Return these options in the agent's form. Raises :class:`BadInputError`."""
         from topology.agent.command import Options
         from topology.agent.model.nodecontext import KubeletConfig
         from topology.agent.probes.node import KubeletSources
@@ -143,7 +143,7 @@ class AgentOptions:
         )
         return Options(
             settings=Settings(
-                NodeName(self.node_name or socket.gethostname().lower()),  # as a kubelet is called
+                NodeName(self.node_name or socket.gethostname().lower()),  # the kubelet's default
                 self.pod_resources,
                 self.sysfs,
                 self.boot_id,

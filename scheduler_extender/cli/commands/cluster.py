@@ -1,4 +1,4 @@
-"""What people ask about a cluster: all commands of the kubectl plugin, declared."""
+"""The declarations of all commands of the kubectl plugin, which answer people about a cluster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from scheduler_extender.cli.options import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Further:
-    """What else is checked, how strictly, and at which API server."""
+    """The further options of ``check``: more files, its strictness, and its API server."""
 
     files: Annotated[
         list[Path] | None,
@@ -288,7 +288,7 @@ def idle(
 
 
 def seconds_in(text: str) -> float:
-    """A duration such as ``30m``. Raises :class:`BadInputError`.
+    """Return a duration such as ``30m`` in seconds. Raises :class:`BadInputError`.
 
     >>> seconds_in("90s"), seconds_in("2h")
     (90.0, 7200.0)

@@ -1,4 +1,4 @@
-"""``gpu-topology extender``: the service, over a cluster file or an API server."""
+"""The declaration of ``gpu-topology extender``, the service for a cluster file or an API server."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from scheduler_extender.leader.leader import Replication
     from scheduler_extender.state.answers.decision import Settings
 
-# What Kubernetes takes for an object's name, and a little more.
+# Matches the names that Kubernetes accepts for objects, and a few more.
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Which cluster is served. Without any of these: the one in which this process runs."""
+    """The cluster that is served. By default it is the one in which this process runs."""
 
     cluster: Annotated[
         Path | None,
@@ -48,7 +48,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where the three ports listen."""
+    """The addresses of the three ports."""
 
     host: Annotated[
         str,
@@ -75,7 +75,7 @@ class Ports:
     ] = None
 
     def addresses(self, tls: Tls | None) -> Addresses:
-        """Where the service listens. Raises :class:`BadInputError`."""
+        """Return the addresses of the service. Raises :class:`BadInputError`."""
         check_ports(self.port, self.admin_port, self.metrics_port)
         name = self.public_host
         if name is not None and (name.startswith("*") or not is_dns(name)):
@@ -89,7 +89,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deciding:
-    """How the extender decides about nodes."""
+    """The settings for the extender's decisions about nodes."""
 
     require: WeakestOption = "expected"
     refusals: Annotated[
@@ -119,9 +119,10 @@ class Deciding:
     ] = 180.0
 
     def settings(self, *, of_file: bool) -> Settings:
-        """These options as the state takes them.
+        """Return these options in the form of the state. Raises :class:`BadInputError`.
 
-        The nodes of a cluster file never get stale, and may have pods that the file does not name.
+        The nodes of a cluster file never become stale, and may have pods that the file does not
+        name.
         """
         from scheduler_extender.state.answers.decision import Refusals, Settings
 
@@ -138,7 +139,7 @@ class Deciding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The files of TLS on the port for kube-scheduler, and whose certificates are taken."""
+    """The files of TLS on the port for kube-scheduler, and the accepted client certificates."""
 
     tls_cert: Annotated[
         Path | None,
@@ -166,7 +167,7 @@ class TlsFiles:
     ] = None
 
     def usable(self) -> Tls | None:
-        """The files, once they are known to be usable; None where none are given."""
+        """Check and return the files; None if none are given. Raises :class:`BadInputError`."""
         if not (self.tls_cert or self.tls_key or self.client_ca or self.client_name):
             return None
         if self.tls_cert is None or self.tls_key is None:
@@ -185,7 +186,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """This process as one of several replicas."""
+    """The settings of this process as one of several replicas."""
 
     leader_elect: Annotated[
         bool,
@@ -238,7 +239,7 @@ class Replica:
     ] = "gpu-topology"
 
     def replication(self, port: int) -> Replication:
-        """How the replicas agree on who leads, and where the leader answers."""
+        """Return the settings of the election, and the address that the leader publishes."""
         from scheduler_extender.kube.bindable import OwnPod
         from scheduler_extender.leader.address import Address
         from scheduler_extender.leader.leader import Replication

@@ -1,4 +1,4 @@
-"""What tells kube-scheduler of the extender: certificates, and files of the control plane."""
+"""The declarations of the commands that connect kube-scheduler to the extender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs no cluster: machines of the catalogue, of what people paste, and a demonstration."""
+"""The declarations of the commands that need no cluster: ``import``, ``machines`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def machines(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """Which pods are placed, where, and what is left of it."""
+    """The pods of the demo, its cluster, and the folder for its results."""
 
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder for the pictures and the cluster file.")
