@@ -197,7 +197,7 @@ class AnswerCache:
         """Return the cached decisions of some classes, and the scores of those that pass.
 
         Scores are those under ``mix``; None leaves them out. With ``cached`` the request counts as
-        asked now, and its table is kept longer.
+        asked now, so its table stays cached longer.
         """
         with self._lock:
             table = self._table(request) if cached else self._tables.get(request, Table())

@@ -19,7 +19,7 @@ ClassId = int
 MOST_RESOURCES = 48
 """The number of resources for which classes are known.
 
-They are NVIDIA's names of MIG instances in one cluster.
+This bounds NVIDIA's names of MIG instances in one cluster.
 """
 CHANGES_KEPT = 10_000
 """The number of changes of nodes that are kept.

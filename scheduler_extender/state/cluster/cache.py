@@ -206,7 +206,7 @@ class Cache:
         age: float = 0.0,
         spoken: bool = True,
     ) -> None:
-        """Take in a node's record; skip its report if that is older than the one we have.
+        """Take in a node's record, unless its report is older than the one we have.
 
         ``uid`` is the record's own UID. A record that was deleted and created again starts its
         sequence numbers again.
@@ -214,8 +214,8 @@ class Cache:
         ``age`` is how many seconds ago the agent read the node, by the agent's own clock. It counts
         only for the first report that we see of a node. A later report is as old as its arrival.
 
-        A record whose heartbeat has not changed (``spoken`` is False: another client changed who
-        holds which device) does not refresh a stale node.
+        A record that the agent has not sent anew (``spoken`` is False, as after a change of a
+        claim) does not refresh a stale node.
 
         The devices in the report are then compared with the prediction, outside the lock.
         """
@@ -318,8 +318,8 @@ class Cache:
     def put_labels(self, name: NodeName, node_object: NodeObject) -> None:
         """Take in the labels of a known node from a source that does not watch Node objects.
 
-        If this source says that the object exists, no better source will follow. The object then
-        also says which pods may come to the node.
+        If this source says that the object exists, it knows everything about it. Labels and taints
+        then decide which pods may come to the node.
         """
         with self.lock:
             before = self.nodes.infos.get(name)
@@ -570,8 +570,8 @@ class Cache:
             self.answers.changed(domains)
             self.tell_of([name])
         self.version += changed
-        # A pod can be nominated to a node that was not known before. It gets a reservation there
-        # only now.
+        # No pod is nominated to a node that was not known before: a reservation there makes a node
+        # known.
         changes = set[NodeName]()
         if before is None or not info.has_objects_of(before):
             if before and _what_decides_nominees(before) != _what_decides_nominees(info):

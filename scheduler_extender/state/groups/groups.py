@@ -83,8 +83,8 @@ class GroupStatus:
     """The status of a group at one generation.
 
     ``living`` counts its living members by node, and ``succeeded`` is how many have succeeded.
-    ``says`` is the size and domain on which the living members agree. It is None if none lives or
-    if they differ; in the second case ``differ`` is set. ``request`` is the request of the first
+    ``says`` is the size and domain on which the living members agree; None if no member lives or if
+    they differ. ``differ`` is True in the second case. ``request`` is the request of the first
     living member. ``start`` is since when a member lives.
     """
 

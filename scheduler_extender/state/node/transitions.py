@@ -228,7 +228,7 @@ def with_assumed_pod(info: NodeInfo, pod: PodRecord) -> NodeInfo:
 def note_terminated(info: NodeInfo, pod: PodRecord) -> NodeInfo:
     """Return the node with a terminated pod, if other pods are unacknowledged beside it.
 
-    Do nothing for a pod that a report has shown.
+    Return the node unchanged for a pod that a report has shown.
     """
     request = pod.request
     if pod.uid in info.pods.acknowledged or not isinstance(request, GpuRequest):

@@ -8,7 +8,8 @@ state, also if running pods end. A *misprediction* is a pod with other devices, 
 break its promise.
 
 Under DRA only kube-scheduler knows which devices it has given to pods whose claims are not written
-yet. Other pods may therefore get other devices than the next ones. So only the promise is checked.
+yet. Other pods may therefore get other devices than the next free ones. So only the promise is
+checked.
 
 If GPUs became sick or healthy while the pod was unacknowledged, it is not known from which of them
 its kubelet chose. Then only the promise is checked, too. No report shows a GPU that becomes sick

@@ -74,7 +74,7 @@ class PodRecord:
     attributes: SchedulingAttributes = BARE  # what evictions depend on
     reservation: Reservation | None = None  # its reservation by annotation, while it waits
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
-    gated: bool = False  # whether scheduling gates keep kube-scheduler from looking at it
+    gated: bool = False  # whether scheduling gates keep kube-scheduler from trying it
     by_claim: bool = False  # whether kube-scheduler has given it devices by a claim (DRA)
     claim: str = ""  # the name of that claim
     claims: tuple[str, ...] = ()  # the names of its own claims
@@ -144,7 +144,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     """Return the record of a pod; None if it asks for none of the ``managed`` resources.
 
     ``trusted`` says that only the extender, or the author of a cluster file, can have written the
-    placement annotation. The annotation then need not prove which pod it is for.
+    placement annotation. The annotation then need not name this pod and its node.
     """
     template = template_of(pod)
     asks = _as_snapshot_says(pod, managed) if trusted else request_in(template, managed)
