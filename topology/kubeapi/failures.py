@@ -1,10 +1,10 @@
 """The reasons why the API server cannot be reached, as text for people.
 
-The libraries name their own classes instead. Credential plugins of a kubeconfig
-(``users[].user.exec``) need more. The ``kubernetes`` package runs the plugin. If that fails, it
-logs the reason to the root logger and continues without credentials. So the API server answers 401
-and the reason is missing. :func:`heard` takes the reason out of the log, and :func:`reason_text`
-words it with names that the reader can look up.
+The libraries' own messages name their classes instead. A failed credential plugin of a kubeconfig
+(``users[].user.exec``) has no message at all. The ``kubernetes`` package runs the plugin. If that
+fails, it logs the reason to the root logger and continues without credentials. So the API server
+answers 401, and the reason is missing. :func:`heard` takes the reason out of the log, and
+:func:`reason_text` words it with names that the reader can look up.
 """
 
 import logging

@@ -6,15 +6,16 @@ Rules:
   never goes back in time. The pages are one snapshot. If the server forgets it half way (410), the
   list starts again in one page, which cannot expire. The sink gets each page as it comes, and no
   page is kept once the sink has released its objects.
-* After any failure that leaves the last version valid, the watch resumes from it; bookmarks count
-  as versions, too. Only these lead to a new list: 410 (the history is gone), 404 (the CRD is gone),
-  an answer that makes no sense, and a sink that asks for a list. The new list shows the objects
-  that were deleted meanwhile.
+* The watch resumes from the last version seen, in an event or a bookmark, after any failure that
+  leaves this version valid. Only these lead to a new list: 410 (the history is gone), 404 (the CRD
+  is gone), an answer that makes no sense, and a sink that asks for a list. The new list shows which
+  objects were deleted meanwhile.
 * A stream that sends nothing for ``stall_timeout_s`` is dropped and resumed. The server sends a
   bookmark about once a minute.
 * After a failure the reflector waits, with exponential backoff and full jitter. The backoff starts
-  again after a watch that lived for ``healthy_s``. The wait is longer if the server asks for it
-  (Retry-After). A 410 does not wait unless it follows another one, because the server is reachable.
+  again from the shortest wait after a watch that lived for ``healthy_s``. The wait is longer if the
+  server asks for it (Retry-After). A 410 does not wait unless it follows another one, because the
+  server is reachable.
 * Only :meth:`Reflector.stop` ends the thread. The sink gets nothing after that.
 """
 

@@ -1,11 +1,11 @@
 """The reader of NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``, or a cloud's static file).
 
-The file is NCCL's view of the PCIe tree. ``<cpu numaid>`` holds ``<pci busid class>``, which hold
-each other. GPUs carry ``<gpu dev>`` with ``<nvlink>``, NICs carry ``<nic>`` with ``<net name>``. A
-bridge in it is a whole switch. So two leaves of one switch are PIX, and any longer path that stays
-below the CPU is PXB. Host bridges are not in the file. Two devices of one CPU without a common
-switch may be PHB or NODE. The weaker class, NODE, is what can be guaranteed. Between CPUs it is
-SYS.
+The file is NCCL's view of the PCIe tree. Each ``<cpu numaid>`` contains ``<pci busid class>``
+elements, which may contain more of them. GPUs have ``<gpu dev>`` with ``<nvlink>``, NICs have
+``<nic>`` with ``<net name>``. A bridge in it is a whole switch. So two leaves of one switch are
+PIX, and any longer path that stays below the CPU is PXB. Host bridges are not in the file. So two
+devices of one CPU without a common switch may be PHB or NODE, and only the weaker class, NODE, can
+be guaranteed. Between CPUs it is SYS.
 
 The XML is untrusted input. :func:`tree` reads it at a cost that is bounded by the text's length.
 """
@@ -38,7 +38,8 @@ ROOTS = {
     "graphs": "this is NCCL_GRAPH_DUMP_FILE's, what NCCL made of the topology",
 }
 ELSE = "NCCL_TOPO_DUMP_FILE writes the topology, `nvidia-smi topo -m` prints it"
-# GPUs, and also NICs; real files have far fewer, and the number of pairs grows as the square
+# The most GPUs, and the most NICs. Real files have far fewer. The number of pairs grows with the
+# square.
 MAX_DEVICES = 256
 GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
 NVIDIA = "0x10de"

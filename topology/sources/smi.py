@@ -55,7 +55,7 @@ _COMMANDS = {
 }
 _SIGNS = tuple((whose, re.compile(sign)) for whose, sign in _TOOLS)
 _COMMAND = re.compile(rf"(?:.*?[$#>%])?\s?(?:sudo )?({'|'.join(_COMMANDS)})\b")
-_MOST = 200  # characters at the beginning of a line in which a sign is searched
+_MOST = 200  # characters at the beginning of a line that are searched for a sign
 PCIE = {
     "SYS": LinkKind.SYS,
     "NODE": LinkKind.NODE,
@@ -110,7 +110,7 @@ def parse_topo(
     ``product`` and ``memory`` (bytes of each GPU) supply what the matrix lacks. Lines of
     ``nvidia-smi -L`` or ``--query-gpu=index,name,uuid,memory.total,pci.bus_id --format=csv`` in the
     same text supply it, too. Raises :class:`SourceError` if neither row of a pair has its cell, if
-    the two rows differ, or if a word is none that a driver prints.
+    the two rows differ, or if a word is not one that a driver prints.
     """
     findings = Findings()
     lines = clean(checked_size(text), findings)
@@ -213,7 +213,7 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: Findings) -> 
     unknown = {gpu.index for gpu in gpus if nvlink_port(gpu.product) is None}
 
     def uniform(index: int) -> bool:
-        """Check whether a GPU has as many links to every linked GPU, as behind a switch."""
+        """Check whether a GPU has equally many links to every linked GPU, as behind a switch."""
         return len({count for pair, count in counts.items() if count and index in pair}) == 1
 
     if switched:
