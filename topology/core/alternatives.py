@@ -23,8 +23,8 @@ MOST = 8  # alternatives of one request
 MOST_GPUS = 16  # larger machines are left out
 MOST_TRIED = 500  # candidate sets of one machine
 MOST_KINDS = 64  # kinds of machines; those with the most nodes are examined
-# Steps of one answer. Beyond it, the kinds of machines with fewer nodes, or some of their sets, are
-# left out.
+# The most steps of one evaluation. Beyond them, the kinds of machines with fewer nodes, or some of
+# the sets, are left out.
 MOST_STEPS = 500_000
 
 Address = tuple[str, str]  # product and PCI address

@@ -32,7 +32,7 @@ class Holder(NamedTuple):
     shown: DeviceSet  # devices that the report shows
     hidden: int = 0  # how many more devices it has
     memory: int = 0  # bytes that it declares to use on each of its GPUs; 0 if it declares none
-    # Devices of the pod that do not come free when it releases the others. Only with `memory`.
+    # Devices of the pod that do not become free when the pod ends. Empty without `memory`.
     kept: DeviceSet = 0
 
     def outcome_key(self) -> Holder:
@@ -138,7 +138,7 @@ class Availability:
     # How many devices no pod is seen to hold and the kubelet hands out no longer. Devices that pods
     # hold without showing them may be among these.
     gone: int = 0
-    # Devices that the kubelet does not hand out now, because it takes their GPU for sick. It may
+    # Devices that the kubelet does not hand out now, because it counts their GPU as sick. It may
     # hand them out again at any time, and the pod that holds one may have ended by then.
     withheld: DeviceSet = 0
     numa_free: FreeNumaResources | None = None

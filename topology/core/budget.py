@@ -25,8 +25,8 @@ together, before a report shows the first, take 14,000."""
 # the same on nodes of more than 8 GPUs, where a step costs more
 STATE_SEARCH_STEPS_OF_LARGER = 10_000
 POD_OUTCOMES_STEPS = 60_000
-"""For the outcomes of one pod in all these states. The evaluation stops early where they would take
-twice as many."""
+"""For the outcomes of one pod in all these states. The evaluation stops early if, at the rate so
+far, all states would take twice this budget."""
 OUTLOOK_STEPS_OF_LARGER = 8_000  # the same on nodes of more than 8 GPUs, where a step costs more
 SCORE_STEPS = 10_000  # for the fragmentation cost of one placement
 CHECK_STEPS = 60_000  # to check if one more pod would endanger an outstanding guarantee on a node

@@ -1,11 +1,11 @@
-"""Memos: caches of pure functions that share one bound in bytes. Cache untrusted values only here.
+"""Memos: caches of pure functions that share one bound in bytes.
 
 A memo caches results by their arguments, so nodes of one equivalence class are worked out once. All
 memos of the process together hold at most :data:`BYTES`, by estimate. Each time that half of this
 has been newly cached, the memos drop the entries that were not used in the meantime. A result never
 depends on what is cached. Several threads may use a memo at once; at worst a result is worked out
-twice. A cache bounded by count (``lru_cache``) is only for values that untrusted input does not
-choose.
+twice. Values that untrusted input chooses are cached only in memos. A cache bounded by count
+(``lru_cache``) is only for other values.
 
 A caller may interrupt a long evaluation (:func:`interrupted_at`). Its finished parts stay cached,
 so the next attempt continues from there.

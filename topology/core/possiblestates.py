@@ -1,11 +1,11 @@
 """Possible free states: every set of devices that may be free when the kubelet admits a pod.
 
-Our view of a node is a second or two old. Three things may have changed since:
+Our view of a node is a second or two old. So three things are not known:
 
-* Unacknowledged pods may be admitted before ours, in any order, or not at all. The kubelet sorts
-  pods by creation, so even pods that are bound later may be admitted earlier.
-* Terminating pods may have released their devices or not, at any point in between.
-* Devices that init containers left unused are held, although no report shows it.
+* which unacknowledged pods the kubelet admits before ours, and in which order. It sorts pods by
+  creation, so it may admit even pods that are bound later before ours.
+* which terminating pods have released their devices, and when.
+* which devices are held by pods whose init containers left them unused. No report shows these.
 
 A verdict holds only if it holds in every possible free state.
 

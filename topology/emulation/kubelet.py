@@ -320,7 +320,11 @@ class EmulatedKubelet:
         return given
 
     def _managers_refuse(self, request: GpuRequest) -> bool:
-        """Draw whether a static CPU or Memory Manager refuses a container, whatever the hints."""
+        """Decide at random whether a static manager refuses a container, whatever the hints.
+
+        The managers are the CPU Manager and the Memory Manager. They can refuse only a pod to which
+        they give exclusive CPUs or memory.
+        """
         config, exclusive = self.topology.allocator, request.exclusive
         cpus = config.cpu_manager_policy != "none" and config.full_cores_only is not False
         memory = config.memory_manager_policy != "None"

@@ -113,7 +113,7 @@ class TopologyManager:
                     agreed = a[1] and b[1] and len(set(masks)) <= 1
                     best = self._better(best, (merged, agreed), need)
         found, preferred = best or (frozenset(self._nodes), False)
-        if not self._nodes:  # no NUMA node is known, so the hint is preferred or not, at random
+        if not self._nodes:  # without known NUMA nodes, only other providers matter, at random
             preferred = not others or self._rng.random() < 0.5
         if policy in ("restricted", "single-numa-node") and not preferred:
             raise Refused(TOPOLOGY_AFFINITY)
