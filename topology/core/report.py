@@ -92,7 +92,7 @@ class SharesAnswer:
     """
 
     refused: bool  # whether the plugin refused the pod
-    pod_started: str  # the time of the answer
+    pod_started: str  # when that pod started
     plugin_started: str  # when the plugin started
     # The Node's label that chooses the plugin's configuration file; empty if there is none.
     configuration: str = ""
