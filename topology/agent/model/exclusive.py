@@ -57,7 +57,10 @@ class Allocatable:
 
 
 class _HiddenError(Exception):
-    """The lack of a value, or a contradiction between two. The message says which."""
+    """A value that is missing, contradicts another one, or does not fit into a record.
+
+    The message says why.
+    """
 
 
 def published(kubelet: KubeletConfig, allocatable: Allocatable | None) -> bool:

@@ -157,5 +157,5 @@ class NodeContext:
     has_api_server: bool = True  # without one, no UID of a pod ever becomes known
     unseen: tuple[Unseen, ...] = ()
     pods_version: str = ""  # the pods are at least as new as this resourceVersion
-    deletions: int = 0  # how many pods that requested GPUs have been deleted from the API server
+    deletions: int = 0  # how many pods with GPU limits have been deleted from the API server
     counted: CountedDevices | None = None  # None if the Node could not be read
