@@ -1,18 +1,18 @@
-"""Measurements of the service, and simulations of what it is worth.
+"""Measurements of the service, and simulations of its benefit.
 
-A command that measures or plays something prints a table, and with ``--json FILE`` writes its
-figures with every parameter.
+A command that measures or simulates something prints a table. With ``--json FILE`` it also writes
+its figures with every parameter.
 
 ``promises``
-    A closed loop in virtual time, with every fault: are promises kept?
+    A closed loop in virtual time, with every fault. It counts kept and broken promises.
 ``speed``
-    How long verbs and waiting pods take, also under DRA, and what the worst input costs.
+    The duration of verbs, also under DRA, the throughput of pods, and the cost of the worst input.
 ``simulation``
     Weeks of jobs under several policies, with the shipping verbs.
 ``papers``
-    The node model of published papers, to compare with their figures.
+    The node model of published papers, for comparison with their figures.
 ``report``
-    A page of tables and drawings out of a file that ``simulate`` writes.
+    A page of tables and drawings from a file that ``simulate`` writes.
 ``commands``
     The command line.
 """
@@ -22,7 +22,7 @@ from importlib.util import find_spec
 
 PACKAGES = ("typer", "rich", "numpy", "scipy", "jinja2")  # beside the extender's
 
-if sys.argv[:1] == ["-m"]:  # so it is while Python looks for the module to run
+if sys.argv[:1] == ["-m"]:  # true while Python looks for the module to run
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         sys.stderr.write(

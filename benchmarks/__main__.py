@@ -5,7 +5,7 @@ import typer
 from scheduler_extender.cli.commandline import run
 from scheduler_extender.cli.lazygroup import PLAIN, lazy_group
 
-# In the order of the help text, with the module of each.
+# The commands in the order of the help text, with the module of each.
 COMMANDS = {
     "latency": "speed",
     "throughput": "speed",

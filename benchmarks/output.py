@@ -1,4 +1,4 @@
-"""Figures into tables and files."""
+"""Output of figures as tables and files."""
 
 import json
 import os
@@ -15,16 +15,16 @@ from rich.table import Column, Table
 from scheduler_extender import terminal
 
 STDOUT = Path("-")
-UNBOUND = 190  # columns of a line where no terminal says how many it has
+UNBOUND = 190  # columns of a line if standard output is no terminal
 
 
 def console() -> Console:
-    """Standard output, as wide as its terminal."""
+    """Return a console for standard output, as wide as its terminal."""
     return Console(width=None if sys.stdout.isatty() else UNBOUND)
 
 
 def table_of(names: Sequence[str], figures: Sequence[str], title: str | None = None) -> Table:
-    """A table without rows yet: columns of names, then columns of figures, set to the right."""
+    """Return an empty table with columns of names, then right-aligned columns of figures."""
     columns = [Column(name) for name in names] + [Column(name, justify="right") for name in figures]
     return Table(
         *columns,
@@ -37,13 +37,13 @@ def table_of(names: Sequence[str], figures: Sequence[str], title: str | None = N
 
 
 def preamble(benchmark: str, **parameters: Any) -> dict[str, Any]:
-    """What a file of measurements begins with: the command, what it was told, and where it ran."""
+    """Return the head of a file of measurements: the command, its parameters and the machine."""
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
     return {"benchmark": benchmark, "parameters": parameters, "machine": machine}
 
 
 def shown(header: str, field: str, form: str = "") -> list[terminal.Shown[Mapping[str, Any]]]:
-    """A column with a field of each row; with a format it is one of figures, set to the right."""
+    """Return a column with a field of each row. With a format it is a right-aligned figure."""
     return terminal.column(header, lambda row: f"{row[field]:{form}}", figure=bool(form))
 
 
@@ -53,9 +53,9 @@ def show(table: Table, keys: int = 1) -> None:
 
 
 def writable(**files: Path | None) -> None:
-    """Refuse files that cannot be written before hours are spent on what goes into them.
+    """Check that files can be written, before hours are spent on their content.
 
-    Each by the name of its option without the dashes. Raises :class:`typer.BadParameter`.
+    Each file is named by its option without the dashes. Raises :class:`typer.BadParameter`.
     """
     for option, path in files.items():
         if path is None or path == STDOUT:
@@ -71,12 +71,12 @@ def writable(**files: Path | None) -> None:
 
 
 def write_json(path: Path | None, figures: Mapping[str, Any]) -> None:
-    """Write figures as JSON, unless there is no path."""
+    """Write figures as JSON, unless the path is None."""
     write_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path | None, text: str) -> None:
-    """Write a text, unless there is no path; folders are made, and ``-`` is standard output."""
+    """Write a text unless the path is None. Missing folders are made; ``-`` is standard output."""
     if path == STDOUT:
         sys.stdout.write(text)
     elif path is not None:

@@ -1,15 +1,15 @@
-"""Where the traces are that are replayed."""
+"""The location of the traces that are replayed."""
 
 import os
 from pathlib import Path
 
 
 class TraceMissingError(Exception):
-    """A trace is not here; the message says where it is looked for."""
+    """The error that a trace is missing. The message names the path that was tried."""
 
 
 def trace(place: str) -> Path:
-    """A file of the traces: in ``$GPU_TOPOLOGY_SHARED``, or in ``shared`` beside the checkout.
+    """Return the path of a trace in ``$GPU_TOPOLOGY_SHARED``, or in ``shared`` beside the checkout.
 
     Raises :class:`TraceMissingError`.
     """

@@ -1,10 +1,10 @@
-"""``make reference``: the reference part of docs/annotations.md, made from the code.
+"""``make reference`` writes the reference part of docs/annotations.md from the code.
 
-Which keys there are, in which order, and what each takes when it is absent come from
-:data:`scheduler_extender.annotations.KEYS` and :mod:`scheduler_extender.groupreference`; which
-values are allowed is what the extender itself answers to a value that it cannot read. Each key has
-an example, and what is said of the example is the extender's own answer for machines of the
-catalogue. Only what a key means is written here, in :data:`ENTRIES`.
+The keys, their order and their defaults come from :data:`scheduler_extender.annotations.KEYS` and
+:mod:`scheduler_extender.groupreference`. The allowed values are taken from the extender's answer to
+a value that it cannot read. Each key has an example, and the result of the example is the
+extender's own answer for machines of the catalogue. Only the meaning of a key is written here, in
+:data:`ENTRIES`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ BEGIN = "<!-- Made by `make reference` from the code: change that. -->"
 END = "<!-- Here ends what `make reference` makes. -->"
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # a value that no key takes
 GPU = "nvidia.com/gpu"
-# What a key about groups needs beside it.
+# A key about groups needs these keys, too.
 GROUP = {"group": "train", "group-size": "2", "group-domain": "node"}
 
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """A machine of the catalogue, in words, with further fields of a cluster file's group."""
+    """A machine of the catalogue, its description, and further fields of a cluster file's group."""
 
     machine: str
     words: str
@@ -69,7 +69,7 @@ TWO_PLAIN = On("l40s-4", "two nodes of four L40S", count=2)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a key means, a pod that has it, and two machines that answer for this pod."""
+    """The meaning of a key, an example pod with it, and two machines that answer for this pod."""
 
     means: str
     example: str
@@ -79,7 +79,7 @@ class Entry:
     beside: Mapping[str, str] = field(default_factory=dict)
 
 
-# By key, for every key that the extender reads.
+# The entries by key, one for every key that the extender reads.
 ENTRIES: Mapping[str, Entry] = {
     "link": Entry(
         "Every two GPUs are joined at least this closely. Nearest first: `nvlink`; `pix`, one PCIe "
@@ -192,7 +192,7 @@ ENTRIES: Mapping[str, Entry] = {
 
 
 def allowed(key: str) -> str:
-    """The values of a key, in the words with which the extender refuses others."""
+    """Return the allowed values of a key, in the extender's words when it refuses another value."""
     if key in KEYS:
         try:
             KEYS[key][1](UNREADABLE)
@@ -207,7 +207,7 @@ def allowed(key: str) -> str:
 
 
 def absent(key: str) -> str:
-    """The value that counts if a pod lacks a key; a dash for none."""
+    """Return the value that counts if a pod lacks a key, or a dash if there is none."""
     if key not in KEYS:
         return "–"
     name, read = KEYS[key]
@@ -218,19 +218,21 @@ def absent(key: str) -> str:
             if read(word) == default:
                 return word
         except BadValueError:
-            break  # a sentence, and no list of words: nothing is asked then
+            break  # a sentence instead of a list of words: an absent key sets no constraint
     return "–"
 
 
 def table() -> str:
-    """A line for each key: which values it takes, and what holds without it."""
+    """Return a table with a row for each key: its allowed values, and its default."""
     rows = [f"| [{key}](#{key}) | {allowed(key)} | {absent(key)} |" for key in ENTRIES]
     return "\n".join(["| key | allowed values | if absent |", "|---|---|---|", *rows])
 
 
 def examples() -> str:
-    """A section for each key: what it means, and what machines answer to a pod with it. Of keys in
-    a row with one and the same example, the last one shows it."""
+    """Return a section for each key: its meaning, and the answers of machines to an example pod.
+
+    If several keys have the same example, only the last one shows it.
+    """
     keys = list(ENTRIES)
     shown = {"\n".join(_example(key)): key for key in keys}
     sections = (
@@ -258,7 +260,7 @@ def _example(key: str) -> Iterator[str]:
 
 
 def answer(key: str, on: On) -> str:
-    """What an empty cluster of these machines answers to the example of a key."""
+    """Return the answer of an empty cluster of these machines to the example of a key."""
     group = {"kind": "MachineGroup", "machine": on.machine, "count": on.count, "namePrefix": "n-"}
     content = clusterfile.parse(yaml.safe_dump({**group, **on.given}))
     cluster = Cache(lambda: 0.0, Settings(Verdict.EXPECTED, None, all_pods_known=False))
@@ -286,7 +288,7 @@ def _annotations(key: str) -> dict[str, str]:
 
 
 def _written(value: str) -> str:
-    """A value as YAML needs it to stay a text."""
+    """Return a value quoted so that YAML reads it as a text."""
     text = str(yaml.safe_dump(value)).removesuffix("...\n").strip()
     return text.replace("'", '"')
 
@@ -307,7 +309,10 @@ def _pod(key: str, annotations: Mapping[str, str]) -> Any:
 
 
 def made(page: str) -> str:
-    """The page with its two parts made anew. Raises :class:`ValueError` if a mark is missing."""
+    """Return the page with its two generated parts written anew.
+
+    Raises :class:`ValueError` if a mark is missing.
+    """
     first, *found = page.split(BEGIN)
     if len(found) != len(PARTS):
         raise ValueError(f"the page needs the line {BEGIN} {len(PARTS)} times")
@@ -320,11 +325,11 @@ def made(page: str) -> str:
     return whole
 
 
-PARTS = (table, examples)  # what stands on the page between marks, in its order
+PARTS = (table, examples)  # the generated parts of the page, in their order
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the page, or with ``--check`` say whether it is as the code has it."""
+    """Write the page, or with ``--check`` report whether it agrees with the code."""
     parser = argparse.ArgumentParser(
         prog="python -m manifests.annotationsreference",
         description="Write the reference part of docs/annotations.md from the code.",

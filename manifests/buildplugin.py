@@ -1,14 +1,14 @@
-"""``make plugin ADDRESS=https://…``: the kubectl plugin as one archive for this platform, and its
-manifest for krew.
+"""``make plugin ADDRESS=https://…`` builds the kubectl plugin and its manifest for krew.
 
-The address is the folder from which users will download the archive. It has no default: only
-whoever publishes a release knows it, and krew would ask a wrong one.
+The plugin is one archive for this platform. The address is the folder from which users will
+download the archive. It has no default: only the publisher of a release knows it, and krew would
+download from a wrong one.
 
-The program is a PEX, a zip file that Python runs: our package and those of
-``requirements/plugin.txt``, taken from the environment in which this runs. ``make`` has installed
-this checkout there. Some packages are compiled, so the program is for one platform and one minor
-version of Python, which must be on the PATH. With ``--python``, it is for all that are named: pex
-downloads the packages for each, by the hashes of the lock.
+The program is a PEX, a zip file that Python runs. It has our package and those of
+``requirements/plugin.txt``, taken from the environment in which this script runs. ``make`` has
+installed this checkout there. Some packages are compiled, so the program runs on one platform and
+with one minor version of Python, which must be on the PATH. With ``--python`` it runs with all
+versions that are named; pex downloads the packages for each, by the hashes of the lock.
 
 https://docs.pex-tool.org, https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest
 """
@@ -39,18 +39,20 @@ LOCK = ROOT / "requirements" / "plugin.txt"
 PROGRAM = "kubectl-gpu_topology"
 NAME = "gpu-topology"
 EXAMPLE = "https://files.example.com/gpu-topology"
-FOR_EVER = 1800  # seconds after which a program is given up
+FOR_EVER = 1800  # seconds after which a program is stopped
 # Go's names, which krew uses, by those of `uname -m`.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 class PluginError(Exception):
-    """The plugin cannot be built here; the message is one line."""
+    """The error that the plugin cannot be built here. The message is one line."""
 
 
 def build_program(path: Path, pythons: Sequence[str] = ()) -> None:
-    """Write the program, for the Python that runs this or for all ``pythons``, each a path or a
-    name on the PATH. Raises :class:`PluginError`."""
+    """Write the program, for the Python that runs this script or for all of ``pythons``.
+
+    Each of ``pythons`` is a path, or a name on the PATH. Raises :class:`PluginError`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder) / "pins.txt"
         if pythons:
@@ -71,7 +73,7 @@ def build_program(path: Path, pythons: Sequence[str] = ()) -> None:
 
 
 def locked_requirements(text: str) -> Iterator[Requirement]:
-    """A lock's packages that belong on this machine."""
+    """Yield the packages of a lock that this machine needs."""
     for line in re.findall(r"^[A-Za-z0-9].*==.*$", text, re.MULTILINE):
         wanted = Requirement(line.rstrip("\\ "))
         if wanted.marker is None or wanted.marker.evaluate():
@@ -79,7 +81,7 @@ def locked_requirements(text: str) -> Iterator[Requirement]:
 
 
 def _our_wheel(folder: Path) -> str:
-    """Our package as a wheel in the folder: its line in a list of requirements with hashes."""
+    """Build our wheel in the folder. Return its line in a list of requirements with hashes."""
     how = ("-q", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder))
     _run([sys.executable, "-m", "pip", "wheel", *how, str(ROOT)])
     (wheel,) = folder.glob("*.whl")
@@ -88,7 +90,7 @@ def _our_wheel(folder: Path) -> str:
 
 
 def versions(pythons: Sequence[str]) -> list[str]:
-    """The minor versions of Pythons, such as 3.11. Raises :class:`PluginError`."""
+    """Return the minor versions of these Pythons, such as 3.11. Raises :class:`PluginError`."""
     if not pythons:
         return [f"{sys.version_info.major}.{sys.version_info.minor}"]
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -99,15 +101,17 @@ def versions(pythons: Sequence[str]) -> list[str]:
 
 
 def archive(program: Path) -> bytes:
-    """The program and our licence as a tar.gz; equal programs give equal archives."""
+    """Return the program and our licence as a tar.gz. Equal programs give equal archives."""
     files = ((ROOT / "LICENSE", 0o644), (program, 0o755))
     packed = tarred((path.name, mode, path.read_bytes()) for path, mode in files)
     return gzip.compress(packed, compresslevel=1, mtime=0)  # the zip is packed already
 
 
 def tarred(files: Iterable[tuple[str, int, bytes]], mtime: int = 0) -> bytes:
-    """Files as a tar, in this order: the name, the mode and the content of each. All have one
-    time, in seconds since 1970."""
+    """Return files as a tar, in the order given; each is a name, a mode and a content.
+
+    All of them get the same time, in seconds since 1970.
+    """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, mode, content in files:
@@ -120,11 +124,11 @@ def tarred(files: Iterable[tuple[str, int, bytes]], mtime: int = 0) -> bytes:
 def manifest(
     version: str, address: str, digest: str, pythons: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What krew needs to know: the archive's address and its SHA-256 in hexadecimal digits, and
-    which versions of Python run it.
+    """Return the manifest for krew.
 
-    The homepage is the folder of the archive: whoever publishes it has named no other place, and
-    the project has none of its own.
+    It names the archive's address, its SHA-256 in hexadecimal digits, and the versions of Python
+    that run it. The homepage is the folder of the archive: the publisher has named no other
+    address, and the project has no homepage.
     """
     *others, last = pythons or versions(())
     python = f"{', '.join(others)} or {last}" if others else last
@@ -159,8 +163,10 @@ def manifest(
 
 
 def folder_address(text: str) -> str:
-    """An address of a folder without a slash at its end, as ``argparse`` takes it: the manifest
-    names the archive below it, and users of a release download it from there.
+    """Return the address of a folder without a slash at its end; a type for ``argparse``.
+
+    The manifest names the archive below this address, and users of a release download it from
+    there.
 
     >>> folder_address("https://files.example.com/gpu-topology/")
     'https://files.example.com/gpu-topology'
@@ -199,7 +205,7 @@ def _run(command: list[str]) -> str:
 
 
 def main() -> int:
-    """Write archive and manifest where ``--output`` says; 1 if they cannot be built."""
+    """Write the archive and the manifest into ``--output``. Return 1 if they cannot be built."""
     parser = argparse.ArgumentParser(description="Build the kubectl plugin for this platform.")
     parser.add_argument("--output", type=Path, required=True, help="the folder")
     parser.add_argument(

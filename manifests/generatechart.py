@@ -1,9 +1,9 @@
-"""``make chart``: the templates of the Helm chart, made from the kustomize base.
+"""``make chart`` writes the templates of the Helm chart from the kustomize base.
 
-The base says what is installed. ``chartplaces.yaml`` says where the chart lets its user change
-something, and by which value; everything else is taken over as it is, and the base's namespace
-becomes the release's. Rendered with its default values into the base's namespace, the chart gives
-the base's objects again (``tests/e2e/test_chart.py``). Why it is made so: docs/adr/0018.
+The base says what is installed. ``chartplaces.yaml`` lists the fields that the chart's user can
+change, with the value for each. Everything else is copied, and the base's namespace becomes the
+release's. With default values and the base's namespace, the rendered chart equals the base
+(``tests/e2e/test_chart.py``). The reasons are in docs/adr/0018.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ TEMPLATES = HERE / "chart" / "templates"
 NAMESPACE = "gpu-topology-system"
 RELEASED = "{{ .Release.Namespace }}"
 HEAD = "{{- /* Made by `make chart` from %s: change that. */ -}}\n"
-FOR_EVER = 600  # seconds after which kubectl is given up
+FOR_EVER = 600  # seconds after which kubectl is stopped
 
 Object = dict[str, Any]
 Step = str | int
 
 
 class ChartError(Exception):
-    """The base has something that the chart cannot be made of; the message says what."""
+    """The error that the chart cannot be made from the base. The message names the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A field of an object, and the template's text there: ``chartplaces.yaml`` says the rules."""
+    """A field of an object, and the template's text there. ``chartplaces.yaml`` has the rules."""
 
     path: tuple[Step, ...]
     text: str
@@ -46,7 +46,7 @@ class Place:
 
 
 def places() -> dict[str, list[Place]]:
-    """What ``chartplaces.yaml`` says, by the kind and name of the object."""
+    """Return the fields in ``chartplaces.yaml``, by the kind and name of the object."""
     given = yaml.safe_load((HERE / "chartplaces.yaml").read_text())
     return {of: [_place(*field) for field in fields.items()] for of, fields in given.items()}
 
@@ -57,7 +57,7 @@ def _place(path: str, told: str | dict[str, str]) -> Place:
     return Place(steps, text, how)
 
 
-# The templates: the kinds of objects in each, and the value without which it is empty.
+# The templates, with the kinds of objects in each. Unless the value is true, a template is empty.
 FILES = {
     "crd.yaml": ({"CustomResourceDefinition"}, ".Values.crd.install"),
     "rbac.yaml": (
@@ -68,7 +68,7 @@ FILES = {
     "extender.yaml": ({"Deployment", "PodDisruptionBudget", "Service", "NetworkPolicy"}, None),
     "agent.yaml": ({"DaemonSet"}, ".Values.agent.enabled"),
 }
-# The base's components: the file of their objects, and the value that asks for them.
+# The base's components, with the file of their objects and the value that enables them.
 OPTIONS = {
     "cert-manager": ("certificates.yaml", ".Values.certManager.enabled"),
     "validation": ("policies.yaml", ".Values.validation.enabled"),
@@ -77,7 +77,7 @@ LEFT_OUT = {"Namespace"}  # Helm makes the release's namespace, or it exists alr
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the templates, or with ``--check`` say whether they are as they would be written."""
+    """Write the templates, or with ``--check`` return 1 if any of them is out of date."""
     parser = argparse.ArgumentParser(description="make the chart's templates from the base")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
     only_check, made = parser.parse_args(arguments).check, templates()
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def templates() -> dict[str, str]:
-    """The generated templates: file name and text. Raises :class:`ChartError`."""
+    """Return the generated templates as texts by file name. Raises :class:`ChartError`."""
     base, unused = kustomized(HERE / "base"), places()
     found = {}
     for name, (kinds, condition) in FILES.items():
@@ -125,7 +125,7 @@ def templates() -> dict[str, str]:
 
 
 def kustomized(folder: Path) -> list[Object]:
-    """The objects that ``kubectl apply -k`` would send for a folder."""
+    """Return the objects that ``kubectl apply -k`` would send for a folder."""
     kubectl = Path(sys.executable).with_name("kubectl")
     done = subprocess.run(  # noqa: S603 (our own folder)
         [str(kubectl), "kustomize", str(folder)], capture_output=True, text=True, timeout=FOR_EVER
@@ -147,8 +147,10 @@ def _file(
     *,
     foreign: bool = False,
 ) -> str:
-    """One template with these objects. ``foreign`` templates in them are Prometheus' and Grafana's:
-    Helm hands them on."""
+    """Return one template with these objects.
+
+    With ``foreign``, template text in them belongs to Prometheus or Grafana, and Helm passes it on.
+    """
     text = "".join(f"---\n{_template(each, unused, foreign=foreign)}" for each in objects)
     if condition is not None:
         text = f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
@@ -156,9 +158,9 @@ def _file(
 
 
 def _scheduler_configuration(unused: dict[str, list[Place]]) -> str:
-    """The configuration of the second kube-scheduler, as a named template.
+    """Return the configuration of the second kube-scheduler, as a named template.
 
-    Its identity and its files' places are the chart's; the extender's entry is the shipped one.
+    The chart sets the identity and the paths of files. The extender's entry is the shipped one.
     """
     source = "manifests/scheduler/kube-scheduler-config.yaml"
     (found,) = _documents(HERE / "scheduler" / "kube-scheduler-config.yaml")
@@ -182,7 +184,7 @@ def _scheduler_configuration(unused: dict[str, list[Place]]) -> str:
 
 
 def _template(made: Object, unused: dict[str, list[Place]], *, foreign: bool = False) -> str:
-    """An object as the text of a template."""
+    """Return an object as the text of a template."""
     name = made.get("metadata", {}).get("name", "")
     if ("{{" in (plain := _dumped(made)) and not foreign) or "@@" in plain:
         raise ChartError(f"{made['kind']} {name} has text that a template would read as its own")
@@ -205,7 +207,7 @@ def _dumped(made: Object) -> str:
 
 
 def _mark(made: Object, place: Place, mark: str) -> None:
-    """Put the mark where the place is. A key that is not there yet is added by ``lines`` only."""
+    """Put the mark into the field. Only ``lines`` may add a key that is not there yet."""
     *way, last = place.path
     at: Any = made
     for step in way:
@@ -219,7 +221,7 @@ def _mark(made: Object, place: Place, mark: str) -> None:
 
 
 def _filled(line: str, place: Place, mark: str) -> list[str]:
-    """The template's lines for a line with a mark."""
+    """Return the template's lines for a line with a mark."""
     indent = line[: len(line) - len(line.lstrip())]
     if place.how == "lines":
         if line.lstrip().startswith("- ") and place.path[-1] != "+":

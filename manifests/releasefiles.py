@@ -1,7 +1,7 @@
-"""The last step of ``make release``: Helm's chart is packed again, and ``SHA256SUMS`` is written.
+"""The last step of ``make release``. It packs Helm's chart again and writes ``SHA256SUMS``.
 
-``helm package`` writes the time into its archive, so two archives of one chart differ. Packed here,
-equal charts give equal bytes.
+``helm package`` writes the time into its archive, so two archives of one chart differ. The archives
+that this module packs are equal if the charts are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ SUMS = "SHA256SUMS"
 
 
 def repacked(chart: bytes, mtime: int) -> bytes:
-    """A chart as ``helm package`` writes it, with its files in order and one time for all of them,
-    in seconds since 1970. Raises :class:`tarfile.TarError`."""
+    """Return a chart's archive with its files sorted, and one time for all of them.
+
+    ``chart`` is an archive of ``helm package``. The time is in seconds since 1970. Raises
+    :class:`tarfile.TarError`.
+    """
     with tarfile.open(fileobj=io.BytesIO(chart), mode="r:gz") as tar:
         opened = ((entry.name, tar.extractfile(entry)) for entry in tar)
         files = sorted((name, 0o644, file.read()) for name, file in opened if file is not None)
@@ -31,7 +34,7 @@ def repacked(chart: bytes, mtime: int) -> bytes:
 
 
 def sums(folder: Path) -> str:
-    """A line for each file of a folder, as ``sha256sum --check`` reads it."""
+    """Return a line for each file of a folder, as ``sha256sum --check`` reads it."""
     lines = (
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
         for path in sorted(folder.iterdir())
@@ -41,8 +44,10 @@ def sums(folder: Path) -> str:
 
 
 def dated() -> int:
-    """SOURCE_DATE_EPOCH if that is set, else now, in seconds since 1970. Raises
-    :class:`ValueError`."""
+    """Return SOURCE_DATE_EPOCH if it is set, else the current time, in seconds since 1970.
+
+    Raises :class:`ValueError` if SOURCE_DATE_EPOCH is no such number.
+    """
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if not given:
         return int(time.time())
@@ -53,7 +58,7 @@ def dated() -> int:
 
 
 def main() -> int:
-    """Finish a folder; 1 if that cannot be done."""
+    """Finish the folder of a release. Return 1 if that fails."""
     parser = argparse.ArgumentParser(description="Finish the folder of a release.")
     parser.add_argument("folder", type=Path, help="the files of the release")
     folder = parser.parse_args().folder
