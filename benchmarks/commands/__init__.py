@@ -1,4 +1,4 @@
-"""The commands of ``python -m benchmarks``: options, checks before hours are spent, and output.
+"""The commands of ``python -m benchmarks``, with options, early checks, and output.
 
-What a command measures with it imports when it runs: help and wrong words load no model.
+A command imports its benchmark only when it runs, so help and errors of usage load no model.
 """

@@ -1,4 +1,4 @@
-"""What several commands have: options, and how figures are measured, shown and written."""
+"""The common parts of commands: options, and measuring, showing and writing figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JsonFile = Annotated[
 
 
 def one_of(flag: str, given: str, known: tuple[str, ...]) -> str:
-    """The word, if it is allowed. Raises :class:`typer.BadParameter`."""
+    """Return the word if it is allowed. Raises :class:`typer.BadParameter` otherwise."""
     if given not in known:
         raise typer.BadParameter(f"{flag}: allowed are {', '.join(known)}, not {given!r}")
     return given
@@ -30,7 +30,7 @@ def measured(
     *tables: Callable[[dict[str, Any]], Table],
     keys: int = 1,
 ) -> None:
-    """Measure, while a line says what is going on; print the tables, and write the file."""
+    """Measure while a line shows the progress. Then print the tables and write the file."""
     from rich.console import Console
 
     from benchmarks.output import show, writable, write_json

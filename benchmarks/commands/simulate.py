@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """Which simulations are played."""
+    """The options that say which simulations are played."""
 
     cluster: Annotated[
         list[str] | None,
@@ -99,7 +99,7 @@ class Played:
     ] = 25.0
 
     def sweep(self) -> Sweep:
-        """The same as a sweep. Raises :class:`typer.BadParameter` where a word is not allowed."""
+        """Return the options as a sweep. Raises :class:`typer.BadParameter` if one is invalid."""
         from benchmarks.simulation.figures import Sweep
         from benchmarks.simulation.sources import DEMANDS
         from benchmarks.simulation.sweep import POLICIES

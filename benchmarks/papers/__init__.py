@@ -1,6 +1,7 @@
-"""The published papers' node model: CPU, memory and shares of GPUs; the policy picks node and GPU.
+"""The node model of published papers, for comparison with their figures.
 
-Nothing of the service runs here: it is for comparing with published figures. Read in this order:
+A node has CPU, memory and shares of GPUs, and the policy picks the node and the GPU. No code of the
+service runs here. Read in this order:
 :mod:`~benchmarks.papers.model`, :mod:`~benchmarks.papers.policies`,
 :mod:`~benchmarks.papers.simulation`, :mod:`~benchmarks.papers.openb`.
 """

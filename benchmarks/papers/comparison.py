@@ -1,4 +1,4 @@
-"""Published, ours, and the difference: FGD's paper, figure by figure."""
+"""The comparison with the FGD paper: published figures, ours, and the difference."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ TOLERANCE = 0.3  # points within which a figure counts as reproduced
 
 
 def experiment(workload: str, policy: str, seed: int) -> float:
-    """GPUs given out in percent when 130 % have been asked for, in one order of arrivals."""
+    """Return the GPU allocation in percent when 130 % has been requested, for one arrival order."""
     nodes, pods, order = openb.nodes(), openb.pods(workload), openb.order(workload, seed)
     return simulate(nodes, pods, order, POLICIES[policy], seed).allocated(130)
 
 
 def compare(workloads: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Both policies in every order, on the cores there are; means beside the published ones."""
+    """Run both policies in every order, on all cores. Return means beside the published ones."""
     published = openb.published(130)
     given: dict[tuple[str, str], dict[int, float]] = {
         (w, p): {} for w in workloads for p in POLICIES
@@ -48,7 +48,7 @@ def compare(workloads: Sequence[str], seeds: Sequence[int]) -> list[dict[str, An
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows for a terminal: GPU allocation in percent when 130 % has arrived."""
+    """Return the rows for a terminal, as GPU allocation in percent when 130 % has arrived."""
     columns = ("workload", "policy", "published", "ours", "difference")
     shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:

@@ -1,7 +1,7 @@
-"""Nodes, pods and what a policy is asked, as arrays.
+"""Nodes and pods of the papers, as arrays.
 
-CPU and GPU are in thousandths (``milli``), memory in MiB. A node has up to eight GPUs; those that
-it does not have are 0 free for ever. A pod asks for a share of one GPU, or for whole ones.
+CPU and GPU are in thousandths (``milli``), memory is in MiB. A node has up to eight GPUs. A missing
+GPU always has 0 free. A pod requests a share of one GPU, or whole GPUs.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PodKind:
-    """What a pod asks; equal pods are one kind."""
+    """The request of a pod. Equal pods are one kind."""
 
     cpu: int
     memory: int
     gpus: int
     milli: int  # of each GPU
-    models: frozenset[str] = frozenset()  # none is any
+    models: frozenset[str] = frozenset()  # empty means any model
 
     @property
     def gpu_milli(self) -> int:
-        """All that it asks of GPUs."""
+        """The GPU milli that it requests in all."""
         return self.gpus * self.milli
 
     @property
     def is_share(self) -> bool:
-        """Whether it takes part of one GPU."""
+        """Whether it requests a part of one GPU."""
         return self.gpus == 1 and self.milli < WHOLE
 
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """What a node has when it is empty."""
+    """The resources of an empty node."""
 
     cpu: int
     memory: int
@@ -53,16 +53,16 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The state of all nodes, or of some of them (:meth:`some`): one row each."""
+    """The state of all nodes, or of some of them (:meth:`some`), with one row for each."""
 
     cpu: Ints
     memory: Ints
-    gpu: Ints  # free milli, a column per GPU
+    gpu: Ints  # free milli, with a column for each GPU
     model: Ints
 
     @classmethod
     def empty(cls, kinds: Sequence[NodeKind], models: Sequence[str]) -> Nodes:
-        """Nodes on which nothing runs."""
+        """Return nodes on which nothing runs."""
         gpu = np.zeros((len(kinds), MOST_GPUS), dtype=np.int64)
         for row, kind in enumerate(kinds):
             gpu[row, : kind.gpus] = WHOLE
@@ -77,11 +77,11 @@ class Nodes:
         return len(self.cpu)
 
     def some(self, rows: Ints) -> Nodes:
-        """These rows, as they are now."""
+        """Return a copy of these rows."""
         return Nodes(self.cpu[rows], self.memory[rows], self.gpu[rows], self.model[rows])
 
     def take(self, row: int, pod: PodKind, gpus: Sequence[int]) -> None:
-        """A pod runs on these GPUs from now on."""
+        """Place a pod on these GPUs of the node."""
         self.cpu[row] -= pod.cpu
         self.memory[row] -= pod.memory
         for gpu in gpus:
@@ -89,7 +89,7 @@ class Nodes:
 
 
 def feasible(nodes: Nodes, pod: PodKind, allowed: Bools) -> Bools:
-    """On which nodes the pod can run; ``allowed`` says so of each model."""
+    """Return for each node whether the pod can run there; ``allowed`` is a flag for each model."""
     fits: Bools = (nodes.cpu >= pod.cpu) & (nodes.memory >= pod.memory)
     if pod.gpus:
         fits = fits & allowed[nodes.model] & ((nodes.gpu >= pod.milli).sum(axis=1) >= pod.gpus)

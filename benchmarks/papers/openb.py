@@ -1,4 +1,4 @@
-"""The openb trace as FGD's paper uses it: nodes, pods, and the orders in which pods arrive."""
+"""The openb trace as the FGD paper uses it, with nodes, pods, and the orders of arrival."""
 
 import csv
 import gzip
@@ -17,7 +17,7 @@ SEEDS = (42, 43, 44, 45, 46)
 
 
 def nodes() -> list[NodeKind]:
-    """The 1,213 GPU nodes."""
+    """Return the 1,213 GPU nodes."""
     return [
         NodeKind(int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"])
         for r in _rows(trace("openb/openb_node_list_gpu_node.csv"))
@@ -25,7 +25,7 @@ def nodes() -> list[NodeKind]:
 
 
 def pods(workload: str) -> list[PodKind]:
-    """The pods of a workload, in the order of its file."""
+    """Return the pods of a workload, in the order of its file."""
     return [
         PodKind(
             int(r["cpu_milli"]),
@@ -39,7 +39,7 @@ def pods(workload: str) -> list[PodKind]:
 
 
 def order(workload: str, seed: int) -> list[int]:
-    """Which pods arrive one after the other, as positions in :func:`pods`."""
+    """Return the order in which pods arrive, as positions in :func:`pods`."""
     return [int(i) for i in _orders()[workload, seed].split(",")]
 
 
@@ -56,7 +56,10 @@ def _orders() -> dict[tuple[str, int], str]:
 
 
 def published(percent: int) -> dict[tuple[str, str], float]:
-    """GPU allocation in percent by workload and policy when so much of capacity has arrived."""
+    """Return the published GPU allocation in percent, by workload and policy.
+
+    It is the allocation when the pods that have arrived request ``percent`` of the capacity.
+    """
     path = trace(f"fgd_expected/alloc_pct_at{percent}.tsv")
     rows = list(csv.reader(path.read_text().splitlines(), delimiter="\t"))
     names = [name.partition("-")[2] for name in rows[0][1:]]

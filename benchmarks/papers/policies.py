@@ -1,19 +1,19 @@
-"""FGD's policy and ours, each a score per node and a GPU for a share.
+"""FGD's policy and ours. Each gives a score for each node, and a GPU for a share.
 
-A policy is one function of the nodes on which a pod can run. Scores are compared as they are given,
-whole numbers where the published simulator has whole numbers: what they tie decides much. Both
-score what a node's idle resources are good for, by the pods that usually come.
+A policy is one function of the nodes on which a pod can run. Scores are compared without rounding.
+They are whole numbers where the published simulator has whole numbers, because ties decide much.
+Both policies score the use of a node's idle resources for the pods that usually come.
 
-**Fragmentation** is FGD's: how much of a node's idle GPU the usual pods could not use.
+**Fragmentation** is FGD's measure: how much of a node's idle GPU the usual pods could not use.
 
 Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): F_n(M) = Σ_m p_m · F_n(m) over typical
-pods m with popularity p_m. Where m cannot run on n, or asks for no GPU, all that is idle counts;
-else what is idle on GPUs with less left than m asks of one.
+pods m with popularity p_m. If m cannot run on n, or requests no GPU, all idle GPU counts. Otherwise
+the idle part of those GPUs counts that have less left than m requests of one.
 
-**Guaranteed capacity** is ours, the idea of :mod:`topology.core.scoring` in this model: how many
-more of each usual pod would fit, alone, times the GPU it asks for. Fragmentation sees that a node
-has run out of CPU for a pod only when it has; guaranteed capacity falls with every CPU that idle
-GPUs will need.
+**Guaranteed capacity** is our measure, the idea of :mod:`topology.core.scoring` in this model: how
+many more of each usual pod would fit, alone, times the GPU that it requests. Fragmentation changes
+only when a node has no CPU left for a pod. Guaranteed capacity falls with every CPU that idle GPUs
+will need.
 """
 
 from collections import Counter
@@ -28,10 +28,10 @@ COVERED = 0.95
 
 
 class Typical:
-    """The most frequent pods that together make 95 % of a workload, with their popularity."""
+    """The most frequent pods, which together are 95 % of a workload, with their popularity."""
 
     def __init__(self, pods: Iterable[PodKind], models: Sequence[str]) -> None:
-        # Memory is no part of the definition.
+        # The paper's definition does not include memory.
         counts = Counter((p.cpu, p.gpus, p.milli, p.models) for p in pods)
         total = sum(counts.values())
         chosen: list[tuple[tuple[int, int, int, frozenset[str]], int]] = []
@@ -44,15 +44,18 @@ class Typical:
         self._cpu = np.array([k[0] for k, _ in chosen], dtype=np.int64)
         self._gpus = np.array([k[1] for k, _ in chosen], dtype=np.int64)
         self._milli = np.array([k[2] for k, _ in chosen], dtype=np.int64)
-        # Whole numbers, divided at the end: equal nodes are equal to the last bit, and what is lost
-        # is never more than what is idle.
+        # Whole numbers that are divided at the end. So equal nodes are equal to the last bit, and
+        # the loss never exceeds what is idle.
         self._count = np.array([n for _, n in chosen], dtype=np.float64)
         self._allowed = np.array(
             [[not k[3] or model in k[3] for k, _ in chosen] for model in models], dtype=np.bool_
         )
 
     def fragmentation(self, cpu: Ints, gpu: Ints, model: Ints) -> Floats:
-        """F of each row: free CPU (n), free GPU milli (n × GPUs), model (n); in milli."""
+        """Return F of each row, in milli.
+
+        The arguments are the free CPU (n), the free GPU milli (n × GPUs) and the model (n).
+        """
         short = gpu[:, None, :] < self._milli[None, :, None]
         fits: Bools = (~short).sum(axis=2) >= self._gpus[None, :]
         runs = fits & (cpu[:, None] >= self._cpu[None, :]) & self._allowed[model]
@@ -64,9 +67,10 @@ class Typical:
         return found
 
     def guaranteed_capacity(self, cpu: Ints, gpu: Ints, model: Ints) -> Floats:
-        """W of each row, given as to :meth:`fragmentation`; in milli.
+        """Return W of each row in milli; the arguments are those of :meth:`fragmentation`.
 
-        Σ_m p_m · g_m · k_m: popularity, GPU milli of one, and how many fit with nothing else there.
+        W = Σ_m p_m · g_m · k_m, with the popularity p_m, the GPU milli g_m of one pod, and the
+        number k_m of pods that fit if no others come.
         """
         share = (self._gpus == 1) & (self._milli < WHOLE)
         parts = (gpu[:, None, :] // np.maximum(self._milli, 1)[None, :, None]).sum(axis=2)
@@ -80,17 +84,17 @@ class Typical:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A score per node, and the column of the GPU that a share would take."""
+    """A score for each node, and the column of the GPU that a share would take."""
 
     scores: Floats
     gpu: Ints
 
 
-Policy = Callable[[Nodes, PodKind, Typical], Answer]  # Asked of nodes on which the pod can run
+Policy = Callable[[Nodes, PodKind, Typical], Answer]  # gets only nodes on which the pod can run
 
 
 def fgd(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
-    """Fragmentation gradient descent: where the fragmentation grows least, over every GPU."""
+    """Score nodes by fragmentation gradient descent: the least growth over every GPU is best."""
 
     def idle(cpu: Ints, gpu: Ints, model: Ints) -> Floats:
         return -typical.fragmentation(cpu, gpu, model)
@@ -99,8 +103,10 @@ def fgd(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
 
 
 def guaranteed_capacity(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
-    """The formula of :mod:`topology.core.scoring`: where the guaranteed capacity for the usual pods
-    falls least."""
+    """Score nodes by the formula of :mod:`topology.core.scoring`.
+
+    The node is best whose guaranteed capacity for the usual pods falls least.
+    """
     return _descend(
         nodes,
         pod,
@@ -109,10 +115,11 @@ def guaranteed_capacity(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
     )
 
 
-# Guaranteed capacity counts every pod that could come, fragmentation one: so it is some ten times
-# as large.
+# Guaranteed capacity counts every pod that could come, and fragmentation counts one, so guaranteed
+# capacity is about ten times as large.
 CAPACITY_PART = 0.1
-# Milli that are no difference: FGD's floored sigmoid has as coarse a step where it is steepest.
+# Smaller differences, in milli, count as ties. FGD's floored sigmoid has a step as coarse where it
+# is steepest.
 STEP = 40.0
 
 
@@ -122,13 +129,13 @@ def _descend(
     value: Callable[[Ints, Ints, Ints], Floats],
     score: Callable[[Floats], Floats],
 ) -> Answer:
-    """Scores of what each node's value gains by the pod, on its best GPU if it wants a share."""
+    """Score what each node's value gains by the pod, on the best GPU if the pod wants a share."""
     n = len(nodes)
     before = value(nodes.cpu, nodes.gpu, nodes.model)
     cpu = nodes.cpu - pod.cpu
     if not pod.is_share:
         free = nodes.gpu == WHOLE
-        taken = free & (np.cumsum(free, axis=1) <= pod.gpus)  # the first so many free ones
+        taken = free & (np.cumsum(free, axis=1) <= pod.gpus)  # the first free ones
         after = value(cpu, np.where(taken, 0, nodes.gpu), nodes.model)
         return Answer(score(after - before), np.zeros(n, dtype=np.int64))
     rows, columns = np.nonzero(nodes.gpu >= pod.milli)

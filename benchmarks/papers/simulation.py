@@ -1,12 +1,12 @@
-"""Pods arrive one after the other, each is tried once, none leaves.
+"""The simulation of the papers. Pods arrive in an order, each is tried once, and none ends.
 
-What a policy says of a node for a kind of pod holds until something is placed on that node. So each
-kind remembers its scores, and asks again only about the nodes that have changed since it last came.
+A policy's score of a node for a kind of pod holds until something is placed on that node. So each
+kind caches its scores, and computes only those of nodes that have changed since its last pod.
 
-Where several nodes have the best score, the first of them in an order drawn by the seed is taken.
-This is not in the papers, and decides much: with ties falling anew for each pod the default
-workload ends at 90 % under FGD instead of 95; the published figures are met with an order kept for
-a run.
+If several nodes have the best score, the first of them in an order drawn by the seed is taken. The
+papers do not say this, and it decides much. If ties are drawn anew for each pod, the default
+workload ends at 90 % under FGD instead of 95. With one order for a run the published figures are
+met.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ REFUSED = -np.inf
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a sequence."""
+    """The result of a sequence of pods."""
 
     capacity: int
-    curve: list[tuple[int, int]] = field(default_factory=list)  # GPU milli asked for, and given
+    curve: list[tuple[int, int]] = field(default_factory=list)  # GPU milli requested, and given
 
     def allocated(self, percent: float) -> float:
-        """GPU allocation in percent of capacity when ``percent`` of capacity has arrived."""
+        """Return the GPU allocation in percent of capacity when ``percent`` of it has arrived."""
         limit = self.capacity * percent / 100
         last = 0
         for arrived, allocated in self.curve:
@@ -39,7 +39,7 @@ class Outcome:
 
 
 class _Scores:
-    """One kind's scores of all nodes, kept true as nodes change."""
+    """The scores of all nodes for one kind of pod, updated as nodes change."""
 
     def __init__(self, pod: PodKind, models: Sequence[str], size: int) -> None:
         self._pod = pod
@@ -51,7 +51,7 @@ class _Scores:
         self.seen = 0
 
     def refresh(self, nodes: Nodes, dirty: Ints, typical: Typical, policy: Policy) -> None:
-        """Ask the policy about the nodes that have changed."""
+        """Compute the scores of the nodes that have changed."""
         fits = feasible(nodes.some(dirty), self._pod, self._allowed)
         self.score[dirty] = REFUSED
         rows = dirty[fits]
@@ -102,7 +102,7 @@ def simulate(
 
 
 def _gpus(nodes: Nodes, row: int, pod: PodKind, chosen: int) -> list[int]:
-    """The GPUs that the pod takes: the policy's choice for a share, else the first free ones."""
+    """Return the pod's GPUs: the policy's choice for a share, else the first free ones."""
     if pod.is_share:
         return [chosen]
     room = np.flatnonzero(nodes.gpu[row] >= pod.milli) if pod.gpus else ()

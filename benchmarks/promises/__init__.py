@@ -1,7 +1,7 @@
-"""The closed loop: promises in virtual time, every fault we know of, and what was kept.
+"""The closed loop. It plays a cluster in virtual time, with every known fault, and counts promises.
 
-:mod:`scheduler_extender.simulator` is the cluster that is played. :mod:`workloads` and
-:mod:`fleets` draw pods and nodes, :mod:`outages` lets things fail, and :mod:`judge` looks on: it
-compares what pods were promised with what they got. :mod:`plays` puts a play together, of the
-extender or of the rule that it is compared with, and :mod:`bykind` makes figures of many.
+:mod:`scheduler_extender.simulator` plays the cluster. :mod:`workloads` and :mod:`fleets` draw pods
+and nodes, and :mod:`outages` lets parts fail. :mod:`judge` compares the GPUs that pods get with
+what they were promised. :mod:`plays` builds one play, of the extender or of the rule that it is
+compared with. :mod:`bykind` adds up the figures of many plays.
 """

@@ -1,8 +1,8 @@
-"""Promises over every kind of GPU, and what keeping them costs.
+"""Promises over every kind of GPU, and the cost of keeping them.
 
-Rounds are played until so many pods are placed. A round has one play of each kind with the faults
-of every day, and one with the rare faults besides; and one in which the rule "a good set is free"
-places whole GPUs. What is counted is in :func:`counted`.
+Rounds are played until the extender has placed a given number of pods. In each round every kind is
+played twice, with everyday faults only and with rare faults, too. In one more play the rule "a good
+set is free" places whole GPUs. :func:`counted` lists the figures.
 """
 
 from collections import Counter
@@ -39,8 +39,8 @@ KINDS = {
     "half of the nodes with DRA": _play(1500, "mixed", "everything", 0.8, 7, dra=0.5),
     "groups and gangs, half with DRA": _play(400, "racks", "groups", 0.4, 8, dra=0.5),
 }
-"""Each kind's play in the first round; seeds count on. About 20,000 placements in a round, with the
-plays of the rare faults."""
+"""The play of each kind in the first round. Later rounds have higher seeds. A round places about
+20,000 pods, including the plays with rare faults."""
 SEEDS = 10  # from a round's seed to the next
 PLACED_IN_A_ROUND = 20_000
 WITH_FAULTS = ", rare faults"
@@ -54,7 +54,7 @@ COLUMNS = (
 def parts(
     number: int, seed: int, scale: float, kinds: Mapping[str, Play] = KINDS
 ) -> Iterator[tuple[str, Play]]:
-    """The plays of a round, each with the row that it counts in; ``scale`` shortens them."""
+    """Yield the plays of a round, each with its row of the table. ``scale`` shortens them."""
     for name, kind in kinds.items():
         pods = max(10, int(kind.pods * scale))
         first = replace(kind, pods=pods, seed=kind.seed + seed + SEEDS * number)
@@ -67,7 +67,7 @@ def parts(
 def by_kind(
     placements: int, seed: int, workers: int, kinds: Mapping[str, Play] = KINDS
 ) -> Iterator[dict[str, Any]]:
-    """The figures after each play, until ``placements`` pods are placed by the extender."""
+    """Yield the figures after each play, until the extender has placed ``placements`` pods."""
     scale = min(1.0, placements / PLACED_IN_A_ROUND)
     rows = {name: counted(Tally()) for name, _ in parts(0, seed, scale, kinds)}
     with ProcessPoolExecutor(workers) as pool:
@@ -81,7 +81,7 @@ def by_kind(
 
 
 def counted(tally: Tally) -> Counter[str]:
-    """What one play adds to its row."""
+    """Return the figures that one play adds to its row."""
     return Counter(
         placed=tally.placed,
         required=tally.required,  # pods with constraints
@@ -90,40 +90,40 @@ def counted(tally: Tally) -> Counter[str]:
         expected=tally.promised["expected"],
         guaranteed_broken=tally.broken["guaranteed"],
         expected_broken=tally.broken["expected"],
-        # Broken after an event on the node that no report could tell of.
+        # Broken after an event on the node that no report could have shown.
         unacknowledged=tally.unacknowledged.total(),
         # Admissions after which a shared GPU's pods use more than its memory.
         memory_exceeded=tally.overcommitted,
-        group_members=tally.group_members,  # that were bound
-        whole_groups=tally.whole_groups,  # that lived with all their members at one time
+        group_members=tally.group_members,  # bound members
+        whole_groups=tally.whole_groups,  # groups whose members all lived at one time
         split_groups=tally.split_groups,  # members outside their group's domain
         gang_binds=tally.gang_binds,
-        gang_refusals=tally.gang_refusals,  # since something has changed after filter
+        gang_refusals=tally.gang_refusals,  # because something changed after filter
         claimed=tally.claimed,  # binds of pods with a claim on a node with DRA
-        vetoes=tally.vetoes,  # of these, refused over the devices of the claim
-        claims_lost=tally.kubelet_refusals[LOST_CLAIM],  # pods bound without one: they never start
-        # GPUs that verification did not see in the outcomes.
+        vetoes=tally.vetoes,  # of these, refused because of the claim's devices
+        claims_lost=tally.kubelet_refusals[LOST_CLAIM],  # pods bound without one never start
+        # Sets of GPUs that verification did not find among the outcomes.
         mispredicted=tally.mispredictions["outside-outcomes"],
-        faults=len(tally.faults),  # nodes about which deciding failed
+        faults=len(tally.faults),  # nodes on which a decision failed
     )
 
 
-# What is promised to hold always.
+# These figures have to be zero in every play of the extender.
 NEVER = ("guaranteed_broken", "memory_exceeded", "split_groups", "mispredicted", "faults")
 
 
 def everything(rows: Mapping[str, Counter[str]]) -> Counter[str]:
-    """The sum of the extender's rows."""
+    """Return the sum of the extender's rows."""
     return sum((row for name, row in rows.items() if name != RULE), Counter[str]())
 
 
 def kept(row: Mapping[str, int]) -> bool:
-    """Whether all was kept that is promised to hold always."""
+    """Check whether all figures of :data:`NEVER` are zero."""
     return not any(row[name] for name in NEVER)
 
 
 def by_kind_table(found: dict[str, Any]) -> Table:
-    """The figures for a terminal, and the sum of the extender's."""
+    """Return the figures as a table for a terminal, with the sum of the extender's rows."""
     rows = found["rows"]
     total = everything(rows)
     title = f"{total['placed']:,} placements, seed {found['seed']}, rounds: {found['rounds']}"

@@ -1,4 +1,4 @@
-"""The nodes of closed loops: machines, and how their kubelets and device plugins choose GPUs."""
+"""The nodes of closed loops, with the configuration of their kubelets and device plugins."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ MIXED = (
     ("dgx-a100", 2),
 )
 
-# Policies of the CPU and the Memory Manager; UNSEEN: nobody could tell.
+# Policies of the CPU and the Memory Manager. UNSEEN means that the agent could not read them.
 NONE, STATIC, UNSEEN = ("none", "None"), ("static", "Static"), (None, None)
 
 
@@ -38,26 +38,26 @@ def _config(
 def _closest(
     config: AllocatorConfig, distances: tuple[tuple[int, ...], ...] | None = None
 ) -> AllocatorConfig:
-    """The same where the Topology Manager prefers the closest NUMA nodes."""
+    """Return the same configuration with a Topology Manager that prefers the closest NUMA nodes."""
     return replace(config, prefers_closest=True, numa_distances=distances)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCase:
-    """A machine and how it chooses."""
+    """A machine, and the configuration of its kubelet and device plugin."""
 
     machine: str
     config: AllocatorConfig
-    # The NUMA nodes that the plugin names, GPU by GPU, where these are not the machine's own.
+    # The NUMA nodes that the plugin names for each GPU, if they are not the machine's own.
     nodes: tuple[tuple[int, ...], ...] = ()
     served: GpuResource = GpuResource()  # noqa: RUF009 (it is frozen); how GPUs are shared
-    # The MIG instances that each GPU is cut into, each served as many times as ``served`` says.
+    # The MIG instances of each GPU. ``served`` says how often each instance is shared.
     profiles: tuple[str, ...] = ()
-    # ``mixed``: a resource of its own for each profile; the loop plays the smallest.
+    # With ``mixed`` each profile is a resource of its own, and the loop plays the smallest.
     strategy: str = "single"
 
     def node(self, number: int) -> NodeTopology:
-        """The node with this number."""
+        """Return the node with this number."""
         node = machine(self.machine).topology(f"{self.machine}-{number}")
         gpus = node.gpus
         if self.nodes:
@@ -88,7 +88,7 @@ ALIGNED = tuple(
     for name in ("dgx1-v100", "dgx1-v100", "a100-pcie-4-bridged", "l40s-8")
 )
 
-# Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU.
+# Machines with different plugin policies, Topology Managers and shares of a GPU.
 ALLOCATORS = (
     NodeCase("dgx1-v100", _config("best-effort")),
     NodeCase("dgx1-v100", _config("any")),
@@ -149,10 +149,10 @@ SOCKETS = (
         nodes=((0,), (0, 1), (0,), (0,), (1,), (1,), (0, 1), (1,)),
     ),
 )
-"""Two NUMA nodes and more under every policy: static managers, options of the Topology Manager,
-GPUs on no NUMA node and on several."""
+"""Machines with two or more NUMA nodes, under every policy. They include static managers, options
+of the Topology Manager, and GPUs on no NUMA node or on several."""
 
-# GPUs that are shared: some plugins refuse a container more than one share, some do not say.
+# Shared GPUs. Some plugins refuse a container more than one share, and of some this is unknown.
 SHARED = (
     NodeCase("dgx1-v100", _config("best-effort")),
     NodeCase("a100-pcie-4-bridged", _config("distributed"), served=_shared("time-slicing", 3)),
@@ -174,7 +174,7 @@ SHARED = (
 )
 
 
-# GPUs and MIG instances that are shared, under every policy: memory is what runs out.
+# Shared GPUs and MIG instances, under every policy. Their memory is scarce.
 MEMORY = (
     NodeCase(
         "a100-pcie-4-bridged",
@@ -206,7 +206,7 @@ MEMORY = (
 
 _SEVENTHS, _MIXED_PROFILES = ("1g.5gb",) * 7, ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")
 
-# GPUs cut into MIG instances of one profile, some of them time-sliced, under every policy.
+# GPUs cut into MIG instances of one profile, under every policy. Some instances are time-sliced.
 SLICED = (
     NodeCase("dgx-a100", _config("distributed"), profiles=_SEVENTHS),
     NodeCase("hgx-a100-4", _config("distributed", "restricted"), profiles=_SEVENTHS),
@@ -245,7 +245,7 @@ PROFILES = (
 
 
 def fleet(*groups: tuple[str, int]) -> list[NodeTopology]:
-    """So many nodes of each machine."""
+    """Return the given number of nodes of each machine."""
     return [machine(name).topology(f"{name}-{i}") for name, count in groups for i in range(count)]
 
 
@@ -254,7 +254,7 @@ def _of(cases: tuple[NodeCase, ...]) -> list[NodeTopology]:
 
 
 def _racks() -> list[NodeTopology]:
-    """Two racks of six trays, and machines of which some are not all-linked."""
+    """Return two racks of six trays, and other machines, some of which are not all-linked."""
     trays = [
         machine("gb200-tray").topology(f"{rack}-{i}", group=rack)
         for rack in ("east", "west")
@@ -279,9 +279,10 @@ FLEETS: dict[str, Callable[[], list[NodeTopology]]] = {
 
 
 def as_it_may_be(node: NodeTopology, rng: random.Random) -> NodeTopology:
-    """One of the nodes that may be behind a record: what it leaves unknown is drawn.
+    """Return a node that agrees with a record, with values drawn for everything unknown.
 
-    What static CPU and Memory Managers do stays unknown; the emulated kubelet draws it each time.
+    The behaviour of unknown static CPU and Memory Managers is not drawn here: the emulated kubelet
+    draws it at each admission.
     """
     config, nodes = node.allocator, {n for gpu in node.gpus for n in gpu.topology_nodes or ()}
     if config.topology_manager_policy == UNKNOWN:

@@ -1,4 +1,4 @@
-"""Which promises count as broken."""
+"""The judge of the closed loop. It decides which promises count as broken."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ from topology.core.requests import Constraints
 
 
 class Judge(Observer):
-    """Compares what a pod was promised with the GPUs that its kubelet gave it.
+    """An observer that compares a pod's promise with the GPUs that its kubelet gave it.
 
-    ``mispredictions`` are those of the extender's verification, unless the node has changed in a
-    way that no report could show.
+    ``mispredictions`` are those that the extender's verification found. They do not include the
+    nodes that have changed in a way that no report could show.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -39,15 +39,15 @@ class Judge(Observer):
         self._views: dict[PodUid, float] = {}
 
     def disturbed(self, node: NodeName) -> None:
-        """What is expected need not hold from now on, nor what is guaranteed."""
+        """Note an event after which neither expected nor guaranteed placements need to hold."""
         self._disturbed[node] = self._unsettled[node] = self._clock.now
 
     def unsettled(self, node: NodeName) -> None:
-        """What is guaranteed has to hold all the same."""
+        """Note an event after which only guaranteed placements have to hold."""
         self._unsettled[node] = self._clock.now
 
     def placed(self, entry: PodEntry, binding: Binding, looked: float) -> None:
-        """A pod with constraints was promised something."""
+        """Count the promise to a pod with required constraints."""
         if not entry.request.required:
             return
         tally = self._tally
@@ -58,7 +58,10 @@ class Judge(Observer):
         tally.stale_watch += _watch_was_stale(entry)
 
     def bound(self, entry: PodEntry) -> None:
-        """A member of a group may now be in another domain than its siblings that live."""
+        """Count a bound member of a group, and whether it is in another domain than its peers.
+
+        Only peers that still live count.
+        """
         group, tally = entry.job.group, self._tally
         if group is None:
             return
@@ -74,14 +77,16 @@ class Judge(Observer):
         tally.split_groups += len(domains) > 1
 
     def mispredicted(self, misprediction: Misprediction) -> None:
-        """A report may show another node than its pod met, if a kubelet or a GPU has changed since
-        the report on which the pod was decided."""
+        """Keep a misprediction, unless the node changed after the report that decided the pod.
+
+        After such a change of a kubelet or a GPU, a report may show another node than the pod met.
+        """
         since = self._unsettled.get(NodeName(misprediction.node), 0.0)
         if since <= self._views.get(misprediction.pod.uid, float("inf")):
             self.mispredictions.append(misprediction)
 
     def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
-        """What the kubelet has given is what was promised, or it is not."""
+        """Judge whether the devices that the kubelet gave to a pod keep its promise."""
         node = entry.node
         self._judge(entry, node, held)
         if entry.job.foreign:
@@ -89,7 +94,7 @@ class Judge(Observer):
         self._add_up_memory(entry, node)
 
     def refused(self, entry: PodEntry, reason: str) -> None:
-        """A pod that never gets a claim breaks no promise; any other one may."""
+        """Judge a pod that its kubelet rejected. A pod that lost its claim breaks no promise."""
         node = entry.node
         if not entry.gone:
             when = self._disturbed if entry.promise else self._unsettled
@@ -99,9 +104,9 @@ class Judge(Observer):
             self._judge(entry, node, None)
 
     def _add_up_memory(self, entry: PodEntry, node: NodeName) -> None:
-        """Count the pod if a GPU that it is on now has to hold more than its memory.
+        """Count the pod if the pods on one of its GPUs now use more than the GPU's memory.
 
-        A pod that does not say what it uses counts as its part of the GPU, share by share.
+        A pod without ``gpu-memory`` counts as using a share's part of the memory for each share.
         """
         topology, uid = self._nodes[node], entry.record.uid
         replicas = topology.resources[0].replicas
@@ -110,7 +115,7 @@ class Judge(Observer):
         memory: dict[str, int] = {gpu.uuid: gpu.memory for gpu in topology.gpus}
         memory |= {part.uuid: part.memory for gpu in topology.gpus for part in gpu.mig_instances}
         foreign = {e.record.uid for e in self._foreign[node]}
-        # A pod that the extender had not seen takes the GPU on which another one would have come.
+        # An unseen pod may take the GPU that another pod would have got.
         unknown = any(other.seen > entry.decided for other in self._foreign[node])
         for unit, pods in self._kubelets[node].sharing().items():
             there = {pod for pod, _, _ in pods}
@@ -131,7 +136,7 @@ class Judge(Observer):
                     self._tally.broken_jobs.append(f"{entry.record.name} on {node}: memory")
 
     def _keeps(self, entry: PodEntry, node: NodeName, held: tuple[int, ...]) -> bool:
-        """Whether what a kubelet has given is what its pod was promised."""
+        """Check whether the devices that a kubelet gave to a pod keep its promise."""
         topology, wanted = self._nodes[node], entry.request.constraints
         known = entry.view.report.health if entry.view is not None else ()
         sick = sum(1 << topology.position_of_uuid[h.uuid] for h in known if not h.healthy)
@@ -149,7 +154,7 @@ class Judge(Observer):
         )
 
     def _alone(self, entry: PodEntry, node: NodeName) -> bool:
-        """Whether the pod has every share of each GPU that it is on."""
+        """Check whether the pod has every share of each of its GPUs."""
         replicas, uid = self._nodes[node].resources[0].replicas, entry.record.uid
         return all(
             pods == [(uid, entry.request, replicas)]
@@ -160,7 +165,7 @@ class Judge(Observer):
     def _unacknowledged(
         self, entry: PodEntry, node: NodeName, when: Mapping[NodeName, float]
     ) -> bool:
-        """Whether something happened on the node after the last report that was known then."""
+        """Check whether an event came after the last report that was known at the decision."""
         return entry.view is not None and when.get(node, float("-inf")) > entry.view.looked
 
     def _judge(self, entry: PodEntry, node: NodeName, held: tuple[int, ...] | None) -> None:
@@ -172,7 +177,7 @@ class Judge(Observer):
         if held is not None and self._keeps(entry, node, held):
             return
         tally = self._tally
-        if entry.record.by_claim:  # bind has seen the claim: nothing excuses other GPUs
+        if entry.record.by_claim:  # bind has read the claim, so nothing excuses other GPUs
             tally.broken[entry.promise] += 1
             tally.broken_jobs.append(f"{entry.record.name} on {node}: {held} by claim")
             return
@@ -185,7 +190,7 @@ class Judge(Observer):
             tally.broken[entry.promise] += 1
             tally.broken_jobs.append(f"{entry.record.name} on {node}: {held}")
         elif _watch_was_stale(entry) and all(other.bound < entry.decided for other in foreign):
-            # The watch on pods had been failing for long when the promise was made.
+            # The watch on pods had been failing for a long time when the promise was made.
             tally.unexcused[entry.promise] += 1
         else:
             tally.excused[entry.promise] += 1
@@ -194,9 +199,9 @@ class Judge(Observer):
 def _instances_meet(
     topology: NodeTopology, wanted: Constraints, ids: Sequence[DeviceId], sick: Mask
 ) -> bool:
-    """Whether MIG instances, shares of them too, are what a pod wants.
+    """Check whether MIG instances, or shares of them, meet a pod's constraints.
 
-    The model has its own way to say so; this one looks at each instance that the pod got.
+    It shares no code with the model. It checks each instance that the pod got.
     """
     of = {
         part.uuid: (p, gpu, part)
@@ -223,7 +228,7 @@ def _instances_meet(
 
 
 def _part_wanted(wanted: Constraints) -> int:
-    """The memory that a share's part is to have."""
+    """Return the memory that a share's part must have."""
     own = wanted.exclusive_gpus or wanted.gpu_memory is not None
     return 0 if own else wanted.min_gpu_memory or 0
 
@@ -240,5 +245,5 @@ def _is_meant(product: str, wanted: Constraints) -> bool:
 
 
 def _watch_was_stale(entry: PodEntry) -> bool:
-    """Whether the pod was promised something while a watch had been failing for long."""
+    """Check whether a watch had been failing for a long time when the pod got its promise."""
     return entry.stale_for > SLACK + 1

@@ -1,17 +1,17 @@
-"""What fails for a while: the extender's watches, agents, kubelets and GPUs."""
+"""Outages of the extender's watches, of agents, kubelets and GPUs."""
 
 from scheduler_extender.simulator.cluster import PlayedCluster
 from scheduler_extender.simulator.node import Node
 from scheduler_extender.simulator.scene import Actor
 from scheduler_extender.simulator.watches import WATCHES
 
-HEARTBEAT = 60.0  # seconds after which an agent looks at its node without a cause
+HEARTBEAT = 60.0  # seconds between two reports of an agent without news
 
 BOOKMARKS = 30.0  # seconds between two bookmarks of a watch
 
 
 class Outages(Actor):
-    """Lets things fail as the faults say, until the last job has come."""
+    """The actor that causes the configured outages until the last job has arrived."""
 
     def __init__(self, cluster: PlayedCluster, until: float) -> None:
         super().__init__(cluster.scene)
@@ -22,7 +22,7 @@ class Outages(Actor):
         self._until = until
 
     def begin(self) -> None:
-        """Start what the faults ask for."""
+        """Start the outages that the faults configure."""
         if self._faults.stale_every:
             self._clock.about(self._faults.stale_every, self._silence_watches)
             self._bookmark()
@@ -40,7 +40,7 @@ class Outages(Actor):
         return self._clock.now > self._until
 
     def _silence_watches(self) -> None:
-        """Silence one watch or all for a while; what happens meanwhile comes at its end."""
+        """Silence one watch or all for a while. Their events are delivered at the end."""
         if self._over:
             return
         clock, faults = self._clock, self._faults
@@ -83,7 +83,7 @@ class Outages(Actor):
         self._clock.about(self._faults.kubelets_restart, self._end_kubelet)
 
     def _sicken(self) -> None:
-        """One or two GPUs of a node fall sick, and heal by themselves."""
+        """Make one or two GPUs of a node sick. They heal by themselves."""
         if self._over:
             return
         clock, faults = self._clock, self._faults
@@ -103,7 +103,7 @@ class Outages(Actor):
         node.heal(gpus)
 
     def _blame(self, node: Node, gpus: list[int], seconds: float) -> None:
-        """The node's agent calls GPUs sick for so long."""
+        """Let the node's agent report GPUs as sick for so many seconds."""
         before = self._sick[node.name]
         self._sick[node.name] |= sum(1 << p for p in gpus)
         node.blame(self._sick[node.name])

@@ -1,4 +1,4 @@
-"""Closed loops that can be played, each a small value."""
+"""Closed loops to play, each described by a small value."""
 
 import random
 from collections import Counter
@@ -32,13 +32,13 @@ from topology.emulation import EmulatedKubelet
 
 
 class GoodSetFree(Extender):
-    """The rule of most topology-aware schedulers: a good set is free, so the node will do.
+    """The rule of most topology-aware schedulers, which accept a node where a good set is free.
 
-    It sees what the extender sees, counts binds in flight, and takes no outcome into account.
+    It has the same inputs as the extender and counts assumed pods. It considers no outcome.
     """
 
     def pick(self, entry: PodEntry, offered: list[str]) -> Picked:
-        """Nodes on which a satisfying set is free; the fullest first."""
+        """Pick the fullest node on which a satisfying set is free; ties are broken at random."""
         good = [name for name in offered if self._good(name, entry.request)]
         if not good:
             return Picked(None, Counter())
@@ -47,7 +47,7 @@ class GoodSetFree(Extender):
         return Picked(self._rng.choice([n for n in good if share(n) == fullest]), Counter())
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
-        """Bind where a good set is free still. The rule takes that for a guarantee."""
+        """Bind the pod if a good set is still free. The rule considers that a guarantee."""
         if not self._good(node, entry.request):
             return "no good set is free"
         self._api.write_bind(entry, node)
@@ -83,7 +83,7 @@ class Play:
     nodes: str = "mixed"  # a key of FLEETS
     workload: str = "everything"  # one of WORKLOADS, or ``groups``
     rate: float = 0.8  # pods a second
-    foreign: float = 0.02  # the share of pods that others bind
+    foreign: float = 0.02  # the share of pods that are bound without the extender
     restarts: int = 0  # of the extender
     runs: float = 60.0  # seconds that a pod runs, on average
     faults: Faults = Faults()  # noqa: RUF009 (it is frozen)
@@ -108,7 +108,7 @@ def play(what: Play) -> Tally:
     by_dra = random.Random(what.seed).sample(names, round(what.dra * len(names)))
     chance = random.Random(what.seed)
     kubelets = {}
-    for node in nodes:  # what the record does not tell of a kubelet is drawn
+    for node in nodes:  # what the record leaves unknown about a kubelet is drawn
         drawn, resource = as_it_may_be(node, chance), node.resources[0].name
         kubelets[node.name] = EmulatedKubelet(drawn, chance, resource, foreign_hints=True)
     scene = Scene(

@@ -1,4 +1,4 @@
-"""Jobs of closed loops: which pods come, drawn by a seed, and their manifests."""
+"""Jobs of closed loops. A seed draws the pods, which have manifests as in a cluster."""
 
 import random
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ from scheduler_extender.simulator.pods import GroupOf, Job, Manifest
 
 @dataclass(frozen=True, slots=True)
 class GpuContainer:
-    """A container of a pod: its role, and how many GPUs it asks for."""
+    """A container of a pod, with its role and the number of GPUs that it requests."""
 
     role: Literal["app", "sidecar", "init"]
     gpus: int
 
 
 def app(gpus: int) -> GpuContainer:
-    """A container of the pod's own work."""
+    """Return a container for the pod's own work."""
     return GpuContainer("app", gpus)
 
 
 def sidecar(gpus: int) -> GpuContainer:
-    """An init container that goes on running beside the app containers."""
+    """Return an init container that keeps running beside the app containers."""
     return GpuContainer("sidecar", gpus)
 
 
 def init(gpus: int) -> GpuContainer:
-    """An init container that ends before the app containers start."""
+    """Return an init container that ends before the app containers start."""
     return GpuContainer("init", gpus)
 
 
@@ -40,9 +40,10 @@ def manifest(
     whole_cpus: bool = False,
     resource: str = "nvidia.com/gpu",
 ) -> Manifest:
-    """A Pod with these containers of a GPU resource; ``annotations`` are without our prefix.
+    """Return a Pod with these containers, each of which requests devices of a GPU resource.
 
-    With ``whole_cpus`` it is of the class Guaranteed, and each container asks for one CPU.
+    ``annotations`` have keys without our prefix. With ``whole_cpus`` the pod is of the class
+    Guaranteed, and each container requests one CPU.
     """
     beside = {"cpu": "1", "memory": "1Gi"} if whole_cpus else {}
     first: list[dict[str, Any]] = []
@@ -74,14 +75,14 @@ def manifest(
 class PodTemplate:
     """A kind of pod of a workload."""
 
-    weight: float  # how often it comes beside the others
+    weight: float  # how often it comes, relative to the others
     name: str
     annotations: dict[str, str]  # without our prefix
     containers: tuple[GpuContainer, ...]
 
 
 NVLINK = {"link": "nvlink"}
-# Every kind of request and container there is.
+# Every kind of request and container.
 EVERYTHING: tuple[PodTemplate, ...] = (
     PodTemplate(30, "single", {}, (app(1),)),
     PodTemplate(6, "double", {}, (app(2),)),
@@ -118,7 +119,7 @@ CONTAINERS: tuple[PodTemplate, ...] = (
 )
 
 SAME, SPREAD = {"same-gpu": "true"}, {"spread-gpus": "true"}
-# Pods that want MIG instances, or shares of a GPU: several of one GPU, or none of one.
+# Pods that want MIG instances or shares of a GPU, some all on one GPU, some all on different GPUs.
 SLICES: tuple[PodTemplate, ...] = (
     PodTemplate(26, "single", {}, (app(1),)),
     PodTemplate(8, "double", {}, (app(2),)),
@@ -137,7 +138,7 @@ SLICES: tuple[PodTemplate, ...] = (
 )
 
 EXCLUSIVE = {"sharing": "exclusive"}
-# Pods that share GPUs: most say how much memory they use, some want all of a GPU's shares.
+# Pods that share GPUs. Most say how much memory they use, and some want all shares of a GPU.
 SHARES: tuple[PodTemplate, ...] = (
     PodTemplate(22, "single", {}, (app(1),)),
     PodTemplate(4, "double", {}, (app(2),)),
@@ -163,18 +164,18 @@ FOREIGN = PodTemplate(1, "foreign", {}, (app(1),))
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How pods come, stay and wait."""
+    """How pods arrive and run, and which shares of them are special."""
 
-    rate: float  # how many come in a second, on average
-    runs: float  # for how many seconds they run, on average
-    foreign: float  # the share of them that others bind
-    whole_cpus: float  # the share of them that asks for whole CPUs
+    rate: float  # pods that arrive in a second, on average
+    runs: float  # seconds that a pod runs, on average
+    foreign: float  # the share of pods that are bound without the extender
+    whole_cpus: float  # the share of pods that request whole CPUs
 
 
 def jobs(
     count: int, seed: int, habits: Habits, templates: tuple[PodTemplate, ...], resource: str
 ) -> list[Job]:
-    """``count`` pods, of which three in ten are deleted before they end."""
+    """Draw ``count`` pods, of which three in ten are deleted before they end."""
     rng = random.Random(seed)
     now, found = 0.0, []
     for number in range(count):
@@ -211,14 +212,14 @@ COSCHEDULING = SOURCES[0].label
 class GroupTemplate:
     """A kind of group."""
 
-    weight: float  # how often it comes beside the others
+    weight: float  # how often it comes, relative to the others
     name: str
-    sizes: tuple[int, ...]  # how many members it may have
-    gpus: int  # that each member asks for
+    sizes: tuple[int, ...]  # the numbers of members that it may have
+    gpus: int  # GPUs that each member requests
     annotations: dict[str, str] = field(default_factory=lambda: NVLINK)
-    domain: str = ""  # what its members share
+    domain: str = ""  # the domain that its members share
     gang: bool = False
-    says_size: bool = True  # whether the members say how many they are
+    says_size: bool = True  # whether the members have the annotation for the group's size
 
 
 GROUPS = (
@@ -237,7 +238,7 @@ GROUPS = (
         4, "rack-preferred", (3,), 4, {"link": "nvlink", "policy": "preferred"}, NVLINK_DOMAIN
     ),
 )
-# Pods without a group that come in between.
+# Pods without a group that arrive between the groups.
 BETWEEN: tuple[tuple[str, dict[str, str], int], ...] = (
     ("single", {}, 1),
     ("pair", NVLINK, 2),
@@ -246,10 +247,10 @@ BETWEEN: tuple[tuple[str, dict[str, str], int], ...] = (
 
 
 def group_jobs(count: int, seed: int, *, rate: float, runs: float = 60.0) -> list[Job]:
-    """``count`` pods and a few more: groups whose members come at once, and pods in between.
+    """Draw at least ``count`` pods: groups whose members arrive together, and pods in between.
 
-    ``rate`` is pods a second. A group runs ``runs`` seconds on average, and its members end within
-    two seconds of each other.
+    ``rate`` is in pods a second. A group runs ``runs`` seconds on average, and its members end
+    within two seconds of each other.
     """
     rng = random.Random(seed)
     now, number, found = 0.0, 0, []

@@ -1,5 +1,5 @@
-"""One HTML page out of a file that ``simulate --json`` writes.
+"""One HTML page made from a file that ``simulate --json`` writes.
 
-:mod:`page` checks the file and fills the template, and :mod:`drawing` works out where things are in
-the drawings.
+:mod:`page` checks the file and fills the template. :mod:`drawing` computes the coordinates in the
+drawings.
 """

@@ -1,10 +1,10 @@
-"""Where things are in the drawings of a page: places on axes, in pixels of a drawing 360 wide."""
+"""The coordinates in the drawings of a page, in pixels of a drawing that is 360 wide."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log1p, log10
 
-LEFT, RIGHT = 112.0, 348.0  # where axes begin and end
+LEFT, RIGHT = 112.0, 348.0  # begin and end of axes
 TOP, BOTTOM = 8.0, 168.0  # of curves
 ROW = 24.0  # height of a row of dots
 
@@ -23,7 +23,7 @@ TIMES = {
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A line across a drawing, and what stands at its end."""
+    """A line across a drawing, and the text at its end."""
 
     at: float
     text: str
@@ -42,7 +42,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """A row for each policy under one another, over an axis."""
+    """The rows of all policies, one below the other, and their common axis."""
 
     rows: Sequence[Dot]
     ticks: Sequence[Tick]
@@ -50,7 +50,7 @@ class Dots:
 
 
 def dots(means: Sequence[tuple[str, float, float]], ceiling: float) -> Dots:
-    """Policies with means and half intervals; no axis goes below 0 or above the ceiling.
+    """Draw policies with means and half intervals. No axis goes below 0 or above the ceiling.
 
     >>> drawn = dots([("a", 40, 0), ("b", 80, 10)], 100)
     >>> [(tick.text, round(tick.at)) for tick in drawn.ticks]
@@ -77,7 +77,7 @@ def dots(means: Sequence[tuple[str, float, float]], ceiling: float) -> Dots:
 
 
 def _step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is no smaller.
+    """Return the smallest step of 1, 2 or 5 times a power of ten that is at least ``least``.
 
     >>> _step(12.5), _step(0.9), _step(5)
     (20.0, 1.0, 5.0)
@@ -90,16 +90,16 @@ def _step(least: float) -> float:
 class Curves:
     """A curve for each policy, and both axes."""
 
-    lines: Sequence[tuple[str, str]]  # names, and the points as SVG has them
+    lines: Sequence[tuple[str, str]]  # names, and the points in SVG's format
     across: Sequence[Tick]
     up: Sequence[Tick]
 
 
 def waits(given: Sequence[tuple[str, Sequence[float]]]) -> Curves:
-    """Which share of the jobs had waited no longer than so long.
+    """Draw for each policy the share of jobs that waited no longer than each time.
 
-    Each policy has its waiting times in seconds, ascending, spread evenly from the first job to the
-    last.
+    Each policy has the quantiles of its waiting times, in seconds, ascending, at equal distances
+    from 0 to 1.
     """
     longest = max(60.0, *(times[-1] for _, times in given))
 

@@ -1,6 +1,6 @@
-"""The page: facts, a table of all means, and drawings. The template and its style stand beside.
+"""The page, with parameters, a table of all means, and drawings. The template is in this folder.
 
-The file of figures may be a stranger's: :func:`read` checks it, once, and the rest relies on it.
+The file of figures is untrusted. :func:`read` checks it once, and the rest relies on that.
 """
 
 import json
@@ -20,11 +20,11 @@ ALLOWED = "allowed are files that simulate --json writes"
 
 
 class ReportError(ValueError):
-    """There is no report of this file; the message says why."""
+    """The error that no report can be made from a file. The message says why."""
 
 
 def read(path: Path) -> Simulated:
-    """A file's figures. Raises :class:`ReportError`; the message does not name the file."""
+    """Return a file's figures. Raises :class:`ReportError`; the message does not name the file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -35,10 +35,10 @@ def read(path: Path) -> Simulated:
 
 
 def parse(text: str) -> Simulated:
-    """The figures that a text says in JSON. Raises :class:`ReportError`."""
+    """Return the figures from a text in JSON. Raises :class:`ReportError`."""
     try:
         found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()  # no half of a character alone
+        json.dumps(found, ensure_ascii=False).encode()  # no lone surrogate
     except (ValueError, RecursionError) as error:
         raise ReportError(f"not JSON: {error}; {ALLOWED}") from error
     if not isinstance(found, dict) or found.get("benchmark") != "simulate":
@@ -61,7 +61,7 @@ KEPT, RATIO = _BY_NAME["kept"], _BY_NAME["completion_against_ours"]
 
 
 def page(found: Simulated) -> str:
-    """The page, complete in itself: no script, nothing to load."""
+    """Return the page as HTML. It has no script and loads nothing."""
     source = found.parameters.jobs
     jobs = "synthetic jobs" if source == "synthetic" else f"jobs of {source}"
     cases: dict[str, list[PolicyRow]] = {}
@@ -90,7 +90,7 @@ def page(found: Simulated) -> str:
 
 
 def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:
-    """How many of the promises each policy kept, over all cases."""
+    """Say which share of its promises each policy kept, over all cases."""
     said = []
     for policy in policies:
         kept = [row.interval(KEPT) for row in every if row.policy == policy]
@@ -104,7 +104,7 @@ def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:
 def _dots(
     cases: dict[str, list[PolicyRow]], column: Column, ceiling: float
 ) -> Iterator[tuple[str, str, drawing.Dots]]:
-    """Of each case its name, the figures in words, and the drawing."""
+    """Yield for each case its name, the figures in words, and the drawing."""
     for name, case in cases.items():
         known = [(row.policy, value) for row in case if (value := row.interval(column)) is not None]
         if known:
@@ -115,7 +115,7 @@ def _dots(
 
 
 def _waits(cases: dict[str, list[PolicyRow]]) -> Iterator[tuple[str, str, drawing.Curves]]:
-    """The same of waiting times, each quantile as its mean over the seeds."""
+    """Yield the same for waiting times. Each quantile is its mean over the seeds."""
     for name, case in cases.items():
         given = []
         for row in case:
@@ -132,7 +132,7 @@ def _waits(cases: dict[str, list[PolicyRow]]) -> Iterator[tuple[str, str, drawin
 
 
 def command(given: Sweep) -> str:
-    """The command that plays a sweep again, with every option."""
+    """Return the command that plays a sweep again, with every option."""
     options: list[tuple[str, Any]] = [("--cluster", cluster) for cluster in given.clusters]
     options += [("--jobs", given.jobs), ("--count", given.count)]
     options += [("--load", load or 0) for load in given.loads]

@@ -1,7 +1,8 @@
-"""What ``simulate --json`` writes and ``report`` reads: the sweep, its simulations, and means.
+"""The file that ``simulate --json`` writes and ``report`` reads.
 
-Times are in seconds, bandwidth in GB/s, both ways. All policies meet the same jobs under one seed,
-so their ratios are taken seed by seed. An interval is Student's t over the seeds, 95 %.
+It has the sweep, its simulations, and means. Times are in seconds, and bandwidth is in GB/s, both
+ways. Under one seed all policies get the same jobs, so ratios are taken seed by seed. An interval
+is the 95 % interval of Student's t over the seeds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +17,23 @@ from scipy.special import stdtrit
 from benchmarks.output import table_of
 
 OURS = "gpu-topology"
-QUANTILES = tuple(q / 50 for q in range(51))  # of waiting times: 0 to 1 in steps of 0.02
+QUANTILES = tuple(q / 50 for q in range(51))  # of waiting times, from 0 to 1 in steps of 0.02
 
 Number: TypeAlias = Annotated[float, Field(ge=0, le=1e30)]  # not NaN either
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 
 
 class Figures(BaseModel):
-    """An object of the file; what a later version adds to it is ignored."""
+    """An object of the file. Fields that a later version adds are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class Sweep(Figures):
-    """What is played: clusters × loads × seeds × policies. A load of None leaves arrivals alone."""
+    """The simulations to play, clusters × loads × seeds × policies.
+
+    With a load of None arrivals stay as they are.
+    """
 
     clusters: Annotated[tuple[str, ...], Field(min_length=1)]
     jobs: str
@@ -54,8 +58,8 @@ class Run(Figures):
     gpus: Count
     jobs: Count
     placed: Count
-    unplaceable: Count  # jobs that fit nowhere even on the empty cluster
-    refused: Count  # how often a kubelet refused a pod
+    unplaceable: Count  # jobs that do not fit even on the empty cluster
+    refused: Count  # pods that a kubelet rejected
     asking: Count  # placed jobs with annotations
     kept: Number | None  # the share of these whose GPUs satisfy the annotations
     hop: Number | None  # the mean weakest hop of jobs with more than one GPU
@@ -68,13 +72,13 @@ class Run(Figures):
 
 
 class Simulated(Figures):
-    """The whole file but for the means, which follow from the simulations."""
+    """The file without the means, which are computed from the simulations."""
 
     parameters: Sweep
     runs: Annotated[tuple[Run, ...], Field(min_length=1)]
 
     def as_json(self) -> dict[str, Any]:
-        """The whole file."""
+        """Return the whole file, with the means."""
         means = [
             {"cluster": row.cluster, "load": row.load, "policy": row.policy, "jobs": row.jobs}
             | {"never_placed": row.never_placed}
@@ -85,7 +89,7 @@ class Simulated(Figures):
 
 
 class Interval(NamedTuple):
-    """A mean, and half the width of its 95 % interval; 0 for the width of a single value."""
+    """A mean, and half the width of its 95 % interval, which is 0 for a single value."""
 
     mean: float
     half: float
@@ -100,10 +104,10 @@ class Column:
     unit: str
     form: str
     size: float = 1.0  # of the unit
-    of: str = ""  # the figure of a run; for a ratio the one that is divided by ours
+    of: str = ""  # for a ratio the figure of a run that is divided by ours
 
     def written(self, value: Interval | None) -> str:
-        """Mean and half-width; a dash where there is nothing.
+        """Return mean and half-width as a text, or a dash for None.
 
         >>> COLUMNS[0].written(Interval(0.5, 0.25)), COLUMNS[0].written(None)
         ('50.0 ± 25.0', '–')
@@ -115,7 +119,7 @@ class Column:
 
 
 HOUR = 3600.0
-LEAST = 1e-6  # seconds; nothing is compared with less
+LEAST = 1e-6  # seconds; a ratio needs at least this as its divisor
 COLUMNS = (
     Column("kept", "promises kept", "%", ".1f", 0.01),
     Column("hop", "weakest hop", "GB/s", ".1f"),
@@ -132,26 +136,26 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """One policy on one cluster under one load, over the seeds."""
+    """The runs of one policy on one cluster under one load, over the seeds."""
 
     cluster: str
     load: float | None
     policy: str
     runs: Sequence[Run]
-    ours: Mapping[int, Run]  # under our policy, by seed
+    ours: Mapping[int, Run]  # the runs under our policy, by seed
 
     @property
     def jobs(self) -> int:
-        """Jobs over all seeds."""
+        """The number of jobs over all seeds."""
         return sum(run.jobs for run in self.runs)
 
     @property
     def never_placed(self) -> int:
-        """Jobs that never ran."""
+        """The number of jobs that never ran."""
         return self.jobs - sum(run.placed for run in self.runs)
 
     def interval(self, column: Column) -> Interval | None:
-        """A figure over the seeds; None where no simulation has it."""
+        """Return a figure over the seeds, or None if no simulation has it."""
         return interval(list(self._values(column)))
 
     def _values(self, column: Column) -> Iterator[float]:
@@ -166,7 +170,7 @@ class PolicyRow:
 
 
 def rows(runs: Sequence[Run]) -> list[PolicyRow]:
-    """One row per cluster, load and policy, in the order of the runs."""
+    """Return one row for each cluster, load and policy, in the order of the runs."""
     groups: dict[tuple[str, float | None, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.cluster, run.load, run.policy), []).append(run)
@@ -183,7 +187,7 @@ def rows(runs: Sequence[Run]) -> list[PolicyRow]:
 
 
 def interval(values: Sequence[float]) -> Interval | None:
-    """Mean and half the width of the 95 % interval; 0 for the width of a single value.
+    """Return the mean and half the width of the 95 % interval, which is 0 for a single value.
 
     >>> [round(x, 3) for x in interval([1.0, 2.0, 3.0])]
     [2.0, 2.484]
@@ -197,7 +201,7 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 
 def table(found: Simulated) -> Table:
-    """The means for a terminal."""
+    """Return the means as a table for a terminal."""
     all_rows = rows(found.runs)
     lost = any(row.never_placed for row in all_rows)
     headings = [f"{column.heading} {column.unit}" for column in COLUMNS]

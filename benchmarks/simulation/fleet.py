@@ -1,7 +1,7 @@
-"""The nodes to place jobs on: groups of catalogue machines, and cluster files.
+"""The nodes for jobs, from groups of catalogue machines and from cluster files.
 
-A :class:`Fleet` has them as they are in a simulation: what kube-scheduler counts, and what the
-kubelets really hold.
+A :class:`Fleet` has their state in a simulation: what kube-scheduler counts, and what the kubelets
+really hold.
 """
 
 import random
@@ -24,18 +24,18 @@ from topology.core.requests import Constraints, GpuRequest
 from topology.emulation import EmulatedKubelet
 from topology.machines import UnknownMachine, machine
 
-# What a node has of which nothing is said: CPU and memory do not bind.
+# The resources of a node whose source does not name them. CPU and memory then never run out.
 ENDLESS = Allocatable(10**12, 10**18, 10**6)
 MAX_NODES = 100_000
 
 
 class ClusterError(ValueError):
-    """A cluster cannot be made of what was given; the message says what is allowed."""
+    """The error that a source is no cluster. The message says what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node, and what pods can have of it."""
+    """A node, and its allocatable resources."""
 
     topology: NodeTopology
     allocatable: Allocatable = ENDLESS
@@ -43,10 +43,10 @@ class Node:
 
 @lru_cache(maxsize=4)
 def cluster(source: str) -> tuple[Node, ...]:
-    """The nodes of a source, empty: groups and cluster files, with commas between.
+    """Return the empty nodes of a source, a list of groups and cluster files with commas between.
 
-    A group is a machine and how many, such as ``dgx1-v100=16``. Of a cluster file (as
-    ``/v1/snapshot`` writes) the nodes count, not the pods. Raises :class:`ClusterError`.
+    A group is a machine and a number, such as ``dgx1-v100=16``. ``/v1/snapshot`` writes a cluster
+    file, of which only the nodes are used, not the pods. Raises :class:`ClusterError`.
     """
     nodes: list[Node] = []
     for word in source.split(","):
@@ -104,11 +104,11 @@ class SimPod:
     uid: PodUid
     name: str
     ask: Ask
-    request: GpuRequest | None  # None if it asks for no GPU
+    request: GpuRequest | None  # None if it requests no GPU
 
 
 class Fleet:
-    """All nodes of a cluster; arrays have one entry per node."""
+    """All nodes of a cluster. Arrays have one entry for each node."""
 
     def __init__(self, nodes: Sequence[Node], rng: random.Random) -> None:
         self.nodes = tuple(nodes)
@@ -121,7 +121,7 @@ class Fleet:
         self.gpus_total = _ints(len(node.topology.gpus) for node in nodes)
         self.cpu = self.cpu_total.copy()
         self.memory = self.memory_total.copy()
-        self.gpus = self.gpus_total.copy()  # that kube-scheduler counts as free
+        self.gpus = self.gpus_total.copy()  # GPUs that kube-scheduler counts as free
         self.slots = _ints(node.allocatable.pods for node in nodes)
         self._models: dict[tuple[str, ...], Bools] = {}
 
@@ -129,11 +129,11 @@ class Fleet:
         return len(self.nodes)
 
     def row(self, name: str) -> int:
-        """A node's entry."""
+        """Return a node's index in the arrays."""
         return self._row[name]
 
     def fitting(self, pod: SimPod, rows: Ints | None = None) -> Bools:
-        """Where the pod fits by CPU, memory, GPUs and the count of pods; of all or some rows."""
+        """Return for each row whether the pod fits by CPU, memory, GPUs and the count of pods."""
         ask, at = pod.ask, slice(None) if rows is None else rows
         fits: Bools = self.cpu[at] >= ask.cpu
         fits = fits & (self.memory[at] >= ask.memory) & (self.slots[at] > 0)
@@ -142,7 +142,7 @@ class Fleet:
         return fits
 
     def _has_models(self, pod: SimPod) -> Bools:
-        """Nodes with GPUs of the models that the pod asks for: what a node selector would say."""
+        """Return for each node whether a node selector for the pod's GPU models would match."""
         models = pod.request.constraints.models if pod.request else ()
         if models not in self._models:
             wanted = Constraints(models=models)
@@ -156,9 +156,9 @@ class Fleet:
         return self._models[models]
 
     def admit(self, row: int, pod: SimPod) -> Mask:
-        """The pod starts on a node; its GPUs come back.
+        """Start the pod on a node, and return its GPUs.
 
-        Raises :class:`~topology.emulation.Refused`.
+        Raises :class:`~topology.emulation.Refused` if the kubelet rejects it.
         """
         held = 0
         if pod.request is not None:
@@ -168,7 +168,7 @@ class Fleet:
         return held
 
     def end(self, row: int, pod: SimPod) -> None:
-        """The pod has ended and let go."""
+        """End the pod and release its resources."""
         if pod.request is not None:
             self.kubelets[row].end(pod.uid)
         self._count(row, pod, 1)

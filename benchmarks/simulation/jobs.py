@@ -1,22 +1,22 @@
-"""Jobs: what arrives, when, for how long, and what it asks. From a file of one's own, too.
+"""Jobs with their arrival, duration and request, and the reader of job files.
 
-A file of jobs is CSV with a header, or JSON Lines; both have these fields, all but the first
-optional:
+A file of jobs is CSV with a header, or JSON Lines. Both have these fields, and all but the first
+are optional:
 
 ``arrival``
     Seconds from the start.
 ``duration``
-    Seconds that it runs once all its pods run, at full speed. 3600 where absent.
+    Seconds that the job runs once all its pods run, at full speed. The default is 3600.
 ``gpus``, ``pods``
-    GPUs of each pod (0 to 1024; 1 where absent), and how many equal pods the job has (1).
+    GPUs of each pod (0 to 1024, default 1), and the number of equal pods of the job (default 1).
 ``cpu``, ``memory``
-    Of each pod, as Kubernetes quantities: ``500m``, ``16Gi``. 0 where absent.
+    Requests of each pod, as Kubernetes quantities: ``500m``, ``16Gi``. The default is 0.
 ``model``
-    Product names or globs, comma-separated, one of which each GPU must match.
+    Product names or globs, comma-separated. Each GPU must match one of them.
 ``name``
-    For people; need not be unique.
+    A name for people. It need not be unique.
 ``annotations``
-    Keys of ours without the prefix. In JSON an object, ``{"link": "nvlink"}``; in CSV a text,
+    Our keys without the prefix. In JSON they are an object, ``{"link": "nvlink"}``; in CSV a text,
     ``link=nvlink shape=ring``.
 """
 
@@ -44,13 +44,16 @@ MOST = 10**15  # CPUs or bytes of a pod
 
 
 class JobsError(ValueError):
-    """Jobs cannot be read; the message names place, field, value and what is allowed."""
+    """The error that jobs cannot be read.
+
+    The message names the line, the field, the value, and what is allowed.
+    """
 
 
 @hashed_once
 @dataclass(frozen=True)
 class Ask:
-    """What one pod asks; equal asks are one object of study."""
+    """The request of one pod, with its annotations."""
 
     gpus: int = 1
     cpu: int = 0  # milli
@@ -58,14 +61,14 @@ class Ask:
     annotations: tuple[tuple[str, str], ...] = ()  # without the prefix, sorted
 
     def pod(self, name: str, uid: str) -> Pod:
-        """The Pod that kube-scheduler sends to an extender."""
+        """Return the Pod that kube-scheduler sends to an extender."""
         template = _template(self)
         metadata = msgspec.structs.replace(template.metadata, name=name, uid=uid)
         return msgspec.structs.replace(template, metadata=metadata)
 
     @property
     def request(self) -> GpuRequest | None:
-        """What our annotations make of it; None without GPUs. Raises :class:`JobsError`."""
+        """The request as the extender reads it, or None without GPUs. Raises :class:`JobsError`."""
         found = parse(_template(self))
         if isinstance(found, Malformed):
             raise JobsError(found.reason)
@@ -97,7 +100,7 @@ class Job:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all its pods."""
+        """The GPUs of all its pods."""
         return self.pods * self.ask.gpus
 
 
@@ -137,7 +140,7 @@ class _Row(BaseModel):
 
 
 def read(path: Path) -> list[Job]:
-    """The jobs of a CSV or JSON Lines file by arrival. Raises :class:`JobsError`."""
+    """Return the jobs of a CSV or JSON Lines file by arrival. Raises :class:`JobsError`."""
     if path.suffix not in (".csv", ".jsonl"):
         raise JobsError(f"{path}: allowed are files that end in .csv or .jsonl")
     try:

@@ -1,6 +1,6 @@
-"""Who chooses a node for a pod: kube-scheduler alone, or with the extender.
+"""The policies that choose a node for a pod: kube-scheduler alone, or with the extender.
 
-The extender is the shipping verbs over the shipping cluster, behind kube-scheduler's own filters.
+The extender is the shipping verbs over the shipping cache, behind kube-scheduler's own filters.
 Scores are added up as kube-scheduler does with the configuration in ``manifests/scheduler``.
 """
 
@@ -19,18 +19,18 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 
 TOP = 100
-# What a pod without requests counts for in scores: 100m CPU, 200 MiB.
+# In scores a pod without requests counts as requesting 100m CPU and 200 MiB.
 LEAST_CPU, LEAST_MEMORY = 100, 200
 
-DEFAULT = {"cpu": 1, "memory": 1}  # what NodeResourcesFit scores by unless told otherwise
-# With an extended resource as the Kubernetes documentation on bin packing weighs one.
+DEFAULT = {"cpu": 1, "memory": 1}  # the default weights of NodeResourcesFit
+# The weights of the Kubernetes documentation on bin packing with an extended resource.
 WITH_GPUS = {"cpu": 1, "memory": 1, "gpu": 3}
 WEIGHT = 5  # `extenders[0].weight` of the shipped scheduler configuration
 REFUSED = -1
 
 
 def sample_size(nodes: int) -> int:
-    """How many fitting nodes kube-scheduler looks for.
+    """Return how many fitting nodes kube-scheduler looks for.
 
     >>> [sample_size(n) for n in (50, 100, 1000, 5000, 65000)]
     [50, 100, 420, 500, 3250]
@@ -43,23 +43,23 @@ def sample_size(nodes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a pod gets no node now."""
+    """The reason why a pod gets no node now."""
 
     reason: str
-    for_good: bool = False  # nothing changes about it when other pods come or go
+    for_good: bool = False  # whether it stays so when other pods come or go
 
 
 NO_ROOM = Wait("no node has room", for_good=True)
 
 
 class Policy:
-    """Places one pod at a time; one object for one simulation.
+    """A policy of one simulation, which places one pod at a time.
 
-    In front stands kube-scheduler's in-tree part: which nodes it offers, and how its own plugins
-    score them. NodeResourcesFit and NodeResourcesBalancedAllocation are as in Kubernetes 1.36
-    (``plugins/noderesources``), whole numbers as there; other score plugins see no difference
-    between nodes here. Of the nodes that fit it looks for so many
-    (``percentageOfNodesToScore: 0``), and the next pod begins with the next node.
+    This base class is kube-scheduler's in-tree part: the nodes that it offers, and the scores of
+    its own plugins. NodeResourcesFit and NodeResourcesBalancedAllocation are as in Kubernetes 1.36
+    (``plugins/noderesources``), with whole numbers as there. Other score plugins make no difference
+    between nodes here. kube-scheduler looks for :func:`sample_size` nodes that fit
+    (``percentageOfNodesToScore: 0``), and begins for the next pod with the next node.
     """
 
     placing_may_help = False  # whether a pod that is refused may pass after another has been placed
@@ -70,10 +70,10 @@ class Policy:
         self._next = 0
 
     def choose(self, pod: SimPod, only: Ints | None = None) -> int | Wait:
-        """The row of the node to which the pod goes, or why it waits.
+        """Return the row of the pod's node, or the reason why it waits.
 
-        Pods without GPUs are kube-scheduler's. ``only`` are the nodes that have changed since a pod
-        that asks the same was refused by all.
+        kube-scheduler alone places pods without GPUs. ``only`` are the nodes that have changed
+        since all nodes refused a pod with the same request.
         """
         wait = NO_ROOM
         for rows in self.samples(pod, only):
@@ -83,16 +83,16 @@ class Policy:
             found = self.among(pod, rows)
             if not isinstance(found, Wait):
                 return found
-            if wait.for_good:  # where one sample may change its mind, the pod waits
+            if wait.for_good:  # if the answer of one sample may change, the pod waits
                 wait = found
         return wait
 
     def samples(self, pod: SimPod, only: Ints | None = None) -> Iterator[Ints]:
-        """The nodes that pass the filters, as many at a time as are looked for.
+        """Yield the nodes that pass the filters, one sample of kube-scheduler at a time.
 
-        Who refuses a sample gets the next one: kube-scheduler's later tries begin where the last
-        one ended, and here nothing happens in between. ``only`` are the nodes to look at, where
-        all others are known to be refused.
+        A caller that refuses a sample gets the next one. kube-scheduler's later tries begin where
+        the last one ended, and here nothing happens in between. With ``only``, all other nodes are
+        known to refuse the pod.
         """
         if only is not None:
             fitting = only[self.fleet.fitting(pod, only)]
@@ -110,7 +110,7 @@ class Policy:
             yield rows
 
     def scores(self, pod: SimPod, rows: Ints, weights: Mapping[str, int], *, most: bool) -> Ints:
-        """Both plugins' scores added up, 0 to 200 a node; ``most`` is MostAllocated."""
+        """Return the sum of both plugins' scores, 0 to 200 a node; ``most`` is MostAllocated."""
         fleet, ask = self.fleet, pod.ask
         wanted = {
             "cpu": (fleet.cpu, fleet.cpu_total, ask.cpu or LEAST_CPU),
@@ -131,46 +131,46 @@ class Policy:
         fleet, ask = self.fleet, pod.ask
         cpu = 1 - (fleet.cpu[rows] - ask.cpu) / np.maximum(fleet.cpu_total[rows], 1)
         memory = 1 - (fleet.memory[rows] - ask.memory) / np.maximum(fleet.memory_total[rows], 1)
-        # Of two resources the standard deviation is half the difference.
+        # For two resources the standard deviation is half the difference.
         found: Ints = ((1 - np.abs(cpu - memory) / 2) * TOP).astype(np.int64)
         return found
 
     def best(self, rows: Ints, scores: Ints) -> int:
-        """One of the rows with the highest score, any of them."""
+        """Return one of the rows with the highest score, drawn at random."""
         top = rows[scores == scores.max()]
         return int(top[self._rng.randrange(len(top))])
 
     def among(self, pod: SimPod, rows: Ints) -> int | Wait:
-        """The choice among nodes on which the pod fits by count."""
+        """Choose among nodes on which the pod fits by count."""
         raise NotImplementedError
 
     def admitted(self, pod: SimPod, row: int) -> None:
-        """The kubelet has admitted the pod, and the agent has reported it."""
+        """Note that the kubelet has admitted the pod, and that the agent has reported it."""
 
     def left(self, pod: SimPod, row: int) -> None:
-        """The pod has ended, was refused by the kubelet, or was taken back with its gang."""
+        """Note that the pod ended, was rejected by the kubelet, or was removed with its gang."""
 
 
 class Stock(Policy):
-    """kube-scheduler as it comes: LeastAllocated or MostAllocated."""
+    """kube-scheduler without an extender, with LeastAllocated or MostAllocated."""
 
     def __init__(self, fleet: Fleet, rng: random.Random, *, most: bool) -> None:
         super().__init__(fleet, rng)
         self._most = most
 
     def among(self, pod: SimPod, rows: Ints) -> int | Wait:
-        """By NodeResourcesFit over CPU, memory and GPUs, and NodeResourcesBalancedAllocation."""
+        """Choose by NodeResourcesFit (CPU, memory, GPUs) and NodeResourcesBalancedAllocation."""
         scores = self.scores(pod, rows, WITH_GPUS, most=self._most)
         return self.best(rows, scores)
 
 
 class Extender(Policy):
-    """filter, prioritize and bind of :mod:`scheduler_extender.verbs`."""
+    """kube-scheduler with filter, prioritize and bind of :mod:`scheduler_extender.verbs`."""
 
     placing_may_help = True
 
     def __init__(self, fleet: Fleet, rng: random.Random) -> None:
-        """Tell a new cluster of every node there is."""
+        """Report every node to a new cache."""
         super().__init__(fleet, rng)
         self._cluster = Cache(lambda: 0.0, Settings(stale_after=None))
         self._binder = FileBinder(self._cluster)
@@ -182,10 +182,10 @@ class Extender(Policy):
             self._report(row)
 
     def among(self, pod: SimPod, rows: Ints) -> int | Wait:
-        """A node that keeps the pod's promise, by the scores of both; the pod is bound there.
+        """Bind the pod to the best node that can keep its promise, by the scores of both.
 
-        Of the nodes that the cluster calls one state only one is named to the verbs, which answer
-        alike for all of them; neither answer depends on how many nodes are named.
+        The verbs get only one node of each equivalence class, since they answer alike for all nodes
+        of a class. Neither answer depends on the number of nodes in the request.
         """
         fleet = self.fleet
         manifest = pod.ask.pod(pod.name, pod.uid)
@@ -209,7 +209,7 @@ class Extender(Policy):
     def _best(
         self, pod: SimPod, rows: Ints, names: list[str], back: Ints, scores: Mapping[str, float]
     ) -> str:
-        """The best node by both scores; ``back`` says for each row which name is like it."""
+        """Return the best node by both scores; ``back`` has for each row the index of its class."""
         ours = np.array([scores.get(name, REFUSED) for name in names], dtype=np.int64)[back]
         passed = rows[ours != REFUSED]
         row = int(passed[0])
@@ -220,12 +220,12 @@ class Extender(Policy):
         return self.fleet.names[row]
 
     def admitted(self, pod: SimPod, row: int) -> None:
-        """The agent reports what the kubelet gave."""
+        """Let the agent report what the kubelet gave."""
         if pod.request is not None:
             self._report(row)
 
     def left(self, pod: SimPod, row: int) -> None:
-        """The pod has ended, the agent reports it, and the pod is deleted."""
+        """End the pod, let the agent report it, and delete the pod."""
         if pod.request is None:
             return
         record = self._cluster.pod(pod.uid)

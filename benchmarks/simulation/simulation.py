@@ -1,7 +1,7 @@
-"""Jobs arrive, wait, run and leave. Virtual time; deciding takes none of it.
+"""The simulation of jobs that arrive, wait, run and end.
 
-A job's pods are placed one after the other at one moment, all of them or none, as a gang plugin
-would have it.
+Time is virtual, and a decision takes none of it. The pods of a job are placed one after the other
+at one time, all of them or none, as a gang plugin would do it.
 """
 
 import heapq
@@ -26,7 +26,7 @@ from topology.emulation import Refused
 
 
 class Kind(NamedTuple):
-    """What a job asks: so many pods that ask this."""
+    """The request of a job: a number of pods that all have the same request."""
 
     ask: Ask
     pods: int
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacedPod:
-    """A pod that has a place: the node's row in the fleet, and the GPUs."""
+    """A placed pod, with the row of its node in the fleet and its GPUs."""
 
     pod: SimPod
     row: int
@@ -43,7 +43,7 @@ class PlacedPod:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one job. Times in seconds, NaN where it never came to that."""
+    """The result of one job. Times are in seconds, and NaN for an event that never came."""
 
     number: int  # by arrival
     job: Job
@@ -51,11 +51,11 @@ class Outcome:
     ended: float = float("nan")
     kept: bool | None = None  # whether each pod's GPUs satisfy its annotations, if it has any
     hop: float = 0.0  # the weakest hop in GB/s, 0 for one GPU
-    pods: list[PlacedPod] = field(default_factory=list)  # once it runs, and ever after
+    pods: list[PlacedPod] = field(default_factory=list)  # from its start on, also after its end
 
     @property
     def kind(self) -> Kind:
-        """What the job asks."""
+        """The request of the job."""
         return Kind(self.job.ask, self.job.pods)
 
     @property
@@ -65,21 +65,21 @@ class Outcome:
 
     @property
     def waited(self) -> float:
-        """Seconds until it ran."""
+        """The seconds until it ran."""
         return self.started - self.job.arrives
 
     @property
     def completion(self) -> float:
-        """Seconds from arrival to end."""
+        """The seconds from arrival to end."""
         return self.ended - self.job.arrives
 
 
 class Queue:
     """The jobs that wait, and the changes of nodes that may let them run.
 
-    A job that does not fit steps aside and is tried again when something has changed since, oldest
-    first, as in kube-scheduler. Jobs that ask the same fit or do not fit together, so they stand in
-    one queue, of which only the oldest job is tried.
+    A job that does not fit is tried again after a change, oldest first, as in kube-scheduler. Jobs
+    with the same request all fit or all do not fit. So they share one queue, and only its oldest
+    job is tried.
     """
 
     def __init__(self) -> None:
@@ -91,40 +91,41 @@ class Queue:
         return sum(map(len, self._queues.values()))
 
     def add(self, waiting: Outcome) -> None:
-        """The job waits from now on; jobs are added by arrival."""
+        """Add a waiting job. Jobs must be added by arrival."""
         self._queues.setdefault(waiting.kind, deque()).append(waiting)
 
     def next(self) -> Outcome | None:
-        """The oldest job that something has changed for since it was refused, if there is one."""
+        """Return the oldest job for which something has changed since its refusal, or None."""
         now = len(self._changes)
         heads = [queue[0] for queue in self._queues.values() if queue]
         heads = [head for head in heads if self._refused_at.get(head.kind) != now]
         return min(heads, key=lambda head: head.number, default=None)
 
     def tried(self, waiting: Outcome) -> None:
-        """The job was tried, and runs or goes on waiting."""
+        """Note that the job was tried, and runs or keeps waiting."""
         if waiting.placed:
             self._queues[waiting.kind].popleft()
         else:
             self._refused_at[waiting.kind] = len(self._changes)
 
     def changed(self, row: int) -> None:
-        """Something has changed on a node."""
+        """Note a change on a node."""
         self._changes.append(row)
 
     @property
     def changes(self) -> int:
-        """How often something has changed."""
+        """The number of changes so far."""
         return len(self._changes)
 
     def unchanged_since(self, changes: int) -> None:
-        """Everything is again as it was when ``changes`` had this value."""
+        """Forget the changes after ``changes`` had this value, since all of them were undone."""
         del self._changes[changes:]
 
     def worth_a_look(self, kind: Kind) -> Ints | None:
-        """The nodes that have changed since all refused a pod that asks the same.
+        """Return the nodes that have changed since all refused a pod with the same request.
 
-        None is all of them. Two pods may need one node that has changed and one that has not.
+        None means all nodes. Jobs of several pods get None, because they may need one node that has
+        changed and one that has not.
         """
         refused = self._refused_at.get(kind)
         if refused is None or kind.pods != 1:
@@ -134,21 +135,21 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What bad links cost a job: a model with three numbers, none of them measured here.
+    """The cost of slow links for a job, a model with three numbers that are not measured here.
 
-    A job that runs at full speed spends a share ``communication`` of its time sending over its
-    weakest hop. At ``full`` GB/s and more nothing is lost; below, that share grows as the hop
-    narrows: slowdown = 1 + c · (max(1, full / hop) - 1). With the numbers below a ring whose
-    weakest hop is one NVLink of a V100 (50 GB/s both ways) loses nothing, one across sockets (5)
-    takes 1.45 times as long.
+    At full speed a job spends the share ``communication`` of its time sending over its weakest hop.
+    At ``full`` GB/s and more nothing is lost. Below, that share grows as the hop narrows:
+    slowdown = 1 + c · (max(1, full / hop) - 1). With the defaults a ring whose weakest hop is one
+    NVLink of a V100 (50 GB/s both ways) loses nothing. A ring across sockets (5 GB/s) takes 1.45
+    times as long.
     """
 
     communication: float = 0.05  # the share of its time for which a job communicates
-    full: float = 50.0  # GB/s from which on nothing is lost, both ways
+    full: float = 50.0  # GB/s, both ways, from which on nothing is lost
     network: float = 25.0  # GB/s between nodes, both ways
 
     def slowdown(self, hop: float) -> float:
-        """How many times as long a job takes whose weakest hop has so many GB/s; 0 is no hop.
+        """Return the factor on a job's duration if its weakest hop has so many GB/s; 0 is no hop.
 
         >>> round(Speed().slowdown(5.0), 2), Speed().slowdown(100.0), Speed().slowdown(0.0)
         (1.45, 1.0, 1.0)
@@ -159,9 +160,9 @@ class Speed:
 
 
 def weakest_hop(shapes: Sequence[Shape], masks: Sequence[Mask], speed: Speed) -> float:
-    """GB/s of the weakest hop of the best rings through a job's GPUs; 0 where it has one GPU.
+    """Return the GB/s of the weakest hop of the best rings through a job's GPUs; 0 for one GPU.
 
-    Several pods are joined by the network, whichever node they are on.
+    Several pods are joined by the network, even on the same node.
     """
     hops = [_ring(s, m) for s, m in zip(shapes, masks, strict=True) if m.bit_count() > 1]
     if len(masks) > 1 and any(masks):
@@ -171,17 +172,17 @@ def weakest_hop(shapes: Sequence[Shape], masks: Sequence[Mask], speed: Speed) ->
 
 @cache
 def _ring(shape: Shape, mask: Mask) -> float:
-    # A hop of which nothing is known is at least the slowest there is.
+    # An unknown hop counts as the slowest hop that exists.
     return float(best_ring(shape, mask)) or 1.0
 
 
-MOST_REFUSALS = 32  # so many kubelets may refuse a pod before it waits
+MOST_REFUSALS = 32  # the number of kubelets that may reject a pod before it waits
 KUBELETS_REFUSE = Wait("every kubelet refuses it")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a simulation comes to."""
+    """The result of a simulation."""
 
     outcomes: list[Outcome]  # by arrival
     refused: Counter[str]  # by kubelets
@@ -190,7 +191,7 @@ class Result:
 
 
 class Simulation:
-    """One policy, one cluster, one workload, one seed."""
+    """A simulation of one policy, one cluster, one workload and one seed."""
 
     def __init__(
         self,
@@ -212,7 +213,7 @@ class Simulation:
         self.now = 0.0
 
     def run(self) -> Result:
-        """Play until nothing is left to happen."""
+        """Play until no event is left."""
         outcomes = [Outcome(number, job) for number, job in enumerate(self._jobs)]
         unplaceable = self._unplaceable()
         waiting = [outcome for outcome in outcomes if outcome.kind not in unplaceable]
@@ -225,7 +226,7 @@ class Simulation:
         return Result(outcomes, self._refused, len(outcomes) - len(waiting), len(self._queue))
 
     def _end_until(self, when: float) -> None:
-        """Let jobs end up to this time, and those that wait for their GPUs start."""
+        """Let jobs end up to this time, and let waiting jobs start on their GPUs."""
         while self._running and self._running[0][0] <= when:
             self.now = self._running[0][0]
             while self._running and self._running[0][0] == self.now:
@@ -242,7 +243,7 @@ class Simulation:
         self._policy.left(placed.pod, placed.row)
 
     def _try_waiting(self) -> None:
-        """Try jobs that wait, oldest first, until none fits."""
+        """Try waiting jobs, oldest first, until none fits."""
         while (waiting := self._queue.next()) is not None:
             found = self._places(waiting.job)
             if not isinstance(found, Wait):
@@ -250,7 +251,7 @@ class Simulation:
             self._queue.tried(waiting)
 
     def _places(self, job: Job) -> list[PlacedPod] | Wait:
-        """Places for all of a job's pods, which are admitted there; or why one of them has none."""
+        """Place and admit all pods of a job, or return why one of them cannot be placed."""
         pods: list[PlacedPod] = []
         changes, only = self._queue.changes, self._queue.worth_a_look(Kind(job.ask, job.pods))
         while len(pods) < job.pods:
@@ -265,7 +266,7 @@ class Simulation:
         return pods
 
     def _place(self, job: Job, only: Ints | None) -> PlacedPod | Wait:
-        """A place for one pod. A kubelet that refuses it is left out of the next tries."""
+        """Place one pod. The next tries leave out a kubelet that rejects it."""
         refused_by: list[int] = []
         for _ in range(MOST_REFUSALS):
             number = next(self._names)
@@ -291,7 +292,7 @@ class Simulation:
         return KUBELETS_REFUSE
 
     def _start(self, outcome: Outcome, pods: list[PlacedPod]) -> None:
-        """The job runs from now on, as fast as its GPUs let it."""
+        """Start the job, at the speed that its GPUs allow."""
         outcome.pods, outcome.started = pods, self.now
         request = self._requests[outcome.job.ask]
         shapes = [self.fleet.nodes[placed.row].topology.shape for placed in pods]
@@ -306,9 +307,9 @@ class Simulation:
         heapq.heappush(self._running, (outcome.ended, outcome.number, outcome))
 
     def _unplaceable(self) -> set[Kind]:
-        """What does not fit on the empty cluster, each kind tried alone.
+        """Return the kinds of jobs that do not fit on the empty cluster, each tried alone.
 
-        Where placing others may help, only what no change of other pods would make fit.
+        If placing other pods may help, only those that no change of other pods would make fit.
         """
         trial = Simulation(self._nodes, self._jobs, self._make, 0, self._speed)
         different = {Kind(job.ask, job.pods): job for job in self._jobs}

@@ -1,9 +1,9 @@
-"""Where jobs come from: a file, a trace, or a seeded generator; and how a load is made of them.
+"""The sources of jobs (a file, a trace, a seeded generator), and the load that is made of them.
 
-A seed draws the stretch of a trace that is played (so many jobs on end), the whole of a synthetic
-workload, and every tie and choice of a simulation. Arrivals are stretched so that the GPU time
-asked for is ``load`` times what the cluster has until the last job has come; where ``load`` is
-None they stay as they are.
+A seed draws the part of a trace that is played (a number of consecutive jobs), the whole synthetic
+workload, and every tie and choice of a simulation. Arrivals are stretched so that the requested GPU
+time is ``load`` times the GPU time of the cluster until the last job arrives. If ``load`` is None,
+they stay as they are.
 """
 
 import csv
@@ -26,15 +26,15 @@ DEMANDS = ("none", "nvlink", "preferred")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Which jobs: everything that :func:`jobs` needs beside the cluster, the load and the seed."""
+    """The choice of jobs. :func:`jobs` needs it beside the cluster, the load and the seed."""
 
     source: str = "synthetic"  # or a path, or ``philly``
     count: int = 2000  # jobs at most; 0 is all
-    demand: str = "nvlink"  # what jobs without annotations get (:func:`demanding`)
+    demand: str = "nvlink"  # the annotations for jobs without any (:func:`demanding`)
 
 
 def jobs(workload: Workload, load: float | None, cluster: Sequence[Node], seed: int) -> list[Job]:
-    """The jobs by arrival, the first at 0. Raises :class:`.jobs.JobsError`."""
+    """Return the jobs by arrival, the first at 0. Raises :class:`.jobs.JobsError`."""
     rng = random.Random(seed)
     source, count = workload.source, workload.count
     if source == "synthetic":
@@ -58,7 +58,7 @@ def _known(source: str) -> tuple[Job, ...]:
 
 
 def _philly() -> list[Job]:
-    """Philly's jobs by time. Jeon et al., USENIX ATC 2019; Pollux's condensed copy."""
+    """Return Philly's jobs by time (Jeon et al., USENIX ATC 2019; Pollux's condensed copy)."""
     try:
         path = trace("philly/philly.csv")
     except TraceMissingError as error:
@@ -77,14 +77,15 @@ def _philly() -> list[Job]:
     ]
 
 
-# GPUs of synthetic jobs and how often each comes.
+# The numbers of GPUs of synthetic jobs, and the share of jobs with each.
 SIZES = ((1, 0.55), (2, 0.2), (4, 0.15), (8, 0.1))
 
 
 def synthetic(count: int, rng: random.Random) -> list[Job]:
-    """Poisson arrivals, one a minute; log-normal durations, median 20 minutes, mean an hour.
+    """Draw jobs with Poisson arrivals and log-normal durations.
 
-    Sizes by :data:`SIZES`; 8 CPUs and 60 GiB a GPU.
+    One job arrives a minute on average. The median duration is 20 minutes, the mean an hour. Sizes
+    follow :data:`SIZES`, with 8 CPUs and 60 GiB for each GPU.
     """
     now, found = 0.0, []
     asks = {size: Ask(size, 8000 * size, 60 * 1024 * size) for size, _ in SIZES}
@@ -97,7 +98,7 @@ def synthetic(count: int, rng: random.Random) -> list[Job]:
 
 
 def split(found: Sequence[Job], most: int) -> list[Job]:
-    """Jobs whose pods have at most so many GPUs: larger ones become several equal pods.
+    """Return jobs whose pods have at most ``most`` GPUs. Larger pods become several equal pods.
 
     >>> [(job.pods, job.ask.gpus) for job in split([Job("a", 0, 1, Ask(12))], 8)]
     [(2, 6)]
@@ -120,12 +121,13 @@ def split(found: Sequence[Job], most: int) -> list[Job]:
 
 @cache
 def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> Ask:
-    """What a team asks that trains over NVLink: every hop of a ring over the pod's GPUs.
+    """Return the request with the annotations of a team that trains over NVLink.
 
-    Two GPUs: ``link=nvlink``; more: ``link=nvlink shape=ring`` (NCCL's ring then stays on NVLink).
-    Required where some node of the cluster could give it when empty, and nothing where none could:
-    who has no such machines would not ask. With ``preferred`` it is never required. Pods with
-    annotations or with fewer than two GPUs stay as they are.
+    Such a team wants NVLink on every hop of a ring over the pod's GPUs. With two GPUs that is
+    ``link=nvlink``, with more ``link=nvlink shape=ring``, so that NCCL's ring stays on NVLink. The
+    annotations are required if some empty node of the cluster can meet them. Otherwise there are
+    none, because a team without such machines would not request it. With ``preferred`` they are
+    never required. Pods with annotations or with fewer than two GPUs stay as they are.
     """
     if ask.gpus < 2 or ask.annotations:
         return ask
@@ -144,7 +146,10 @@ def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> As
 
 
 def loaded(found: Sequence[Job], load: float | None, gpus: int) -> list[Job]:
-    """The jobs from 0 on, arrivals stretched to the load: GPU seconds asked for / there."""
+    """Return the jobs with arrivals from 0 on, stretched to the load.
+
+    The load is the requested GPU seconds over the GPU seconds of the cluster.
+    """
     first, last = found[0].arrives, found[-1].arrives
     stretch = 1.0
     if load is not None and last > first:

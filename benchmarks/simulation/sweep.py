@@ -1,4 +1,4 @@
-"""Simulations and their figures, on the cores there are."""
+"""Simulations and their figures, played on all cores."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ from benchmarks.simulation.policy import Extender, Policy, Stock
 from benchmarks.simulation.simulation import Simulation, Speed
 from benchmarks.simulation.sources import Workload
 
-# By the names that ``--policy`` takes.
+# The policies by the names that ``--policy`` takes.
 POLICIES: dict[str, Callable[[Fleet, random.Random], Policy]] = {
     OURS: Extender,
     "LeastAllocated": partial(Stock, most=False),
@@ -30,7 +30,7 @@ POLICIES: dict[str, Callable[[Fleet, random.Random], Policy]] = {
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One simulation, whole: another machine gets the same figures from it."""
+    """All parameters of one simulation. Another machine gets the same figures from them."""
 
     cluster: str
     workload: Workload
@@ -40,12 +40,12 @@ class Play:
     speed: Speed
 
     def jobs(self) -> list[Job]:
-        """The jobs that arrive."""
+        """Return the jobs that arrive."""
         return sources.jobs(self.workload, self.load, cluster(self.cluster), self.seed)
 
 
 def plays(sweep: Sweep) -> list[Play]:
-    """The simulations of a sweep."""
+    """Return the simulations of a sweep."""
     workload = Workload(sweep.jobs, sweep.count, sweep.demand)
     speed = Speed(sweep.communication, sweep.full_speed, sweep.network)
     every = product(sweep.clusters, sweep.loads, range(1, sweep.seeds + 1), sweep.policies)
@@ -55,14 +55,14 @@ def plays(sweep: Sweep) -> list[Play]:
 
 
 def check(sweep: Sweep) -> None:
-    """Raise what is wrong with a sweep before anything runs."""
+    """Raise the error of an invalid sweep before anything runs."""
     for what in {each.cluster: each for each in plays(sweep)}.values():
         for ask in {job.ask for job in what.jobs()}:
             _ = ask.request
 
 
 def play(what: Play) -> Run:
-    """Play one simulation; its parameters and figures."""
+    """Play one simulation. Return its parameters and figures."""
     nodes, jobs = cluster(what.cluster), what.jobs()
     gc.collect()
     result = Simulation(nodes, jobs, POLICIES[what.policy], what.seed, what.speed).run()
@@ -99,10 +99,10 @@ def play(what: Play) -> Run:
 def run(
     sweep: Sweep, *, workers: int | None = None, done: Callable[[], object] = lambda: None
 ) -> Simulated:
-    """Play all of them. ``done`` is called after each.
+    """Play all simulations of a sweep. ``done`` is called after each.
 
-    The processes look for no cycles while they play: a play makes none, and looking takes a tenth
-    of its time.
+    The garbage collector is off in the processes: a play makes no cycles, and the collector takes a
+    tenth of its time.
     """
     every = plays(sweep)
     with ProcessPoolExecutor(workers or os.cpu_count(), initializer=gc.disable) as pool:

@@ -1,1 +1,1 @@
-"""How fast: verbs over HTTP, whole clusters, DRA, what the watches bring, and the worst case."""
+"""Measurements of speed: verbs over HTTP, whole clusters, DRA, watches, and the worst case."""

@@ -1,13 +1,13 @@
-"""What nodes with DRA cost the extender: questions about them, and what their objects take.
+"""The cost of nodes with DRA for the extender, in requests about them and in objects.
 
-*Questions*: filter and prioritize over so many nodes, once with device plugins alone and once with
-DRA on half of the nodes of each machine: each of these publishes its GPUs in a random order, as
+*Requests* are filter and prioritize over many nodes, once with device plugins alone and once with
+DRA on half of the nodes of each machine. A node with DRA publishes its GPUs in a random order, as
 NVIDIA's driver does. The clusters are in one process and have the machines and the states of
-:mod:`.latency`. Cold means that nothing is remembered, warm that the same question was asked
-before. Times are CPU time, the least of several rounds.
+:mod:`.latency`. Cold means that nothing is cached, warm that the same request came before. Times
+are CPU time, the minimum of several rounds.
 
-*Objects*: a ResourceSlice for each node, and ResourceClaims that hold GPUs of them. Counted are the
-memory that they take, how long it takes to take in their lists, and how long others have to wait
+*Objects* are a ResourceSlice for each node, and ResourceClaims that hold GPUs of them. The figures
+are their memory, the time to process their lists, and the time for which other threads wait
 meanwhile.
 """
 
@@ -56,12 +56,12 @@ ROUNDS = 3
 
 
 def measure(nodes: int, claims: int, seed: int, begin: Callable[[str], None]) -> dict[str, Any]:
-    """The figures: rows in milliseconds, and objects in MiB and seconds."""
+    """Return the figures, with rows in milliseconds, and objects in MiB and seconds."""
     begin("objects")
     objects = _objects(nodes, claims, seed)
     clusters = [_Side(nodes, seed, dra=dra) for dra in (False, True)]
     rows = []
-    gc.disable()  # its looks for cycles would count as work
+    gc.disable()  # its runs would count as work
     try:
         for pod, (gpus, annotations) in PODS.items():
             for verb, asked in VERBS.items():
@@ -78,7 +78,7 @@ def measure(nodes: int, claims: int, seed: int, begin: Callable[[str], None]) ->
 
 
 def table(figures: dict[str, Any]) -> Table:
-    """The questions for a terminal."""
+    """Return the table of requests for a terminal."""
     return terminal.table(
         figures["rows"],
         shown("pod", "pod"),
@@ -91,7 +91,7 @@ def table(figures: dict[str, Any]) -> Table:
 
 
 def objects_table(figures: dict[str, Any]) -> Table:
-    """The objects for a terminal."""
+    """Return the table of objects for a terminal."""
     return terminal.table(
         figures["objects"],
         shown("what is taken in", "what"),
@@ -102,7 +102,7 @@ def objects_table(figures: dict[str, Any]) -> Table:
 
 
 class _Side:
-    """A cluster; with ``dra`` half of its nodes publish their GPUs by DRA."""
+    """One of the clusters. With ``dra`` half of its nodes publish their GPUs by DRA."""
 
     def __init__(self, nodes: int, seed: int, *, dra: bool) -> None:
         rng, orders = random.Random(seed), random.Random(seed)
@@ -122,12 +122,12 @@ class _Side:
             followed.put_record(topology, report)
 
     def times(self, verb: Verb, pod: Pod) -> tuple[float, float]:
-        """Milliseconds of one question over all nodes, cold and warm."""
+        """Return the milliseconds of one request over all nodes, cold and warm."""
         ask = partial(verb, self._cluster, pod, self._names)
         cold, warm = [], []
         for _ in range(ROUNDS):
             for name in self._names:
-                # Its next report says something new, and nothing that an answer depends on.
+                # Its next report has news on which no answer depends.
                 info = self._cluster.node_info(name)
                 topology, report = info.topology, info.report
                 assert topology is not None
@@ -150,7 +150,7 @@ def _timed(ask: Callable[[], object]) -> float:
 
 
 def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
-    """What is taken in, one after the other."""
+    """Measure the lists of ResourceSlices and ResourceClaims, one after the other."""
     rng = random.Random(seed)
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     dra, sinks = _followed(cluster)
@@ -161,7 +161,7 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
     slices = [raw(slice_of(node, _shuffled(node, rng))) for node in topologies]
     gpus = [(i, g.index) for i in range(nodes) for g in topologies[i].gpus]
     rng.shuffle(gpus)
-    # Claims of one GPU each; those that are more than there are GPUs wait.
+    # Each claim has one GPU. Claims beyond the number of GPUs wait.
     held = [_claim(topologies[at], n, [gpu]) for n, (at, gpu) in enumerate(gpus[:claims])]
     held += [_claim(topologies[0], n, []) for n in range(len(held), claims)]
     steps: dict[str, Callable[[], None]] = {
@@ -190,7 +190,7 @@ def _shuffled(node: NodeTopology, rng: random.Random) -> list[int]:
 
 
 def _claim(node: NodeTopology, number: int, gpus: list[int]) -> msgspec.Raw:
-    """The claim of a pod of its own; without GPUs it waits."""
+    """Return a claim that reserves one pod. Without GPUs the claim waits."""
     name = f"claim-{number}"
     pod = PodRecord(PodUid(name), "default", name, None, gpu_request(1))
     claim = claim_of(name, pod, node, gpus)

@@ -1,9 +1,9 @@
-"""What it costs to follow a large cluster: from the start to ready, memory, and a burst of reports.
+"""The cost of following a large cluster: time until ready, memory, and a burst of reports.
 
 The extender runs as its command, one replica without TLS, over a stand-in for the API server
-(:mod:`.standin`). It is ready when ``/readyz`` says so; the time counts from the start of the
-process, its imports included. Then filter is asked about every node, one request after the other:
-first while nothing happens, then while nodes, drawn at random, publish so many changed reports.
+(:mod:`.standin`). It is ready when ``/readyz`` says so. The time counts from the start of the
+process and includes its imports. Then filter requests for all nodes follow, one after the other,
+first while nothing happens, then while nodes drawn at random publish changed reports.
 """
 
 import tempfile
@@ -30,13 +30,13 @@ from benchmarks.speed.processes import (
     told,
 )
 
-ASKED = 300  # questions while nothing happens
+ASKED = 300  # requests while nothing happens
 
 
 def measure(
     nodes: int, pods: int, reports: int, seconds: float, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The figures. ``tell`` hears what is going on."""
+    """Return the figures. ``tell`` is called with each step."""
     tell("the cluster is made")
     standin = ("benchmarks.speed.standin", str(nodes), str(pods))
     with program(*standin, speaks=True) as api, tempfile.TemporaryDirectory() as folder:
@@ -65,8 +65,8 @@ def measure(
     return {
         **preamble("following", nodes=nodes, pods=pods, reports=reports, seconds=seconds),
         "ready_s": ready,  # from the start of the process
-        "ready_mib": held,  # its resident memory then
-        "peak_mib": peak,  # the most that it ever was
+        "ready_mib": held,  # its resident memory when it is ready
+        "peak_mib": peak,  # its highest resident memory
         "rows": [_row(state, found) for state, found in times.items()],
     }
 
@@ -77,7 +77,7 @@ def _row(state: str, times: list[float]) -> dict[str, Any]:
 
 
 def table(figures: dict[str, Any]) -> Table:
-    """The figures for a terminal."""
+    """Return the figures as a table for a terminal."""
     found = table_of(("what",), ("figure",))
     found.add_row("time until it is ready", f"{figures['ready_s']:.1f} s")
     found.add_row("memory then", f"{figures['ready_mib']:.0f} MiB")
@@ -89,7 +89,7 @@ def table(figures: dict[str, Any]) -> Table:
 
 
 def _burst(port: int, reports: int, seconds: float) -> None:
-    """Let the stand-in publish reports; it answers when all are out."""
+    """Let the stand-in publish reports. It answers after the last one."""
     with closing(Client(port)) as api:
         api.ask(f"/burst?reports={reports}&seconds={seconds}", b"")
 

@@ -1,14 +1,14 @@
-"""How long kube-scheduler waits for us, as a ratio to waiting for nothing.
+"""The time for which kube-scheduler waits for the extender, as a ratio to a baseline.
 
-The extender and a *do-nothing* service (:mod:`.nothing`) run as two processes, on the same server.
-The latter decodes the same body with the same decoder and encodes an answer of the same size (half
-of the names passed, half failed; a score for each), without thinking. One client asks both in turn,
-so that whatever else the machine does hits both alike; the ratio of their medians is the figure.
+The extender and the baseline (:mod:`.nothing`) run as two processes, on the same server code. The
+baseline decodes the same body with the same decoder and encodes a fixed answer of the same size
+(half of the names passed, half failed; a score for each). One client sends requests to both in
+turn, so other load of the machine affects both alike. The figure is the ratio of their medians.
 
-States of the nodes: four machines, each node with a random set of GPUs held (seeded), so some 200
-distinct states at 5,000 nodes. The pod asks for an NVLinked pair. "warm" is a request asked before;
-"changed" has one node's report change before each request; "cold" is a request never asked before
-on states never evaluated for it.
+There are four machines, and each node has a seeded random set of GPUs in use, so 5,000 nodes have
+some 200 equivalence classes. The pod requests an NVLinked pair. "warm" is a repeated request.
+Before each "changed" request the report of one node changes. A "cold" request comes for the first
+time, on classes that were never evaluated for it.
 """
 
 import json
@@ -36,7 +36,7 @@ from topology.machines import machine
 
 MACHINES = ("dgx1-v100", "hgx-h100-8", "a100-pcie-4-bridged", "l40s-4")
 STATES_PER_MACHINE = 50
-# Verbs and the states that they are asked in.
+# The measured verbs, and the state of the cache for each.
 ASKED = (
     ("filter", "warm"),
     ("filter", "changed"),
@@ -49,9 +49,9 @@ ASKED = (
 def measure(
     nodes: tuple[int, ...], requests: int, seed: int, begin: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The figures at each size of a cluster, in milliseconds, so many requests per route.
+    """Return the figures in milliseconds at each size of a cluster, for ``requests`` per row.
 
-    ``begin`` hears what is measured next.
+    ``begin`` is called with the name of each measurement before it starts.
     """
     rows: list[dict[str, Any]] = []
     for size in nodes:
@@ -70,7 +70,7 @@ def measure(
 
 
 def table(figures: Mapping[str, Any]) -> Table:
-    """The figures for a terminal."""
+    """Return the figures as a table for a terminal."""
     return terminal.table(
         figures["rows"],
         shown("verb", "verb"),
@@ -89,11 +89,11 @@ class _Bench:
         self._ours, self._people, self._nothing = map(Client, (verbs, people, nothing))
         self._names = [node_name(i) for i in range(size)]
         self._rng = random.Random(seed)
-        self._asked = 10  # questions so far
+        self._asked = 10  # numbers requests, so that each can differ
 
     def run(self, verb: str, state: str, requests: int) -> dict[str, Any]:
-        """One row: the services asked in turn."""
-        # A cold request costs an evaluation per state; a few dozen tell enough.
+        """Measure one row, with requests to both services in turn."""
+        # A cold request costs an evaluation for each class; a few dozen of them are enough.
         count = min(requests, 50) if state == "cold" else requests
         ours: list[float] = []
         nothing: list[float] = []
@@ -114,19 +114,19 @@ class _Bench:
 
 
 def filter_body(names: list[str], **more: str) -> bytes:
-    """What kube-scheduler sends about a pod that asks for an NVLinked pair, and ``more``."""
+    """Return kube-scheduler's request for a pod that wants an NVLinked pair, and ``more``."""
     pod = manifest("bench", 0, {"link": "nvlink", **more}, app(2))
     return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
 
 
 def percentiles(times: list[float]) -> tuple[float, float]:
-    """The median, and what 99 of a hundred do not exceed."""
+    """Return the median and the 99th percentile."""
     p50, p99 = np.percentile(times, (50, 99), method="nearest")
     return float(p50), float(p99)
 
 
 def report_of(node: int, rng: random.Random, sequence: int) -> Report:
-    """A node with some GPUs held, one of a fixed number of states of its machine."""
+    """Return a report with some GPUs in use, one of :data:`STATES_PER_MACHINE` for the machine."""
     topology = topology_of(node)
     state = random.Random(rng.randrange(STATES_PER_MACHINE))
     held = state.sample(range(len(topology.gpus)), state.randrange(len(topology.gpus)))
@@ -138,12 +138,12 @@ def report_of(node: int, rng: random.Random, sequence: int) -> Report:
 
 
 def topology_of(node: int) -> NodeTopology:
-    """The node with this number."""
+    """Return the node with this number."""
     return machine(MACHINES[node % len(MACHINES)]).topology(node_name(node))
 
 
 def _serve(size: int, seed: int) -> None:
-    """The body of the extender's process."""
+    """Run the extender with these nodes until the process is ended."""
     cluster = Cache(time.monotonic, Settings(stale_after=None, all_pods_known=False))
     rng = random.Random(seed)
     for i in range(size):

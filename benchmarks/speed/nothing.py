@@ -1,8 +1,8 @@
-"""What the extender is compared with: a service that decodes a request and encodes a full answer.
+"""A baseline for the extender, which parses the same requests and returns a fixed answer.
 
-``python -m benchmarks.speed.nothing PORT SHARE [KUBECONFIG]`` serves it by itself, at any port if
-that is 0: the first nodes, this share of them, pass filter. With a kubeconfig it binds, too: it
-writes the Binding that it is asked for.
+``python -m benchmarks.speed.nothing PORT SHARE [KUBECONFIG]`` serves it, on any free port if PORT
+is 0. SHARE is the share of nodes that pass filter, the first ones of a request. With a kubeconfig
+it binds, too, and writes the requested Binding.
 """
 
 import sys
@@ -28,8 +28,10 @@ REASON = "not guaranteed: the node may hand out GPUs without link=nvlink"
 
 
 def _app(share: float, write: Callable[[Binding], None] | None) -> VerbApp:
-    """Filter passes the first names and fails the rest; prioritize scores each 5. bind is there if
-    there is somebody to ``write`` it."""
+    """Return the service. filter passes the first names, and prioritize scores each node 5.
+
+    bind exists only if ``write`` is given.
+    """
 
     def filter_(body: wire.Body, arrived: float) -> bytes:
         names = wire.args_decoder.decode(body).node_names or []
@@ -61,7 +63,7 @@ def _app(share: float, write: Callable[[Binding], None] | None) -> VerbApp:
 
 
 def main(port: int, share: float, kubeconfig: str | None) -> None:
-    """Serve until the process is ended; tell the port."""
+    """Print the port, and serve until the process is ended."""
     write = None
     if kubeconfig is not None:
         write = KubeBinder(ApiServer.from_kubeconfig(kubeconfig), Cache(lambda: 0.0)).write

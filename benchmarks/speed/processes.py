@@ -1,6 +1,6 @@
-"""The processes that are measured: started, asked over HTTP, and what each has used.
+"""The processes that are measured: their start, requests to them over HTTP, and their memory.
 
-What a process has used is as Linux counts it in ``/proc``.
+Memory is as Linux counts it in ``/proc``.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from scheduler_extender.state.cluster.cache import Cache
 
 HOST = "127.0.0.1"
-WITHIN = 600.0  # seconds; who takes longer hangs
+WITHIN = 600.0  # seconds after which a process counts as hanging
 _MARK = "told "
 
 
 class SourceTreeMissingError(Exception):
-    """The programs that are measured cannot be built here; the message is one line."""
+    """The error that the measured programs cannot be built here. The message is one line."""
 
 
 @contextmanager
 def program(*words: str, speaks: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """A Python module with its arguments, as a process of its own until the block ends.
+    """Run a Python module with its arguments in its own process until the block ends.
 
-    One that ``speaks`` prints lines for :func:`told`; what others print is dropped.
+    With ``speaks`` it prints lines for :func:`told`. Otherwise its output is dropped.
     """
     child = subprocess.Popen(
         [sys.executable, "-m", *words],
@@ -41,7 +41,7 @@ def program(*words: str, speaks: bool = False) -> Iterator[subprocess.Popen[str]
         text=True,
         cwd=Path(__file__).parents[2],
     )
-    with child:  # which closes its pipes and waits for it
+    with child:  # closes its pipes and waits for it
         try:
             yield child
         finally:
@@ -53,7 +53,7 @@ def program(*words: str, speaks: bool = False) -> Iterator[subprocess.Popen[str]
 
 @contextmanager
 def extender(kubeconfig: Path, port: int) -> Iterator[int]:
-    """The number of the extender's process, as its command starts it, once it is ready."""
+    """Start the extender by its command, and give its process id once it is ready."""
     flags = (f"--kubeconfig={kubeconfig}", f"--port={port}", "--admin-port=0", "--metrics-port=0")
     with program("scheduler_extender", "extender", *flags) as child:
         until(lambda: status_of(port, "/readyz") == 200 or child.poll() is not None)
@@ -61,20 +61,22 @@ def extender(kubeconfig: Path, port: int) -> Iterator[int]:
 
 
 def node_name(node: int) -> str:
-    """The name of the node with this number."""
+    """Return the name of the node with this number."""
     return f"gpu-node-{node:05}.example"
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as found:
         found.bind((HOST, 0))
         return int(found.getsockname()[1])
 
 
 def serve(cluster: Cache) -> None:
-    """Serve a cluster in this process until it is ended; tell the ports for kube-scheduler and for
-    people."""
+    """Serve a cluster in this process until it is ended.
+
+    It prints the ports for kube-scheduler and for people (:func:`tell`).
+    """
     from scheduler_extender.http.servers import Addresses
     from scheduler_extender.serving import in_memory, servers
 
@@ -84,12 +86,12 @@ def serve(cluster: Cache) -> None:
 
 
 def tell(*numbers: float) -> None:
-    """Tell numbers to the process that has started this one."""
+    """Print numbers for the process that has started this one."""
     print(_MARK, *numbers, flush=True)
 
 
 def told(child: subprocess.Popen[str]) -> list[float]:
-    """The next numbers that a process tells; the lines of its log are passed over."""
+    """Return the next numbers that a process prints by :func:`tell`; skip the lines of its log."""
     assert child.stdout is not None
     for line in child.stdout:
         if line.startswith(_MARK):
@@ -98,14 +100,17 @@ def told(child: subprocess.Popen[str]) -> list[float]:
 
 
 class Client:
-    """Asks a service on this machine, one request after the other over one connection."""
+    """A client of a service on this machine, with one request at a time over one connection."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection(HOST, port, timeout=WITHIN)
 
     def ask(self, path: str, body: bytes | str | None = None) -> tuple[bytes, float]:
-        """POST the body, or GET where there is none: the answer, and the milliseconds until its
-        end. Anything but success is an assertion."""
+        """Send a POST with the body, or a GET without one.
+
+        Return the answer, and the milliseconds until its end. A status other than 200 and 204 is an
+        :class:`AssertionError`.
+        """
         started = time.perf_counter()
         method = "GET" if body is None else "POST"
         self._connection.request(method, path, body, {"Content-Type": "application/json"})
@@ -121,7 +126,7 @@ class Client:
 
 
 def status_of(port: int, path: str) -> int | None:
-    """The status of a GET; None while nobody listens."""
+    """Return the status of a GET, or None while no process listens."""
     with suppress(OSError), closing(http.client.HTTPConnection(HOST, port, timeout=5)) as asking:
         asking.request("GET", path)
         return asking.getresponse().status
@@ -139,7 +144,7 @@ def until(happens: Callable[[], bool]) -> None:
 
 @contextmanager
 def waits(ask: Callable[[], object], every: float) -> Iterator[list[float]]:
-    """How many seconds each answer takes inside the block, asked again ``every`` seconds."""
+    """Call ``ask`` every ``every`` seconds inside the block, and give the seconds of each call."""
     over, waited = threading.Event(), [0.0]
 
     def go_on() -> None:
@@ -158,7 +163,7 @@ def waits(ask: Callable[[], object], every: float) -> Iterator[list[float]]:
 
 
 def memory(pid: int, *, peak: bool = False) -> float:
-    """Resident memory of a process in MiB: now, or the most that it ever was."""
+    """Return the resident memory of a process in MiB, now or with ``peak`` at its highest."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kib = {line.split()[0]: int(line.split()[1]) for line in lines if line.startswith("Vm")}
     return kib["VmHWM:" if peak else "VmRSS:"] / 1024

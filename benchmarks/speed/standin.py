@@ -1,11 +1,11 @@
-"""A stand-in for an API server with a large cluster behind it: it lists, watches, and no more.
+"""A stand-in for the API server of a large cluster. It serves lists and watches only.
 
-``python -m benchmarks.speed.standin NODES PODS_PATH`` tells its port and serves until it is ended.
-Objects are as long as a real server's are (``managedFields``, images, conditions), for reading them
-is what is measured. Every node has eight GPUs and two pods of two GPUs; the other pods ask for
-none. ``POST /burst?reports=N&seconds=S`` publishes so many changed reports, each of a node drawn at
-random, evenly over that time. Nothing but the records changes: the pods stay the same, though a new
-report gives them other GPUs.
+``python -m benchmarks.speed.standin NODES PODS`` prints its port and serves until it is ended.
+Objects are as long as those of a real server (``managedFields``, images, conditions), because the
+benchmark measures how they are read. Every node has eight GPUs and two pods of two GPUs. The other
+pods request no GPU. ``POST /burst?reports=N&seconds=S`` publishes N changed reports, each of a node
+drawn at random, evenly over S seconds. Only the records change: the pods stay the same, although a
+new report gives them other GPUs.
 """
 
 import json
@@ -34,7 +34,7 @@ NOW = time_text(int(time.time()))
 
 
 class World:
-    """The objects, as JSON, by path; and who watches them."""
+    """The objects as JSON, by path, and their watchers."""
 
     def __init__(self, nodes: int, pods: int) -> None:
         self._rng = random.Random(1)
@@ -50,7 +50,7 @@ class World:
         self.watching: dict[str, list[queue.Queue[bytes]]] = {path: [] for path in self.items}
 
     def burst(self, reports: int, seconds: float) -> None:
-        """Publish changed reports of random nodes, evenly over so many seconds."""
+        """Publish changed reports of random nodes, evenly over the given seconds."""
         began = time.monotonic()
         for n in range(reports):
             time.sleep(max(0.0, began + n * seconds / reports - time.monotonic()))
@@ -62,7 +62,7 @@ class World:
                 watcher.put(line)
 
     def _record(self, node: int) -> bytes:
-        """A node's record; the GPUs of each of its pods are drawn anew."""
+        """Return a node's record, with the GPUs of each of its pods drawn anew."""
         topology = self._topologies[node]
         drawn = self._rng.sample([DeviceId(gpu.uuid) for gpu in topology.gpus], 2 * GPU_PODS)
         allocations = tuple(
@@ -95,7 +95,7 @@ def _json(value: object) -> bytes:
 
 
 def _metadata(name: str, namespace: str, version: int, fields: int) -> dict[str, Any]:
-    """With ``managedFields`` of so many bytes."""
+    """Return metadata with about ``fields`` bytes of ``managedFields``."""
     found: dict[str, Any] = {
         "name": name,
         "uid": f"uid-{namespace}-{name}",
@@ -110,7 +110,7 @@ def _metadata(name: str, namespace: str, version: int, fields: int) -> dict[str,
 
 
 def _pod(i: int, nodes: int) -> dict[str, Any]:
-    """The first pods ask for GPUs, :data:`GPU_PODS` for each node; the others do not."""
+    """Return the ``i``-th pod. The first ones, :data:`GPU_PODS` for each node, request GPUs."""
     asks, node, k = i < GPU_PODS * nodes, i % nodes, i // nodes
     name = _pod_name(node, k) if asks else f"service-{i}"
     limits = {"cpu": "2", "memory": "4Gi", **({GPU: "2"} if asks else {})}
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """A page of a list, or a watch."""
+        """Answer with a page of a list, or serve a watch."""
         url = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(url.query).items()}
         if url.path not in self.server.world.items:
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._list(url.path, int(query.get("limit", "0")), int(query.get("continue", "0")))
 
     def do_POST(self) -> None:
-        """A burst; it is answered when it is over."""
+        """Publish a burst, and answer after its end."""
         query = parse_qs(urlsplit(self.path).query)
         self.server.world.burst(int(query["reports"][0]), float(query["seconds"][0]))
         self._answer(200, b"{}")
@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nobody reads a log."""
+        """Write no log."""
 
 
 if __name__ == "__main__":

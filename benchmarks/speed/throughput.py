@@ -1,16 +1,16 @@
-"""How many pods a second the real kube-scheduler places with our extender.
+"""The number of pods a second that the real kube-scheduler places with our extender.
 
-The ratio is to an extender that does nothing but bind (:mod:`.nothing`). etcd, kube-apiserver and
-kube-scheduler run as the end-to-end tests run them. Kubelets and agents are played: each pod that
-is bound gets its devices at once, as NVIDIA's plugin would give them, and then the API server hears
-that it runs, and what its node's record says.
+The ratio is to an extender that only binds (:mod:`.nothing`). etcd, kube-apiserver and
+kube-scheduler run as the end-to-end tests run them. Kubelets and agents are played. Each bound pod
+gets its devices at once, as NVIDIA's plugin would give them. Then the pod's phase and its node's
+record are written to the API server.
 
 Both extenders place the same pods (pairs of NVLinked GPUs) in each round, one after the other. The
-pods are there before kube-scheduler starts, so how it starts is not measured: the rate is that from
-the first pod that is bound to the last. TLS is off for both. After that the pods are deleted, and
-the extender starts anew.
+pods exist before kube-scheduler starts. The rate is that from the first bound pod to the last, so
+the start of kube-scheduler is not measured. TLS is off for both. After that the pods are deleted,
+and the next extender starts.
 
-The tests build the programs: this benchmark needs the source tree.
+The tests build the programs, so this benchmark needs the source tree.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ if TYPE_CHECKING:
 
 MACHINES = ("dgx1-v100", "hgx-h100-8")
 WAYS = ("nothing", "ours")
-# One report for each pod: an agent looks when the last container has its devices.
+# An agent reads its node when the last container has its devices, so each pod is one report.
 DELAYS = replace(faults.AT_ONCE, look=0.01)
-AT_ONCE = 8  # requests at one time while the cluster is filled
+AT_ONCE = 8  # parallel requests while the cluster is filled
 PODS = "/api/v1/namespaces/default/pods"
 
 
 class _Seen(Observer):
-    """When each pod was bound, and which have let go of their GPUs."""
+    """An observer of the times of binds, and of the pods that have released their GPUs."""
 
     def __init__(self) -> None:
         self.when: dict[str, float] = {}
         self.over: set[str] = set()
 
     def bound(self, entry: PodEntry) -> None:
-        """The watch has brought its node."""
+        """Note the time at which the watch has shown the pod's node."""
         self.when[entry.record.name] = time.monotonic()
 
     def released(self, entry: PodEntry) -> None:
-        """The pod was deleted."""
+        """Note that the deleted pod has released its GPUs."""
         self.over.add(entry.record.name)
 
 
 def measure(nodes: int, pods: int, rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """The figures. ``tell`` hears what is going on.
+    """Return the figures. ``tell`` is called with each step.
 
-    Raises :class:`.SourceTreeMissingError` where the tests that build the programs are not here.
+    Raises :class:`.SourceTreeMissingError` if the tests that build the programs are missing.
     """
     try:
         from tests.e2e.building import CONTROL_PLANE
@@ -112,7 +112,7 @@ def measure(nodes: int, pods: int, rounds: int, tell: Callable[[str], None]) -> 
 
 
 def table(figures: dict[str, Any]) -> Table:
-    """Medians over the rounds, and the ratio to the extender that does nothing but bind."""
+    """Return the medians over the rounds, and the ratio to the extender that only binds."""
     found = table_of(("extender",), ("bound/s", "ratio"))
     rates = {
         way: median(row["pods_per_second"] for row in figures["rows"] if row["way"] == way)
@@ -124,7 +124,7 @@ def table(figures: dict[str, Any]) -> Table:
 
 
 def _round(real: RealCluster, seen: _Seen, way: str, pods: int) -> float:
-    """Place so many pods with one extender: how many are bound in a second."""
+    """Place ``pods`` pods with one extender. Return how many were bound a second."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda i: real.add_pod(f"p{i:05}", 2, {"link": "nvlink"}), range(pods)))
     with _extender(real, way):
@@ -143,7 +143,10 @@ def _round(real: RealCluster, seen: _Seen, way: str, pods: int) -> float:
 
 @contextmanager
 def _extender(real: RealCluster, way: str) -> Iterator[None]:
-    """An extender, once it is ready; kube-scheduler will ask it."""
+    """Run an extender during the block, which begins once it is ready.
+
+    kube-scheduler's next configuration names it.
+    """
     from tests.e2e.cluster import EXTENDER
 
     port, kubeconfig = free_port(), real.control_plane.kubeconfig(EXTENDER)

@@ -1,10 +1,10 @@
-"""The worst legal pods on the worst legal nodes: how long a verb takes, and whom it holds up.
+"""The worst legal pods on the worst legal nodes: the time of each verb, and the delay of others.
 
-A hundred nodes in a hundred states: 16 GPUs under ``any`` and ``best-effort``, 24 to 64 sparsely
-linked GPUs, GPUs shared 4 and 32 times, eight NUMA nodes under Topology Manager policies, and pods
-that run, end and wait on each. For every case the service runs as a process of its own with nothing
-remembered; filter, prioritize, preempt and bind are asked over HTTP, one after the other, while a
-second client asks ``/healthz`` without a pause.
+A hundred nodes are in a hundred states. They have 16 GPUs under ``any`` and ``best-effort``, 24 to
+64 sparsely linked GPUs, GPUs shared 4 and 32 times, or eight NUMA nodes under Topology Manager
+policies. Pods run, terminate and wait on each. For every case the service runs in its own process
+with nothing cached. It gets filter, prioritize, preempt and bind over HTTP, one after the other,
+while a second client requests ``/healthz`` every 2 ms.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ NODES = 100
 
 
 def name_of(i: int) -> str:
-    """The ``i``-th node."""
+    """Return the name of the ``i``-th node."""
     return f"worst-{i:03}"
 
 
 def _topology(i: int) -> tuple[NodeTopology, GpuResource]:
-    """One of ten kinds of machine, and how its GPUs are served."""
+    """Return one of ten kinds of machine, and the resource that serves its GPUs."""
     name = NodeName(name_of(i))
     whole = GpuResource()
     best = AllocatorConfig("best-effort")
@@ -76,7 +76,7 @@ def _topology(i: int) -> tuple[NodeTopology, GpuResource]:
 
 
 def sparse(name: NodeName, n: int, numa_nodes: int, config: AllocatorConfig) -> NodeTopology:
-    """Each GPU has NVLinks to about three others, all of different widths."""
+    """Return a node whose GPUs have NVLinks to about three others each, all of other widths."""
     rng = random.Random(f"{n} {numa_nodes}")
     gpus = tuple(
         Gpu(
@@ -102,7 +102,7 @@ def sparse(name: NodeName, n: int, numa_nodes: int, config: AllocatorConfig) -> 
 
 
 def populate(seed: int) -> Cache:
-    """All the nodes, with their pods and reports, as an extender knows them."""
+    """Return a cache with all nodes, their pods and their reports."""
     cluster = Cache(time.monotonic, Settings(stale_after=None))
     rng = random.Random(seed)
     for i in range(NODES):
@@ -145,7 +145,10 @@ def _record(
 
 
 def _pods(i: int, gpus: int, rng: random.Random) -> Iterator[tuple[str, int]]:
-    """What the pods of the ``i``-th node do, which has so many GPUs, and how many each asks for."""
+    """Yield for each pod of the ``i``-th node what it does, and how many GPUs it requests.
+
+    ``gpus`` is the number of GPUs of the node.
+    """
     yield "running", 1
     left = gpus - 1
     for does, most in {"running": i // 10 % 5, "ending": i % 3, "waiting": i // 3 % 4}.items():
@@ -174,14 +177,14 @@ NVLINK, RING = {"link": "nvlink"}, {"link": "nvlink", "shape": "ring"}
 
 @dataclass(frozen=True, slots=True)
 class WorstPod:
-    """A pod, and what is bad about it."""
+    """A pod that is expensive to evaluate, with a name for the case."""
 
     case: str
     containers: Sequence[GpuContainer]
     annotations: dict[str, str] = field(default_factory=dict)  # without our prefix
 
     def manifest(self) -> dict[str, Any]:
-        """The Pod as JSON has it."""
+        """Return the Pod as in JSON."""
         return manifest("worst", 0, self.annotations, *self.containers)
 
 
@@ -213,7 +216,10 @@ VERBS = ("filter", "prioritize", "preempt", "bind")
 
 
 def measure(seed: int, begin: Callable[[str], None]) -> dict[str, Any]:
-    """The figures of every case, in milliseconds. ``begin`` hears what is measured next."""
+    """Return the figures of every case, in milliseconds.
+
+    ``begin`` is called with the name of each case before it starts.
+    """
     rows = []
     for pod in WORST:
         begin(pod.case)
@@ -226,16 +232,16 @@ def measure(seed: int, begin: Callable[[str], None]) -> dict[str, Any]:
 
 
 def table(figures: dict[str, Any]) -> Table:
-    """The figures for a terminal."""
+    """Return the figures as a table for a terminal."""
     times = (shown(f"{what} ms", what, ".0f") for what in (*VERBS, "healthz"))
     return terminal.table(figures["rows"], shown("case", "case"), *times)
 
 
 def _ask(port: int, pod: WorstPod) -> dict[str, float]:
-    """How long each verb takes."""
+    """Return the milliseconds of each verb."""
     manifest, names = pod.manifest(), [name_of(i) for i in range(NODES)]
     asked = {"Pod": manifest, "Nodes": None, "NodeNames": names}
-    # As kube-scheduler sends it: one running pod to evict on every node.
+    # kube-scheduler's request, with one running pod to evict on every node.
     victims = {n: {"Pods": [{"UID": f"{n}-running-0"}], "NumPDBViolations": 0} for n in names}
     preempt = {"Pod": manifest, "NodeNameToMetaVictims": victims}
     client = Client(port)
