@@ -16,7 +16,8 @@ Rules:
   again from the shortest wait after a watch that lived for ``healthy_s``. The wait is longer if the
   server asks for it (Retry-After). A 410 does not wait unless it follows another one, because the
   server is reachable.
-* Only :meth:`Reflector.stop` ends the thread. The sink gets nothing after that.
+* Only :meth:`Reflector.stop` ends the thread. The sink gets no new call after that, and nothing
+  at all once it has returned True.
 """
 
 import dataclasses
