@@ -102,8 +102,10 @@ class PodRequest:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What all pods made from one template have in common. It stays the same while a pod is bound,
-    runs and ends."""
+    """What all pods made from one template have in common.
+
+    It stays the same while a pod is bound, runs and ends.
+    """
 
     pod: Pod
     too_much: str | None  # why only the pod's containers are read, if it exceeds a limit
@@ -343,8 +345,10 @@ def _resources(container: Container) -> set[str]:
 
 
 def _count(container: Container, resource: str) -> int:
-    """Return how many devices a container asks for: its request, or its limit if it has no
-    request."""
+    """Return how many devices a container asks for.
+
+    It is the container's request, or its limit if it has no request.
+    """
     resources = container.resources or Resources()
     for amounts in (resources.requests, resources.limits):
         if amounts and resource in amounts:

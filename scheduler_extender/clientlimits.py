@@ -44,9 +44,9 @@ UNBLOCK_SECONDS = 4.0
 # Seconds for which ``/v1/explain`` may evaluate nodes and try remedies for a waiting pod.
 EXPLAIN_SECONDS = 2.0
 
-# The most distinct requests by users that wait at one time, for each of the two threads that answer
-# them, and the most answers in pieces that are being sent. Above it the answer is 503. Searches
-# (``/v1/explain``, and separately the what-if form) take seconds.
+# The most distinct requests of readers that wait in one queue at one time, and the most streamed
+# answers of one queue at one time. Beyond it the answer is 503. Searches (``/v1/explain`` and the
+# what-if form) take seconds, so each has a queue of its own.
 PEOPLE_WAITING = 32
 SEARCHES_WAITING = 8
 

@@ -41,8 +41,10 @@ class Deadline:
 
     @contextmanager
     def ends(self) -> Iterator[None]:
-        """Leave the block silently when this deadline has passed. An outer deadline still
-        raises."""
+        """Leave the block silently when this deadline has passed.
+
+        An outer deadline still raises.
+        """
         try:
             with self.enforced():
                 yield

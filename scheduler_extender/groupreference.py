@@ -67,8 +67,10 @@ SOURCES = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Group:
-    """A group by namespace and name. The name of another program's group begins with the source and
-    a slash."""
+    """A group by namespace and name.
+
+    The name of another program's group begins with the source and a slash.
+    """
 
     namespace: str
     name: str
@@ -138,8 +140,9 @@ def group_ref_of(pod: Pod) -> GroupReference | None:
 
 
 def _theirs(pod: Pod, labels: dict[str, str]) -> tuple[str | None, Source | None, bool]:
-    """Return another program's group: its name (with the source), the source, and whether it is a
-    gang.
+    """Return another program's group: its name, its source, and whether it is a gang.
+
+    The name includes the source. The source is None for ``spec.schedulingGroup``.
 
     The source is None for ``spec.schedulingGroup``.
     """
@@ -173,8 +176,7 @@ def _domain(text: str) -> str:
 def render_group_ref(
     found: GroupReference,
 ) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
-    """Return annotations, labels and spec fields that :func:`group_ref_of` reads as this
-    reference."""
+    """Return annotations, labels and spec fields from which :func:`group_ref_of` reads this."""
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     spec: dict[str, Any] = {}

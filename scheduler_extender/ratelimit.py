@@ -8,8 +8,7 @@ REMEMBERED = 4096
 
 
 class RateLimit:
-    """A limit of one write in ``pause`` seconds for each key, and a burst of ``burst`` for all
-    keys.
+    """A limit of one write in ``pause`` seconds for a key, and a burst of ``burst`` for all.
 
     The burst refills at ``rate`` a second. Only the latest :data:`REMEMBERED` keys are remembered.
     For one thread at a time.

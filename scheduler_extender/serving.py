@@ -82,8 +82,10 @@ def kube_service(api: ApiServer, settings: Settings) -> AbstractContextManager[S
 def replica_service(
     api: ApiServer, settings: Settings, replication: Replication
 ) -> Iterator[tuple[Service, Leader]]:
-    """Yield a service that is one of several replicas. It takes part in the election inside the
-    block."""
+    """Yield a service that is one of several replicas.
+
+    It takes part in the election inside the block.
+    """
     from scheduler_extender.leader.leader import Leader
 
     cluster = Cache(time.monotonic, settings)
@@ -157,8 +159,7 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
 
 
 def open_doors(where: Addresses) -> list[str]:
-    """Return warnings for the log about who can use a port outside loopback without
-    authentication."""
+    """Return warnings about who can use a port outside loopback without authentication."""
     if where.tls is None:
         return [
             "plain HTTP: everybody who reaches port "

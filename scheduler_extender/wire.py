@@ -217,8 +217,7 @@ class ExtenderArgs(msgspec.Struct, rename="pascal", frozen=True):
     node_names: list[str] | None = None
 
     def full_nodes(self) -> list[tuple[str, msgspec.Raw]] | None:
-        """Return the full nodes, undecoded, with their names; None if the request has only
-        names."""
+        """Return the full nodes, undecoded, with their names; None if only names were sent."""
         if self.node_names is not None or self.nodes is None:
             return None
         decode = msgspec.json.Decoder(_NamedNode).decode
@@ -234,8 +233,9 @@ class BindingArgs(msgspec.Struct, frozen=True):
     node: str = msgspec.field(name="Node")
 
     def problem(self) -> str | None:
-        """Return what is wrong with a name, or None. The names become parts of paths on the API
-        server.
+        """Return what is wrong with a name, or None.
+
+        The names become parts of paths on the API server.
 
         >>> BindingArgs("../../../nodes/n", "default", "u", "n").problem()
         "PodName: allowed are DNS-1123 subdomains of at most 253 characters, not '../../../nodes/n'"
@@ -316,8 +316,10 @@ class PreemptionResult(msgspec.Struct, frozen=True):
 
 
 class FilterResult(msgspec.Struct, frozen=True):
-    """The answer of filter. Every node of the request is in exactly one of the first four
-    fields."""
+    """The answer of filter.
+
+    Every node of the request is in exactly one of the first four fields.
+    """
 
     nodes: dict[str, Any] | None = msgspec.field(name="Nodes", default=None)
     node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)

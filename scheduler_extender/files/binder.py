@@ -36,8 +36,7 @@ class FileBinder:
                 self._seen.popitem(last=False)
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        """Return the pod with this UID from the file or from filter requests; None if it is
-        unknown."""
+        """Return the pod with this UID from the file or filter requests; None if it is unknown."""
         known = self._cluster.pod(uid)
         if known is not None:
             return known

@@ -118,8 +118,10 @@ def _take_claim(manifest: dict[str, Any], template: str) -> None:
 
 
 def _part(holder: dict[str, Any], key: str, empty: Held) -> Held:
-    """Return the value of a key in ``holder``. If it has another type, put ``empty`` there
-    first."""
+    """Return the value of a key in ``holder``.
+
+    If it has another type, put ``empty`` there first.
+    """
     if not isinstance(holder.get(key), type(empty)):
         holder[key] = empty
     found: Held = holder[key]

@@ -1,5 +1,6 @@
-"""Read state from a cluster file: one YAML file with GPUTopology objects, Pods, Nodes,
-MachineGroups and PodDisruptionBudgets.
+"""Read state from a cluster file.
+
+It is one YAML file with GPUTopology objects, Pods, Nodes, MachineGroups and PodDisruptionBudgets.
 
 It serves to try things out, for `check`, and for programs that drive the extender without a
 cluster. Nodes never go stale. A bind is a note in memory. The program plays the kubelet and feeds
@@ -159,16 +160,20 @@ class _Objects:
             self._written[PodUid(pod.metadata.uid)] = placement
 
     def _node_object(self, node: Node) -> NodeObject:
-        """Return the content of a Node. If it has no allocatable amounts, its MachineGroup's are
-        used."""
+        """Return the content of a Node.
+
+        If it has no allocatable amounts, its MachineGroup's are used.
+        """
         said, grouped = _node_object(node), self._grouped_nodes.get(_name(node))
         if grouped is None or said.allocatable is not None:
             return said
         return replace(said, allocatable=grouped.allocatable, partial=True)
 
     def whole(self, name: str) -> ClusterFile:
-        """Return the complete file. Raises :class:`ClusterFileError` if an object is described
-        twice."""
+        """Return the complete file.
+
+        Raises :class:`ClusterFileError` if an object is described twice.
+        """
         pods, nodes, budgets = self._pods, self._nodes, self._budgets
         # No node of a group is made before the whole file is known to be within its limits.
         records = list(chain.from_iterable(self._parts))
@@ -207,8 +212,10 @@ def _items(document: Mapping[str, Any], where: str) -> list[Any]:
 
 
 def _each_once(file: str, what: str, names: Iterable[str]) -> None:
-    """Refuse a file that describes an object twice, since the later one would hide the earlier
-    one."""
+    """Refuse a file that describes an object twice.
+
+    The later description would hide the earlier one.
+    """
     seen: set[str] = set()
     for each in names:
         if each in seen:
@@ -359,8 +366,7 @@ def feed(cluster: Cache, content: ClusterFile) -> None:
 
 
 def assumed(content: ClusterFile) -> str:
-    """Return the note that running pods of the file count as unacknowledged; empty if there are
-    none.
+    """Return the note that running pods count as unacknowledged; empty if there are none.
 
     No report of the file shows their GPUs.
     """

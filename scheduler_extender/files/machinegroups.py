@@ -1,5 +1,7 @@
-"""Read the kind ``MachineGroup`` of a cluster file: a number of equal nodes of a catalogue
-machine."""
+"""Read the kind ``MachineGroup`` of a cluster file.
+
+It is a number of equal nodes of a machine of the catalogue.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,8 +27,10 @@ MOST = (("cpu", 10**9), ("memory", 10**18), ("pods", 10**6))
 
 @dataclass(frozen=True, slots=True)
 class Allocatable:
-    """The amounts of a node that pods can have: CPU in milli, memory in bytes, and a number of
-    pods."""
+    """The amounts that pods can have of a node.
+
+    CPU is in milli, memory in bytes; ``pods`` is a number of pods.
+    """
 
     cpu: int
     memory: int

@@ -161,10 +161,10 @@ def _nothing(makers: list[object], unjudged: list[str], on_nodes: str) -> NoPodE
 
 
 def _makers(text: str) -> tuple[list[object], list[str], list[str]]:
-    """Return the objects that are or make pods, their faults, and pods that other objects make.
+    """Return the objects that are or make pods, the faults of broken ones, and further notes.
 
-    Faults are those of objects that should make pods. Of the three lists at least one is not empty.
-    Raises :class:`PodFileError`.
+    A note names an object whose operator makes another object, which makes the pods. Of the three
+    lists at least one is not empty. Raises :class:`PodFileError`.
     """
     try:
         objects = [d for d in documents(text) if d is not None]
@@ -257,8 +257,10 @@ def _ineffective(pod: Pod) -> Iterator[str]:
 
 
 def _unreadable(pod: Pod) -> str:
-    """Return the first amount of CPU or memory that is no quantity; an API server refuses such a
-    pod."""
+    """Return the first amount of CPU or memory that is no quantity.
+
+    An API server refuses such a pod.
+    """
     for container, _ in containers_with_roles(pod):
         resources = container.resources or Resources()
         for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):

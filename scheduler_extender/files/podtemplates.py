@@ -1,5 +1,6 @@
-"""Find the pods that an object makes: Pods, objects with pod templates, and those of KServe and
-Argo.
+"""Find the pods that an object makes.
+
+The object is a Pod, has pod templates, or is one of KServe's or Argo's.
 
 A template is any mapping with containers under ``template.spec``, wherever it stands in the
 object's spec. So Deployments, Jobs, JobSets and PyTorchJobs are read without a list of kinds.
@@ -83,8 +84,7 @@ def pods_made_by(item: object) -> list[Made]:
 
 
 def misshapen(item: object) -> str:
-    """Return the first field of an object of a known kind that cannot lead to a container; else
-    empty.
+    """Return the first field of a known kind's object that cannot lead to a container; else empty.
 
     >>> misshapen({"kind": "Deployment", "spec": {"template": {"spec": {"containers": [3]}}}})
     'spec.template.spec.containers[0]: a mapping is needed, not 3'

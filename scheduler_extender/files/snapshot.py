@@ -28,8 +28,10 @@ NO_BUDGETS = " PodDisruptionBudgets are left out: they are not known."
 
 
 def cluster_file(cluster: Cache) -> Iterator[bytes]:
-    """Yield the file piece by piece. The state is that of the call, whenever the pieces are
-    taken."""
+    """Yield the file piece by piece.
+
+    The state is that of the call, whenever the pieces are taken.
+    """
     snapshot = cluster.snapshot()
     nodes, budgets = snapshot.nodes, snapshot.budgets
     unbound = [snapshot.waiting[pod.uid] for pod in snapshot.unbound]  # as the API server has them

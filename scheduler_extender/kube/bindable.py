@@ -38,8 +38,9 @@ class Known:
 
 
 class Bindable:
-    """The pods that could be bound, and the terms. The watch's thread feeds it; any thread may read
-    it.
+    """The pods that could be bound, and the terms.
+
+    The watch's thread feeds it; any thread may read it.
 
     ``own`` is the pod that we run in. Marks count only in its namespace, since in others the author
     of a pod may write anything. ``identity`` belongs to this process alone: a mark with another
@@ -109,8 +110,9 @@ class Bindable:
             return self._changed.wait_for(found, within) if within else found()
 
     def shown(self, mark: str, within: float) -> bool:
-        """Wait until the watch shows ``mark`` on our own pod; return False after ``within``
-        seconds.
+        """Wait until the watch shows ``mark`` on our own pod.
+
+        Return False after ``within`` seconds.
 
         The watch has then also shown all that was written before the mark.
         """

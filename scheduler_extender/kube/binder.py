@@ -101,8 +101,10 @@ class KubeBinder:
         self._placed = placed
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        """Return the pod as the API server has it; None if it is gone or another pod has its
-        name."""
+        """Return the pod as the API server has it.
+
+        Return None if the pod is gone, or if another pod has its name.
+        """
         try:
             body = self._api.get(_pod_path(namespace, name), timeout=READ_TIMEOUT)
         except NotFoundError:
@@ -220,8 +222,10 @@ class KubeBinder:
             raise BindError(NO_RECORD.reason)
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:
-        """Write the Binding. ``spent`` seconds of its time have passed; at least half of it is
-        left."""
+        """Write the Binding.
+
+        ``spent`` seconds of its time have passed; at least half of it is left.
+        """
         metadata: dict[str, Any] = {
             "name": binding.name,
             "namespace": binding.namespace,

@@ -38,8 +38,10 @@ class ByteQuota:
         self._given_back = False  # whether bytes have been released since :meth:`settle`
 
     def put(self, owner: str, key: Hashable, size: int) -> list[Hashable]:
-        """Add an object, and return the objects that have no room now: this one, or others of the
-        largest."""
+        """Add an object, and return the objects that have no room now.
+
+        It is this object, or others of the owner that has most.
+        """
         if not self._fits(owner, size):
             self._outside[owner][key] = size
             self.outside += 1

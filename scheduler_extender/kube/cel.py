@@ -427,8 +427,10 @@ def _looked_up(holder: Value, key: Value) -> Value:
 
 
 def _path(keys: Sequence[str]) -> Expression:
-    """Return the value at a path of keys in a device. Three keys are a kind, a domain and a
-    name."""
+    """Return the value at a path of keys in a device.
+
+    Three keys are a kind, a domain and a name.
+    """
     if len(keys) == 3 and keys[0] in ("attributes", "capacity"):
         kind, domain, name = keys
         missing = f"the device has no {cut(name, 60)}"

@@ -249,8 +249,10 @@ class DraNodes:
     # A node's merged record.
 
     def _put(self, name: NodeName, *, spoken: bool) -> None:
-        """Put the merged record of a node into the cache. ``spoken`` says that its agent has
-        reported."""
+        """Put the merged record of a node into the cache.
+
+        ``spoken`` says that its agent has reported.
+        """
         agent = self._agents.get(name)
         if agent is None:
             return
@@ -297,8 +299,10 @@ class DraNodes:
         return devices
 
     def _said_of(self, name: NodeName) -> tuple[list[Slice], dict[str, Barred]]:
-        """Return a node's slices, and for each of their pools the devices to which rules admit no
-        pods."""
+        """Return a node's slices, and for each of their pools the barred devices.
+
+        These are the devices to which rules admit no pods.
+        """
         slices = [*self._slices.at(name).values()]
         pools = {each.pool: ways(each.spec.driver, each.spec.pool.name) for each in slices}
         bars: dict[str, Barred] = {
@@ -356,8 +360,10 @@ class DraNodes:
     def foresee(
         self, namespace: str, names: Sequence[str]
     ) -> Callable[[NodeInfo], Devices | Rejection]:
-        """Return the function that foresees what claims get on a node, as :data:`.Foresees`
-        describes."""
+        """Return a function that foresees what claims get on a node.
+
+        :data:`.Foresees` describes it.
+        """
         keys = [key_of(namespace, name) for name in names]
         with self._lock:
             asked, made = self._wanted.at(ALL), self._claims.at(ALL)
@@ -401,8 +407,7 @@ class DraNodes:
         return here
 
     def _of_no_node(self, specs: Sequence[ClaimSpec]) -> str:
-        """Return why it is unknown what the claims get, if they could have devices of no single
-        node.
+        """Return why it is unknown what claims get if devices of no single node could meet them.
 
         Return an empty text if no such device meets a request.
         """
@@ -456,8 +461,10 @@ def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:
 
 
 class DraSink(ObjectSink, Generic[Object]):
-    """A sink that puts objects of one kind into :class:`DraNodes`, bare ones if there is no
-    room."""
+    """A sink that puts objects of one kind into :class:`DraNodes`.
+
+    Objects without room are put there bare.
+    """
 
     def __init__(
         self, cluster: Cache, nodes: DraNodes, kind: type[Object], bounds: Bounds = NO_QUOTA

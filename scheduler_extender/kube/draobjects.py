@@ -21,8 +21,10 @@ BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that admit no 
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
-    """Metadata without labels and annotations, since each object may have 256 KiB of those, and all
-    objects are kept."""
+    """Metadata without labels and annotations.
+
+    Each object may have 256 KiB of those, and all objects are kept.
+    """
 
     name: str = ""
     namespace: str = ""
@@ -76,16 +78,19 @@ class Device(msgspec.Struct, rename="camel"):
     binding_conditions: list[str] | None = None
 
     def known(self, driver: str) -> Known:
-        """Return the device as selectors see it. A name without a domain is in the driver's
-        domain."""
+        """Return the device as selectors see it.
+
+        A name without a domain is in the driver's domain.
+        """
         attributes = ((name, each.value) for name, each in (self.attributes or {}).items())
         capacity = ((name, each.amount) for name, each in (self.capacity or {}).items())
         of_each = _by_domain(attributes, driver), _by_domain(capacity, driver)
         return Known(driver, *of_each, bool(self.allow_multiple_allocations))
 
     def among(self, words: set[str] | None) -> Hashable:
-        """Return a key of what ``words`` mention of the device: its attributes and capacity, by
-        names without domains.
+        """Return a key of the attributes and capacity that ``words`` mention.
+
+        The words are names without domains.
 
         None stands for all words. The key contains whether the device may be given more than once,
         and the types of values, since in Python 1 equals true.
@@ -101,8 +106,10 @@ class Device(msgspec.Struct, rename="camel"):
 
     @property
     def special(self) -> str | None:
-        """The field because of which the device is not given out whole and once; None if there is
-        none."""
+        """The field because of which the device is not given out whole and once.
+
+        It is None if there is no such field.
+        """
         fields = {
             "consumesCounters": self.consumes_counters,
             "allowMultipleAllocations": self.allow_multiple_allocations,
@@ -122,8 +129,10 @@ class Device(msgspec.Struct, rename="camel"):
         return Published(f"{driver}/{pool}", self.name, uuid, bus, tainted=True)
 
     def _value(self, *names: str) -> str:
-        """Return the first of these attributes that the device has; an empty text if it has
-        none."""
+        """Return the first of these attributes that the device has.
+
+        Return an empty text if it has none.
+        """
         given = self.attributes or {}
         found = (given[name].value for name in names if name in given)
         return next((str(value) for value in found if value), "")
@@ -223,8 +232,10 @@ class TaintRule(Stored):
 
     @property
     def selects(self) -> str | None:
-        """The pools whose devices it taints, as one of their :func:`ways`; None if it admits all
-        pods."""
+        """The pools whose devices it taints, as one of their :func:`ways`.
+
+        It is None if the rule admits all pods.
+        """
         wanted = self.spec.device_selector
         if wanted is None or self.spec.taint.effect not in BARS:
             return None
@@ -237,8 +248,10 @@ class TaintRule(Stored):
 
 
 def ways(driver: str, pool: str) -> tuple[str, str, str, str]:
-    """Return the ways in which a rule may select a pool: by both names, by one of them, or by
-    none."""
+    """Return the ways in which a rule may select a pool.
+
+    A rule selects it by both names, by one of them, or by none.
+    """
     return f"{driver}/{pool}", f"{driver}/", f"/{pool}", "/"
 
 
@@ -381,8 +394,10 @@ class Claim(Stored):
     status: _ClaimStatus = msgspec.field(default_factory=_ClaimStatus)
 
     def __post_init__(self) -> None:
-        """Keep the spec only while the claim has no devices, and no reference to the decoded
-        list."""
+        """Keep the spec only while the claim has no devices.
+
+        Keep no reference to the list from which the object was decoded.
+        """
         self.spec = self.spec.copy() if self.status.allocation is None else msgspec.Raw()
 
     @property

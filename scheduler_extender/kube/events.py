@@ -42,9 +42,9 @@ PAUSE, RATE, BURST = 60.0, 2.0, 20
 class EventWriter:
     """A writer of Events, with one Event for each object and kind.
 
-    Kinds are the kinds of mispredictions and the reasons of a node's refusals; on pods also placed,
-    waiting, refused, and in shadow mode would be refused. The owner calls :meth:`round` in a thread
-    of its own.
+    A pod gets an Event for each kind of misprediction, and when it is placed, waits, is refused, or
+    would be refused outside shadow mode. A node gets an Event for each reason for which it refuses
+    pods. The owner calls :meth:`round` in a thread of its own.
 
     An Event that cannot be written is given up and counted in :attr:`dropped`; the metrics and the
     log have its content, too. ``now`` returns the time that Events bear, ``clock`` seconds for the

@@ -140,8 +140,10 @@ class NodeDevices:
             yield device if self.tainted >> at & 1 else replace(device, tainted=False)
 
     def others(self, wanted: DeviceClass) -> Iterator[Published]:
-        """Yield the devices outside a class, whether given out whole or not. Raises
-        :class:`DraError`."""
+        """Yield the devices outside a class, whether given out whole or not.
+
+        Raises :class:`DraError`.
+        """
         for at in positions(~self._of_class(wanted) & (1 << len(self.all)) - 1):
             yield self.all[at][2]
 
@@ -162,13 +164,12 @@ class NodeDevices:
         claimed: Iterable[Claimed],
         held: Sequence[Allocation],
     ) -> tuple[DeviceId, ...] | Rejection:
-        """Return the GPUs that kube-scheduler gives to these claims; :data:`NO_DEVICES` if it gives
-        none.
+        """Return the GPUs that kube-scheduler gives to these claims; :data:`NO_DEVICES` if none.
 
-        The GPUs are named as in ``offer``, the offer of a record whose GPUs are those of the class
-        ``serving``. The record may be older than now; the allocations ``held`` are the record's. An
-        owner that now has ``claimed`` GPUs of these, and none in the record, is gone from the
-        offer. So it has released its other devices, too.
+        ``offer`` is the offer of a record whose GPUs are those of the class ``serving``. Record and
+        offer may be of another time than now; ``held`` are the record's allocations. An owner that
+        has ``claimed`` GPUs now, but none in the record, counts as gone. Its other devices then
+        count as free, too.
 
         Raises :class:`DraError` or :class:`NotFollowedError` if that cannot be foreseen.
         """
@@ -272,8 +273,10 @@ class NodeDevices:
         return self._gpus[1]
 
     def _values(self, attribute: str) -> Values:
-        """Return the devices' values of an attribute, with their types. Raises
-        :class:`NotFollowedError`."""
+        """Return the devices' values of an attribute, with their types.
+
+        Raises :class:`NotFollowedError`.
+        """
 
         def read() -> Values:
             domain, _, name = attribute.rpartition("/")
@@ -315,8 +318,10 @@ def _alternatives(claims: Iterable[ClaimSpec]) -> Iterator[Request]:
 
 
 def _conditions(wanted: Request, classes: Mapping[str, DeviceClass]) -> tuple[str, ...]:
-    """Return the conditions that a device of a request must meet. Raises
-    :class:`NotFollowedError`."""
+    """Return the conditions that a device of a request must meet.
+
+    Raises :class:`NotFollowedError`.
+    """
     of_class = classes.get(wanted.device_class_name)
     if of_class is None:
         raise NotFollowedError(f"no DeviceClass {wanted.device_class_name}")

@@ -106,8 +106,10 @@ def one_look(
     installed = True
 
     def take(where: str, sink: Sink, lost: str = "") -> bool:
-        """Read a collection, if allowed. Otherwise note ``lost``, the knowledge that is missing,
-        and return False."""
+        """Read a collection, if allowed.
+
+        Otherwise note ``lost``, the knowledge that is missing, and return False.
+        """
         try:
             sink.replace(*listed(api, where, page_of(where)))
         except ApiError as error:

@@ -207,8 +207,9 @@ class RecordFeed(Protocol):
 
 
 class RecordSink(ObjectSink):
-    """A sink that puts GPUTopology objects into the cluster. An unreadable one is a problem of its
-    node.
+    """A sink that puts GPUTopology objects into the cluster.
+
+    An unreadable one is a problem of its node.
 
     ``now`` is the time of day in seconds since 1970; a record says when its agent looked. ``feed``
     takes the records, or the cluster itself by default.
@@ -264,8 +265,10 @@ class RecordSink(ObjectSink):
         return record
 
     def _age(self, report: Report | None) -> float:
-        """Return the seconds since the agent looked, by its own clock; 0 if the report does not
-        say."""
+        """Return the seconds since the agent looked, by its own clock.
+
+        Return 0 if the report does not say.
+        """
         observed = seconds_of(report.observed_at) if report is not None else None
         return 0.0 if observed is None else self._now() - observed
 
@@ -321,8 +324,7 @@ class PodSink(ObjectSink):
         return pod.metadata.name
 
     def _concerns_us(self, obj: msgspec.Raw) -> bool:
-        """Check whether a pod's text contains the name of a managed resource, or the mark of a
-        term.
+        """Check whether a pod's text has a managed resource's name, or the mark of a term.
 
         So most pods of a cluster need not be decoded. An API server writes these names literally:
         its JSON escapes only quotes, control characters, and ``<``, ``>`` and ``&``.

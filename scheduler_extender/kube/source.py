@@ -41,17 +41,18 @@ log = structlog.get_logger(__name__)
 Work = TypeVar("Work")
 _Take = Callable[[str, str, Callable[[], int]], None]
 
-# There is one of us, so we come back soon after an outage: pods wait for what we missed.
+# The extender is a single client, so it may reconnect soon after an outage. Pods wait for the
+# events that it has missed.
 TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
 
 
 class Replica(Fence, Protocol):
-    """One of several replicas (``leader``): whether it is the one that writes."""
+    """One of several replicas (``leader``), of which only one writes."""
 
     bindable: Bindable
 
     def leads(self) -> bool:
-        """Whether it answers and writes now."""
+        """Check whether this replica answers and writes now."""
         ...
 
 
@@ -123,8 +124,7 @@ class KubeSource:
         ]
 
     def unready(self) -> str | None:
-        """Return why the extender cannot answer yet; None once every list has been taken in
-        whole."""
+        """Return why the extender cannot answer yet; None once every list is taken in whole."""
         missing = [r.name for r in self.reflectors if not r.state.synced]
         return f"not synced: {', '.join(missing)}" if missing else None
 
@@ -191,8 +191,10 @@ class KubeSource:
                 thread.join(5)
 
     def _look_out(self, now: float) -> None:
-        """Log when watches become stale. When all are fresh again, let waiting pods be woken
-        anew."""
+        """Log when watches become stale.
+
+        When all are fresh again, let waiting pods be woken anew.
+        """
         was, self._is_stale = self._is_stale, self._cluster.is_stale()
         if self._is_stale and not was:
             names = freshness.stale_watches(self.watches(), now)

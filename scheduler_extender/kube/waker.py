@@ -189,8 +189,10 @@ class Waker:
         return kinds
 
     def _due(self, uid: PodUid) -> float:
-        """Return when a pod may be woken again. The fewer pods wait, the shorter is the longest
-        pause."""
+        """Return when a pod may be woken again.
+
+        The fewer pods wait, the shorter is the longest pause.
+        """
         if uid not in self._woken:
             return float("-inf")
         at, pause = self._woken[uid]

@@ -63,8 +63,10 @@ class ApiServer(Actor, Server):
         self.changed(entry)
 
     def commit(self, entry: PodEntry, binding: Binding) -> bool:
-        """Write a Binding, nodeName and annotations at once. Return False if that is impossible
-        now."""
+        """Write a Binding, nodeName and annotations at once.
+
+        Return False if that is impossible now.
+        """
         if entry.gone or entry.record.node is not None:
             return False
         self.bind(entry, binding.node, {PLACEMENT: binding.placement})
@@ -74,7 +76,10 @@ class ApiServer(Actor, Server):
         return True
 
     def write_bind(self, entry: PodEntry, node: str) -> None:
-        """Bind without any fault. The placement of a pod is noted as guaranteed."""
+        """Bind without any fault.
+
+        The placement annotation says that the constraints are guaranteed.
+        """
         placement = json.dumps({"verdict": "guaranteed"})
         meta = entry.pod.metadata
         binding = Binding(meta.namespace, meta.name, entry.record.uid, NodeName(node), placement)
@@ -192,15 +197,19 @@ class PodApi(Actor, Client):
         self._api = api
 
     def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
-        """Return the pod as it is now, or the version of the list of pods. Raises a 404 if there is
-        none."""
+        """Return the pod as it is now, or the version of the list of pods.
+
+        Raises a 404 if there is none.
+        """
         if path == PODS_PATH:
             return msgspec.json.encode({"metadata": {"resourceVersion": str(self._api.version)}})
         return msgspec.json.encode(self._entry(path).manifest)
 
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
-        """Take a Binding. Raises a 404 or 409 as the API server does, or
-        :class:`.ApiUnreachable`."""
+        """Take a Binding.
+
+        Raises a 404 or 409 as the API server does, or :class:`.ApiUnreachable`.
+        """
         clock, faults = self._clock, self._faults
         entry, found = self._entry(path), msgspec.json.decode(body)
         meta = found["metadata"]

@@ -32,8 +32,10 @@ class Clock:
             event()
 
     def at(self, when: float, event: Event) -> None:
-        """Schedule an event at a time, in seconds from the start. An event at infinity never
-        happens."""
+        """Schedule an event at a time, in seconds from the start.
+
+        An event at infinity never happens.
+        """
         if when < inf:
             self._number += 1
             heapq.heappush(self._events, (when, self._number, event))
@@ -47,8 +49,10 @@ class Clock:
         self.at(self.now + self.drawn(mean), event)
 
     def drawn(self, mean: float) -> float:
-        """Draw seconds from an exponential distribution with this mean. A mean of 0 draws
-        nothing."""
+        """Draw seconds from an exponential distribution with this mean.
+
+        A mean of 0 draws nothing.
+        """
         return self.rng.expovariate(1 / mean) if mean else 0.0
 
     def happens(self, share: float) -> bool:
@@ -57,8 +61,10 @@ class Clock:
 
 
 class WallClock(Clock):
-    """A clock in real time that runs until it is stopped. One thread runs it; others post
-    events."""
+    """A clock in real time that runs until it is stopped.
+
+    One thread runs it; others post events.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)

@@ -36,8 +36,10 @@ class PlayedCluster:
             scene.clock.at(job.arrives, partial(self.arrive, job))
 
     def run(self, restarts: Iterable[float] = ()) -> Tally:
-        """Run until no event is left. The extender is killed at the ``restarts``. Return the
-        tally."""
+        """Run until no event is left.
+
+        The extender is killed at the ``restarts``. Return the tally.
+        """
         for when in restarts:
             self.scene.clock.at(when, self._restart)
         self.scene.clock.run()

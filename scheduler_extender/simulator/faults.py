@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 STALE_AFTER = 180.0  # seconds after which an unchanged record is stale
-SLACK = 15.0  # seconds until a fault may be known
+SLACK = 15.0  # seconds that may pass until a fault is known
 POLL = 2.0  # seconds, on average, until an agent notices a change of its kubelet
 
 
@@ -24,8 +24,9 @@ class Delays:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The faults. Shares are between 0 and 1; all other values are means in seconds, and 0 means
-    never.
+    """The faults.
+
+    Shares are between 0 and 1; all other values are means in seconds, and 0 means never.
 
     An extender that starts anew reads the records of dead agents like all others.
     """
@@ -48,9 +49,9 @@ class Faults:
     dies_every: float = 0.0  # how often an agent dies; it stays dead for ``dead_for``
     dead_for: float = 400.0
     recreated: float = 0.0  # the share of reports in a new record: sequence numbers start again
-    # How often a kubelet ends; it starts ``down_for`` later. Until it has heard of its pods it
-    # shows no pod and refuses all, and also until its device plugin has registered (``bare_for``
-    # each).
+    # How often a kubelet ends; it starts ``down_for`` later. It then shows no pod and refuses all
+    # pods until it has heard of its pods, and until its device plugin has registered. Each takes
+    # ``bare_for``.
     kubelets_restart: float = 0.0
     down_for: float = 1.0
     bare_for: float = 1.5

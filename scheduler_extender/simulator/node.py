@@ -26,8 +26,10 @@ SILENT = Condition(READY, status=False, reason="KubeletUnavailable")
 
 
 class Server:
-    """The API server, as far as a node writes to it and reads from it. This one ignores all
-    writes."""
+    """The API server, as far as a node writes to it and reads from it.
+
+    This one ignores all writes.
+    """
 
     def claimed(self, uid: PodUid) -> tuple[int, ...]:
         """Return the GPUs that a pod's claim has; none if there is no claim."""
@@ -95,8 +97,10 @@ class Node(Actor):
             self._admit_soon()
 
     def force_deleted(self, entry: PodEntry) -> None:
-        """Take in that a pod is gone without a grace period. Its devices are freed at some later
-        time."""
+        """Take in that a pod is gone without a grace period.
+
+        Its devices are freed at some later time.
+        """
         if entry in self._inbox and not entry.admitted and self._clock.happens(0.5):
             self._inbox.remove(entry)
         else:
@@ -146,8 +150,10 @@ class Node(Actor):
         self._seen_by_agent()
 
     def _register(self) -> None:
-        """Register the device plugin again. The kubelet reports the devices with its next
-        status."""
+        """Register the device plugin again.
+
+        The kubelet reports the devices with its next status.
+        """
         if self._devices.answers and self.name not in self._scene.by_dra:
             # If the kubelet does not run, its next start brings another registration.
             self._devices.register()
@@ -188,8 +194,10 @@ class Node(Actor):
             self._admit_next()
 
     def _admit_next(self) -> None:
-        """Begin with the pod at the head of the batch. It stays in the batch until its admission
-        ends."""
+        """Begin with the pod at the head of the batch.
+
+        It stays in the batch until its admission ends.
+        """
         for entry in [e for e in self._batch if e.record.terminating and not e.admitted]:
             self._batch.remove(entry)
             entry.admitted = True  # it will never be
@@ -208,8 +216,10 @@ class Node(Actor):
             self._busy = False
 
     def _prepared(self, entry: PodEntry) -> Iterator[str]:
-        """Return the admission of a pod with a claim. Raises :class:`Refused` if the claim is
-        gone."""
+        """Return the admission of a pod with a claim.
+
+        Raises :class:`Refused` if the claim is gone.
+        """
         if not self._server.claimed(entry.record.uid):
             raise Refused(LOST_CLAIM)
         yield from ()
@@ -295,8 +305,10 @@ class Node(Actor):
     # The agent.
 
     def hear(self, version: str, *, left: bool) -> None:
-        """Take in the version up to which the agent knows its pods; let it look if one has
-        ``left``."""
+        """Take in the version up to which the agent knows its pods.
+
+        Let the agent look if a pod has ``left``.
+        """
         self._heard_version = version
         if left:
             self.look()
@@ -309,8 +321,10 @@ class Node(Actor):
             self._clock.about(self._delays.late if late else self._delays.look, self.publish)
 
     def _seen_by_agent(self) -> None:
-        """Let the agent look later: no event tells it of the kubelet, which it polls now and
-        then."""
+        """Let the agent look later.
+
+        No event tells it of the kubelet, which it polls now and then.
+        """
         self._clock.about(POLL, self.look)
 
     def blame(self, gpus: Mask) -> None:

@@ -223,8 +223,10 @@ class PlayedNodes(Server):
         self._writes.put(node, partial(self._reported, path(RECORDS_PATH, node), status))
 
     def _reported(self, where: str, status: Any) -> bool:
-        """Write a report; return whether that is done. A write that hangs overwrites no later
-        one."""
+        """Write a report; return whether that is done.
+
+        A write that hangs overwrites no later one.
+        """
         try:
             found = msgspec.json.decode(self._api.get(where, timeout=WITHIN))
             meta = {"resourceVersion": found["metadata"]["resourceVersion"]}

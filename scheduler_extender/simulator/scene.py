@@ -61,8 +61,10 @@ class Tally:
 
 
 class Capacity:
-    """The devices of each node, and how many are taken. Each share of a shared GPU counts as
-    one."""
+    """The devices of each node, and how many are taken.
+
+    Each share of a shared GPU counts as one.
+    """
 
     def __init__(self, kubelets: Mapping[NodeName, EmulatedKubelet]) -> None:
         self._there = {str(name): len(kubelet.free()) for name, kubelet in kubelets.items()}
@@ -114,8 +116,10 @@ class Hearing:
 
 
 class Observer:
-    """An observer of the simulation. Each method is called when its event happens. This one ignores
-    all."""
+    """An observer of the simulation.
+
+    Each method is called when its event happens. This one ignores all.
+    """
 
     def placed(self, entry: PodEntry, binding: Binding, looked: float) -> None:
         """Note that our bind was written; the node's agent looked last at ``looked``."""
@@ -136,8 +140,10 @@ class Observer:
         """Note that a kubelet has ended, or that a GPU has become sick."""
 
     def unsettled(self, node: NodeName) -> None:
-        """Note that a GPU has healed, or that a kubelet is starting; its plugin may still be
-        missing."""
+        """Note that a GPU has healed or a kubelet is starting.
+
+        The plugin of that kubelet may still be missing.
+        """
 
     def mispredicted(self, misprediction: Misprediction) -> None:
         """Note a misprediction that the extender's verification has found."""

@@ -1,5 +1,6 @@
-"""The simulated kube-scheduler: it offers nodes, assumes pods, binds asynchronously, and tries
-again.
+"""The simulated kube-scheduler.
+
+It offers nodes, assumes pods, binds asynchronously, and tries again.
 
 The members of a gang are tried in one cycle. For each of them the extender is called and the pod is
 assumed; all are bound only when each has a node. Every other pod has a cycle of its own.

@@ -1,5 +1,7 @@
-"""Watches on the API server: events arrive late but in order, and the extender's watches may
-fail."""
+"""Watches on the API server.
+
+Events arrive late but in order, and the extender's watches may fail.
+"""
 
 from scheduler_extender.simulator.clock import Clock, Event
 from scheduler_extender.simulator.pods import PublishedReport

@@ -214,8 +214,10 @@ def mark(spot: Spot, css: str, dot: float) -> Iterator[Markup]:
 
 
 def _bands(node: NodeState, spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
-    """Yield a band under the GPUs of each pod that has several, along the circle from one to the
-    next."""
+    """Yield a band under the GPUs of each pod that has several.
+
+    It goes along the circle from one GPU to the next.
+    """
     n, thick = len(node.gpus), round(scale.dot * 0.95, 1)
     for at in node.together:
         gaps = [(at[i] - at[i - 1]) % n for i in range(len(at))]
@@ -229,8 +231,10 @@ def _bands(node: NodeState, spots: list[Spot], scale: _Scale) -> Iterator[Markup
 def _wires(
     topology: NodeTopology, node: NodeState, spots: list[Spot], scale: _Scale, *, tips: bool
 ) -> Iterator[Markup]:
-    """Yield one path for each kind of direct NVLinks, as thick as their number; a switch with
-    spokes."""
+    """Yield one path for each kind of direct NVLinks, and a switch with its spokes.
+
+    A path is as thick as the number of its NVLinks.
+    """
     at = topology.position_of_index
     pod_on = [{h.uid for h in state.holders} if not state.partly else set() for state in node.gpus]
     if any(link.nvlinks and link.via is Via.SWITCH for link in topology.links):

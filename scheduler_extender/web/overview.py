@@ -107,8 +107,10 @@ class Filters:
         return {name: word for name, word in named.items() if word}
 
     def query(self, **changes: str) -> str:
-        """Return these filters with ``changes`` as the end of an address; empty without any
-        filter."""
+        """Return these filters with ``changes`` as the end of an address.
+
+        It is empty without any filter.
+        """
         words = replace(self, **changes).words
         return f"?{urlencode(words)}" if words else ""
 

@@ -98,13 +98,14 @@ class Pages:
         return self._page("map", filters, lambda v: self._map(filters, v))
 
     def nodes(self, filters: Filters, at: int = 1) -> str:
-        """Return a page of the list of nodes, :data:`LISTED` on each; ``at`` is the page's
-        number."""
+        """Return page number ``at`` of the list of nodes, :data:`LISTED` on each."""
         return self._page("list", (filters, at), lambda v: self._list(filters, at, v))
 
     def waiting(self, name: str = "") -> str:
-        """Return the page of waiting and running pods; with a ``name``, of those that have it in
-        theirs."""
+        """Return the page of waiting and running pods.
+
+        With a ``name``, it has only pods that have it in theirs.
+        """
         return self._page("waiting", name, lambda v: self._waiting(name, v))
 
     def node(self, name: str) -> str | None:
