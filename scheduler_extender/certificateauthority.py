@@ -128,10 +128,10 @@ class Authority:
 
 
 def check_client(authority: bytes, certificate: bytes, key: bytes, now: datetime) -> None:
-    """Raise :class:`AuthorityError` unless the certificate is usable by a client.
+    """Raise :class:`AuthorityError` unless an authority has signed the certificate.
 
-    The certificate must be signed by one of the authorities, must not have expired, and must have
-    this key. All three are PEM; ``authority`` may hold several certificates.
+    It must also have this key, and must not have expired. All three are PEM; ``authority`` may hold
+    several certificates.
     """
     try:
         roots = x509.load_pem_x509_certificates(authority)

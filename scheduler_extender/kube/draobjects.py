@@ -90,10 +90,8 @@ class Device(msgspec.Struct, rename="camel"):
     def among(self, words: set[str] | None) -> Hashable:
         """Return a key of the attributes and capacity that ``words`` mention.
 
-        The words are names without domains.
-
-        None stands for all words. The key contains whether the device may be given more than once,
-        and the types of values, since in Python 1 equals true.
+        The words are names without domains; None stands for all words. The key contains whether the
+        device may be given more than once, and the types of values, since in Python 1 equals true.
         """
         return bool(self.allow_multiple_allocations), *(
             tuple(
