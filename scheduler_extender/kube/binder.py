@@ -57,7 +57,7 @@ ANOTHER_CLAIM = "the pod names a claim that is not known yet: kube-scheduler tri
 
 
 class Fence(Protocol):
-    """Keeps a replica that no longer leads from writing binds (ADR 12)."""
+    """A fence that keeps a replica that no longer leads from writing binds (ADR 12)."""
 
     def version(self, uid: PodUid, *, other_than: str, within: float) -> str | None:
         """Return the resourceVersion of a pod that our watch has shown.
@@ -298,7 +298,7 @@ class _Flight:
 
 
 class Settler:
-    """Ends assumed binds that no watch confirms.
+    """The settler, which ends assumed binds that no watch confirms.
 
     A pod that is read as bound, or as gone, settles its bind at once. A pod that is read as unbound
     may still be bound by a write that is under way: in the API server for as long as our timeout

@@ -57,9 +57,9 @@ class Replica(Fence, Protocol):
 
 
 class KubeSource:
-    """The reflectors of one API server, and lookout, settler, waker and event writer.
+    """The reflectors of one API server, with the lookout, settler, waker and event writers.
 
-    Each has a thread of its own: what one of them waits for holds up none of the others.
+    Each has a thread of its own, so that one that waits does not hold up the others.
     """
 
     ROUND = 0.25  # seconds between two rounds

@@ -37,7 +37,7 @@ class _Told:
 
 
 class WaitingPods:
-    """Explains why pods wait, as the module describes.
+    """The writer of these Events, as the module describes it.
 
     One thread calls :meth:`round`; ``tell`` never blocks.
     """

@@ -42,7 +42,7 @@ PAUSE, RATE, BURST = 3600.0, 0.1, 8
 
 
 class Waker:
-    """Wakes waiting pods, as the module describes. One thread calls :meth:`round`.
+    """The waker, as the module describes it. One thread calls :meth:`round`.
 
     ``clock`` measures the seconds that a round takes. ``woken``, ``failed`` and ``looks`` count
     wakes, requests whose evaluation failed, and evaluations.

@@ -25,7 +25,7 @@ ETCD = 7.0  # seconds for which etcd may continue what the API server has given 
 
 
 class ApiServer(Actor, Server):
-    """Keeps pods and records, and tells the extender and the nodes of every change."""
+    """An API server that keeps pods and records and tells watchers of every change."""
 
     nodes: Mapping[NodeName, Node]
 

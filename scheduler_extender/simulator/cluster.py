@@ -15,7 +15,7 @@ from topology.core.devices import NodeName
 
 
 class PlayedCluster:
-    """Runs jobs on the nodes of a scene until all have ended."""
+    """A cluster that runs jobs on the nodes of a scene until all have ended."""
 
     def __init__(self, scene: Scene, jobs: list[Job], policy: Extender) -> None:
         self.scene, self._policy = scene, policy

@@ -74,7 +74,7 @@ class Writes:
 
 
 class PlayedNodes(Server):
-    """Simulates the kubelets and agents of nodes inside the block. The Node objects must exist.
+    """The kubelets and agents of nodes, simulated inside the block. The Node objects must exist.
 
     ``errors`` are those of its threads. At the end the client ``api`` is closed, which ends waiting
     requests.

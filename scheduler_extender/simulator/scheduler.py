@@ -49,7 +49,7 @@ class _Cycle:
 
 
 class KubeScheduler(Actor):
-    """Tries each pod, or gang, until it is bound or its owner gives up."""
+    """A kube-scheduler that tries each pod, or gang, until it is bound or its owner gives up."""
 
     def __init__(
         self,

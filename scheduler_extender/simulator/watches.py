@@ -16,7 +16,7 @@ DRA_WATCHES = ("deviceclasses", "resourceslices", "resourceclaims")
 
 
 class Watches:
-    """Delivers events to each watcher, on average ``delay`` seconds late."""
+    """Watches that deliver events to each watcher, on average ``delay`` seconds late."""
 
     def __init__(self, clock: Clock, delay: float) -> None:
         self._clock = clock
