@@ -87,9 +87,10 @@ def plugin_version(text: str | None) -> tuple[int, ...] | None:
 class NodeTopology:
     """A node's hardware: GPUs by ascending index, their links, NICs and how devices are served.
 
-    It is built once and never changed. A contradiction raises :class:`TopologyError`: more than
-    :data:`MAX_GPUS` GPUs, an index, UUID or name twice, a pair linked twice, a GPU at two distances
-    from a NIC, or a link, a NIC or the published order that names a GPU which is not there.
+    It is built once and never changed. A contradiction raises :class:`TopologyError`. Examples are
+    an index, a UUID or a name that occurs twice, a pair with two links, and a GPU at two distances
+    from a NIC. Links, NICs and the published order must not name a GPU that is not there. More than
+    :data:`MAX_GPUS` GPUs are refused, too.
     """
 
     name: NodeName

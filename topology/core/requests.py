@@ -146,8 +146,9 @@ class Constraints:
     def least_memory(self, replicas: int) -> Bytes:
         """Return the memory that a GPU needs if it is served as ``replicas`` replicas.
 
-        Each share's part of the memory has to be ``min_gpu_memory``. But if the pod has its GPUs
-        alone or declares the memory that it uses, this is the minimum for the whole GPU.
+        Each replica's part of the memory has to be at least ``min_gpu_memory``. But if the pod has
+        its GPUs alone or declares the memory that it uses, this is the minimum for the whole GPU.
+        The GPU also needs at least ``gpu_memory``.
         """
         parts = 1 if self.exclusive_gpus or self.gpu_memory else replicas
         return Bytes(max((self.min_gpu_memory or 0) * parts, self.gpu_memory or 0))

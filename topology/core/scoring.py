@@ -265,6 +265,7 @@ def _spread(node_scores: list[Score], span: Span) -> dict[Score, int]:
     """Spread the nodes over the span, from the lowest cost to the highest.
 
     The lowest cost gets the highest score. If all costs are equal, all nodes get the highest score.
+    A node whose cost is not measured gets the score in the middle.
     """
 
     def cost(m: Score) -> tuple[int, float, float, int]:

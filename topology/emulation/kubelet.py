@@ -169,7 +169,7 @@ class EmulatedKubelet:
         self.shows_pods = True
 
     def holds(self, uid: PodUid) -> bool:
-        """Check whether a pod was admitted and has not ended."""
+        """Check whether a pod is on the node and has not ended."""
         return uid in self._pods and not self._pods[uid].ended
 
     def register(self) -> None:

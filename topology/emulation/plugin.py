@@ -136,7 +136,8 @@ def _points(shape: Shape) -> list[list[int]]:
 def _splits(free: int, size: int) -> list[Split]:
     """Return every split of the numbers 0 … free-1 and some blanks, in the plugin's order.
 
-    Each split has groups of ``size``. The blanks follow the numbers and fill the last group.
+    Each split has groups of ``size``. The blanks have the numbers from ``free`` on, and one group
+    has all of them.
     """
     if size == 1:
         return [((i,),) for i in range(free)]
