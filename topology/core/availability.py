@@ -142,8 +142,8 @@ class Availability:
     # hand them out again at any time, and the pod that holds one may have ended by then.
     withheld: DeviceSet = 0
     numa_free: FreeNumaResources | None = None
-    # Positions whose GPU has held devices of another resource, as with MIG instances of several
-    # profiles. Only scores depend on it.
+    # Positions on GPUs of which pods hold devices of another resource. This happens with MIG
+    # instances of several profiles. Only scores depend on it.
     beside: Mask = 0
     # The victims of a reservation. They release their devices in any order, but all of them before
     # the pod of the request is admitted. Other pods may be admitted at any time. Unacknowledged
@@ -274,8 +274,8 @@ class Availability:
     def widest(self, *, endings: bool = False) -> DeviceSet:
         """Return the largest set of devices that may be free.
 
-        No other pod is admitted first, and every terminating pod has released its devices. With
-        ``endings`` every running pod has ended too, and withheld devices are back.
+        No other pod is admitted first, and all terminating pods and victims have released their
+        devices. With ``endings`` every running pod has ended too, and withheld devices are back.
         """
         back = self.withheld if endings else 0
         ended = (*self.releasing, *self.victims, *(self.running if endings else ()))

@@ -106,8 +106,8 @@ def own_memory(part: MigInstance) -> Bytes:
     """Return the memory that an instance has for itself.
 
     Compute instances of one GPU instance share its memory, and the driver shows the whole memory
-    for each of them. So each counts with the part that its slices are of all slices. The parts of
-    all slices add up to the whole memory.
+    for each of them. So each counts with a share: its slices divided by those of the GPU instance.
+    The shares of all compute instances add up to at most the whole memory.
 
     >>> own_memory(MigInstance("MIG-1", "1c.3g.20gb", Bytes(21_000_000_000)))
     7000000000
