@@ -24,7 +24,7 @@ from scheduler_extender.doctor.observations import Configuration
 from scheduler_extender.terminal import column, fits, show, stacked, table
 
 STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.UNSEEN: "dim"}
-MAX_CONFIGURATION = 1024 * 1024  # bytes
+MAX_CONFIGURATION = 1024 * 1024  # bytes of a configuration
 
 
 class Line(NamedTuple):

@@ -249,7 +249,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
-    """The root of the files, and whether they are changed, shown or restored."""
+    """The root of the files, and whether the changes are made, only shown, or taken back."""
 
     root: Annotated[
         Path,

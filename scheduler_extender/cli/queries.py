@@ -43,8 +43,8 @@ from scheduler_extender.untrustedtext import escaped, one_line, sanitized
 from topology.core.placement import Verdict
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer
 
-EVERY = 1.0  # seconds between two answers with --watch
-RESTS = 4  # with --watch, the pause after an answer is this many times the answer's own time
+EVERY = 1.0  # seconds of the shortest pause between two answers with --watch
+RESTS = 4  # with --watch, a pause is at least this many times as long as the last answer took
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ from topology.kubeapi.apiserver import (
 def plan(
     pod: str, namespace: str | None, source: Source, keep: int, *, evict: bool, as_json: bool
 ) -> None:
-    """Print which pods to evict; with ``evict`` reserve the node, and evict them.
+    """Print which pods to evict; with ``evict`` write a reservation, and evict them.
 
     The reservation lasts ``keep`` seconds. Raises :class:`BadInputError`.
     """
@@ -110,7 +110,7 @@ def _tell(found: EvictionAdvice, *, as_json: bool) -> None:
 
 
 def _show(found: EvictionAdvice, *, as_json: bool) -> None:
-    """Print the answer. Raises :class:`typer.Exit` with 1 if evictions cannot help the pod."""
+    """Print the answer. Raises :class:`typer.Exit` with 1 if the pod waits and no plan helps it."""
     _tell(found, as_json=as_json)
     helped = found.node or found.takes or found.reservation is not None or found.plan is not None
     if not helped:

@@ -31,7 +31,7 @@ BY_NAME = "docs/dra.md#by-the-name-of-the-deviceclass"
 
 
 def probe(seen: Seen) -> Iterator[Finding]:
-    """Check whether a pod that requires NVLink of its one GPU would be placed."""
+    """Check whether a pod with one GPU and a required constraint would be placed."""
     for each in seen.answered:
         if each.problem:
             yield fail(

@@ -30,7 +30,7 @@ from topology.times import seconds_of
 from topology.yamltext import documents
 
 SOON = 14 * 86_400.0  # seconds before a certificate expires
-NAMESPACE = "gpu-topology-system"  # in the manifests
+NAMESPACE = "gpu-topology-system"  # the namespace in the manifests
 AGENT, OPERATIONS = "docs/agent.md", "docs/operations.md"
 CERTIFICATES = f"{OPERATIONS}#certificates"
 UPGRADE = f"{OPERATIONS}#upgrade-and-rollback"

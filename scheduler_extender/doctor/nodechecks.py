@@ -181,7 +181,7 @@ def _agent(record: Record | None, oldest: float, serves_claims: bool) -> Finding
 
 
 def kubelets(seen: Seen) -> Iterator[Finding]:
-    """Check whether each record has its kubelet's configuration as the kubelet itself has it."""
+    """Check whether each record agrees with its kubelet's own configuration."""
     every = _records(seen).items()
     return _of_each(
         {

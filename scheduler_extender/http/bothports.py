@@ -42,7 +42,7 @@ class Service:
     unready: Callable[[], str | None]  # why this replica cannot answer yet, or None
     metrics: Metrics
     standby: Callable[[], str | None] = lambda: None  # why another replica answers verbs, or None
-    term: Callable[[], int] = int  # the term in which this replica leads; 0 of the only one
+    term: Callable[[], int] = int  # the term in which this replica leads; 0 for a single replica
     saw: Callable[[Pod], None] = lambda pod: None  # is called with the pod of each filter request
     limiter: BindLimiter | None = None  # when a bind may be written; None if no kubelet answers us
     # If this is set, no node is refused, and it is called with the would-be refusals.

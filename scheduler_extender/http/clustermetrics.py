@@ -2,8 +2,8 @@
 
 They show GPUs and nodes by state, how much can still be promised, what has happened, and how fresh
 the watches are. The figures of a node are cached until its NodeInfo changes, so a scrape of
-thousands of nodes only walks through them. The scrape runs in a thread, and takes the cache's lock
-only to get the snapshot.
+thousands of nodes only walks through them. The scrape runs in a thread, and holds no lock while it
+computes.
 """
 
 from collections import Counter
@@ -199,8 +199,8 @@ def gpu_states(node: NodeState) -> Counter[str]:
     """Return how many GPUs of a node are in each of :data:`GPU_STATES`.
 
     The counts are those of :attr:`.NodeState.uses`, with two exceptions. GPUs in MIG mode and
-    partly free shared GPUs count as such. All GPUs of a node without a usable record count as
-    ``unknown``.
+    partly free shared GPUs count as such. All GPUs of a node count as ``unknown`` if its record is
+    unusable or stale, if it has no report, or if it is under maintenance.
     """
     if state_of(node.info) in ("unusable", "no-report", "stale", "maintenance"):
         return Counter(unknown=len(node.gpus))

@@ -64,7 +64,7 @@ Answer = Callable[[Body, float], bytes]
 
 
 class _Endpoint:
-    """A verb as an ASGI endpoint."""
+    """The ASGI endpoint of one verb."""
 
     def __init__(
         self,

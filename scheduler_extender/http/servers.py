@@ -127,7 +127,7 @@ class _Server(uvicorn.Server):
                 Failures(app),
                 http=connections,
                 ws="none",
-                # uvicorn logs a warning for each bad request of a client. We limit such lines.
+                # uvicorn logs a line for each bad request. Our own lines are limited and counted.
                 log_level="error",
                 access_log=False,
                 proxy_headers=False,

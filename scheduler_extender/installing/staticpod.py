@@ -124,7 +124,7 @@ def _added(text: str, path: list[Step], item: dict[str, Any], there: bool) -> st
 
 
 def _quoted(digest: str) -> str:
-    return f'"{digest}"'  # digits alone would be a number
+    return f'"{digest}"'  # YAML would read a digest of digits alone as a number
 
 
 def without_config(pod: StaticPod, *, keep_folder: bool) -> str:

@@ -109,7 +109,7 @@ def _less(text: str, path: Sequence[Step]) -> str:
 
 
 def same(text: str, other: str) -> bool:
-    """Check whether two texts have the same content and ``text`` has no comment of its own.
+    """Check whether two texts have the same content, and ``other`` has all comments of ``text``.
 
     >>> same("a: 1\\nb: [2]\\n", "a: 1 # one\\nb:\\n- 2\\nc: []\\n")
     True
@@ -144,7 +144,7 @@ def _at(data: Any, path: Sequence[Step]) -> Any:
 
 
 def _node(text: str, path: Sequence[Step]) -> Any:
-    slow: Any = yaml.SafeLoader  # libyaml does not count a byte order mark
+    slow: Any = yaml.SafeLoader  # libyaml's positions leave out a byte order mark
     loader = slow if text.startswith("\ufeff") else getattr(yaml, "CSafeLoader", slow)
     nodes = yaml.compose_all(text, Loader=loader)
     node: Any = next(each for each in nodes if isinstance(each, yaml.MappingNode))

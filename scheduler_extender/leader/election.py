@@ -39,9 +39,7 @@ class Lease:
     term: int = 0  # counts the holders
     drained: int = -1  # the term whose holder has declared that all its binds are written
     version: str = ""  # the resourceVersion; empty for a Lease that does not exist yet
-    offered: bool = (
-        False  # its holder is stale, so a replica with fresh watches may take it at once
-    )
+    offered: bool = False  # its holder is stale; a replica with fresh watches may take it at once
 
 
 class Election:

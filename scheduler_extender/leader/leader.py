@@ -21,7 +21,7 @@ from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
 
 log = structlog.get_logger(__name__)
 
-RENEWALS = 5  # how often the leader renews the Lease in its duration
+RENEWALS = 5  # renewals by the leader within one duration of the Lease
 # Seconds until the next read of the Lease, if the replica does not hold it or the last step failed.
 LOOK = 0.5
 DRAINS_WITHIN = 6.0  # seconds for which a resigning replica waits for the binds being written
@@ -72,7 +72,7 @@ class Leader:
         self._address_writer = (
             None if address is None else AddressWriter(api, own, address, self.leads)
         )
-        self.version = self.bindable.version  # a binder asks it (kube.binder.Fence)
+        self.version = self.bindable.version  # the binder calls it (kube.binder.Fence)
         self._synced = synced
         self._sees = sees
         self._clock = clock
@@ -228,7 +228,8 @@ class Leader:
             log.info("another has begun to lead meanwhile", term=term)
             return
         except Exception as error:
-            fault = None if isinstance(error, StuckError) else error  # else it is no fault of ours
+            # The log has a traceback only if our own code is at fault.
+            fault = None if isinstance(error, StuckError) else error
             log.error(GIVEN_UP, term=term, cause=str(error), exc_info=fault)  # noqa: TRY400
             self._back_until = self._clock() + STANDS_BACK * self._seconds
             return
@@ -262,7 +263,7 @@ class Leader:
         ``drained`` is true if the API server has answered every bind that this replica has written.
         """
         released = self._election.released(drained=drained)
-        with suppress(ConflictError):  # another holds it already
+        with suppress(ConflictError):  # another replica holds it already
             self._election.wrote(self._store.write(released), self._clock(), self._clock())
         log.info("the Lease is released", drained=drained)
 

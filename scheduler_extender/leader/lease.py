@@ -1,4 +1,4 @@
-"""The Lease object of coordination.k8s.io/v1, read and written."""
+"""Reads and writes the Lease object of coordination.k8s.io/v1."""
 
 from datetime import UTC, datetime
 from typing import Any

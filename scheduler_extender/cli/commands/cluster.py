@@ -55,7 +55,7 @@ class Further:
 def check(
     pods: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", hidden=True),  # the text below tells of it
+        typer.Argument(metavar="FILE", hidden=True),  # the help text below describes it
     ] = None,
     cluster: Annotated[
         Path | None,

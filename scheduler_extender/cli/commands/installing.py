@@ -47,7 +47,7 @@ def certificates(
 
 
 def install(
-    kind: Annotated[str, typer.Argument(metavar="KIND", hidden=True)],  # the text tells of it
+    kind: Annotated[str, typer.Argument(metavar="KIND", hidden=True)],  # the help text describes it
     *,
     asked: Asked,
     doing: Doing,

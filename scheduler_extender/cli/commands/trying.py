@@ -22,7 +22,7 @@ from scheduler_extender.cli.inputs import (
 def import_(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", hidden=True),  # the text below tells of it
+        typer.Argument(metavar="FILE", hidden=True),  # the help text below describes it
     ],
     node: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the node that the text is from.")
@@ -65,7 +65,7 @@ def import_(
 def machines(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="MACHINE", hidden=True),  # the text below tells of it
+        typer.Argument(metavar="MACHINE", hidden=True),  # the help text below describes it
     ] = None,
 ) -> None:
     """List the machines of the catalogue, or print one of them.
