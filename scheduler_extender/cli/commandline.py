@@ -24,7 +24,7 @@ OURS = ("scheduler_extender", "topology", "")
 
 
 def lacks(package: str) -> str:
-    """Return the error about a package that is not installed, as in the other one of our images."""
+    """Return the error about a missing package. Each of our two images lacks some packages."""
     return (
         f"the package {package} is not installed: gpu-topology[agent] has what the agent needs, "
         "gpu-topology[extender] what every other command needs, and each image one of the two"

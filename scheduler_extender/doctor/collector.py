@@ -74,7 +74,7 @@ class Asked:
 
 
 class Look:
-    """A reader of a cluster and of what is installed in it."""
+    """A reader of a cluster and of the installation in it."""
 
     def __init__(self, api: ApiServer, asked: Asked) -> None:
         self._api, self._asked = api, asked

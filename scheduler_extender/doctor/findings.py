@@ -8,7 +8,7 @@ from scheduler_extender.explain import Struct
 
 
 class State(Enum):
-    """The state of a finding. A thing that was not seen is neither well nor bad."""
+    """The state of a finding. A thing that was not seen is neither good nor bad."""
 
     OK = "ok"
     WARN = "warn"

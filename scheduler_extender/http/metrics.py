@@ -82,8 +82,9 @@ class Metrics:
     def watch(self, cluster: Cache) -> None:
         """Count and log mispredictions and refusals, and add the metrics of the cluster.
 
-        Each event is counted. The log has at most one line a minute about the same pod, and about
-        one line a second in all. The line of a misprediction has everything that replays it.
+        Each event is counted. The log has at most one line a minute about the same pod, or about
+        one node's refusals for one reason, and about one line a second in all. The line of a
+        misprediction has everything that replays it.
         """
         mispredictions = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
         refusals = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)

@@ -42,7 +42,7 @@ def _count(found: list[Any]) -> str:
 
 
 def put(text: str, path: Sequence[Step], value: str) -> str:
-    """Return the text with the value at the path: in place of the old value, or after all others.
+    """Return the text with the value at the path, in place of the old one or after all others.
 
     >>> print(put("a: 1 # one\\nb: [2]\\n", ["c"], "- 3"), end="")
     a: 1 # one

@@ -43,9 +43,9 @@ class Address:
 
 
 class AddressWriter:
-    """Makes the Service name this replica while the replica leads.
+    """The writer that makes the Service name this replica while the replica leads.
 
-    The writer has a thread of its own, so that a slow write does not delay the Lease's renewal.
+    It has a thread of its own, so that a slow write does not delay the Lease's renewal.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class StuckError(Exception):
 
 
 class Fence:
-    """Takes over from a former leader.
+    """The takeover from a former leader.
 
     ``identity`` is unique to this process. ``clock`` returns seconds, and ``sleep`` waits for
     seconds.

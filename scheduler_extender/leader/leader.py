@@ -32,7 +32,7 @@ NOT_LEADING = "this replica does not lead"
 
 
 def boot_clock() -> float:
-    """Return the seconds of a clock that also runs while the process or the machine sleeps."""
+    """Return the seconds of a clock that runs on while the process or the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
