@@ -259,7 +259,10 @@ class Evicting:
                 pause(seconds)
 
     def _evict(self, step: Eviction) -> ApiFailure | None:
-        """Evict a pod if it still has the planned UID. Returns the failure; None on success."""
+        """Evict a pod if it still has the planned UID.
+
+        Returns the failure; None if the pod is evicted or was already gone.
+        """
         try:
             self._ask_to_evict(step)
         except ApiFailure as error:
