@@ -425,9 +425,12 @@ def with_claims_assumed() -> Scene:
     return Scene(world.cluster, mine, [DRA_NODE, "other"], DRA_NODE)
 
 
-def with_devices_chosen() -> Scene:
-    """kube-scheduler has chosen devices on a node with DRA."""
+def beside_dra(*claims: msgspec.Raw) -> Scene:
+    """The pod is nominated to a node with DRA: kube-scheduler has chosen devices there. ``claims``
+    may name them."""
     world = two_pairs()
+    for each in claims:
+        world.claims.apply(each)
     for node in (pcie(4, "plain"), switched(4, "linked")):
         world.cluster.put_record(node, Report("boot", 1))
         world.cluster.put_node(node.name, NodeObject(exists=True))
@@ -635,8 +638,17 @@ SITUATIONS = [
         Right({"clean": None, "big": None}, {"clean": 10, "big": 0}, unblocks="big"),
     ),
     case(
+        "15: a node that it is only nominated to is scored as the others are",
+        beside_dra,
+        Right(
+            {"node": None, "plain": None, "linked": None},
+            {"node": 10, "plain": 5, "linked": 0},
+            unblocks="linked",
+        ),
+    ),
+    case(
         "15: a node that counts it has a part in the scores",
-        with_devices_chosen,
+        lambda: beside_dra(claim("c", 3, pod=NAME)),
         Right(
             {"node": None, "plain": None, "linked": None},
             {"node": 10, "plain": 5, "linked": 0},

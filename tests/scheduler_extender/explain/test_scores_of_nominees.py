@@ -6,7 +6,8 @@ from scheduler_extender import verbs
 from scheduler_extender.explain.answers import answers_to
 from scheduler_extender.wire import Pod
 from tests.dranodes import NODE, two_pairs
-from tests.nodes import pod, record_of
+from tests.nodes import pod, record_of, switched
+from tests.scheduler_extender.evictions.scenes import cluster_of
 
 
 def test_a_node_that_kube_scheduler_has_nominated_under_dra_has_its_score() -> None:
@@ -20,3 +21,14 @@ def test_a_node_that_kube_scheduler_has_nominated_under_dra_has_its_score() -> N
     (told,) = answers_to(world.cluster.snapshot(), record_of(waits))
     assert told.may_come
     assert told.score == scored.score
+
+
+def test_a_node_to_which_a_nominated_pod_is_being_bound_has_no_score() -> None:
+    """With the device plugin a pod counts as assumed only from its bind on."""
+    node = switched(4, "n")
+    cluster = cluster_of({node: {}})
+    waits = record_of(pod(1, name="w", uid="w", nominatedNodeName=node.name))
+    cluster.put_pod(waits)
+    assert [told.score for told in answers_to(cluster.snapshot(), waits)] == [10]
+    assert cluster.assume(node.name, waits)
+    assert [told.score for told in answers_to(cluster.snapshot(), waits)] == [None]
