@@ -141,6 +141,7 @@ def configuration(tls: Path, url: str) -> Json:
     return found
 
 
+KIND = "kind: KubeSchedulerConfiguration\n"
 SCHEDULER = f"{SCHEDULERS}/kube-scheduler-cp1"
 SERVED = "gpu-topology.gpu-topology-system.svc"  # a name of the extender
 NO_GPUS: Json = {
@@ -295,7 +296,14 @@ def ignored(at: Installation) -> None:
 
 def without_extenders(at: Installation) -> None:
     """A configuration that was never changed."""
-    at.file.write_text("kind: KubeSchedulerConfiguration\n")
+    at.file.write_text(KIND)
+
+
+def two_entries(at: Installation) -> None:
+    """A configuration with the extender's entry twice."""
+    found = yaml.safe_load(at.file.read_text())
+    found["extenders"] *= 2
+    at.file.write_text(yaml.safe_dump(found))
 
 
 def written(text: str) -> Callable[[Installation], None]:
@@ -501,6 +509,11 @@ CASES = [
         "ConfigMap gpu-topology-scheduler: it has no extenders",
         "second",
     ),
+    *(
+        case(written(f"{KIND}extenders: {wrong}\n"), "scheduler", "fail", "no list of map", wrong)
+        for wrong in ("5", "true", "{a: 1}", "[3]")
+    ),
+    case(two_entries, "scheduler", "fail", "2 of its extenders name gpu-topology or manage", "two"),
     case(in_shadow, "scheduler", "fail", "filterVerb is missing", "shadow"),
     case(written("a: ["), "scheduler", "fail", "it cannot be read: line", "unreadable"),
     case(written("a: 1"), "scheduler", "fail", "no object of the kind KubeSch", "no-configuration"),
@@ -531,6 +544,8 @@ CASES = [
     case(entry(httpTimeout=None), "scheduler", "warn", "httpTimeout is 5 s", "usual-timeout"),
     case(entry(httpTimeout="10"), "scheduler", "fail", "'10', which is no duration", "no-duration"),
     case(entry(weight=0), "scheduler", "fail", "weight is 0", "no-weight"),
+    case(entry(weight=True), "scheduler", "fail", "weight is True", "weight-true"),
+    case(entry(weight=None), "scheduler", "fail", "weight is missing", "weight-missing"),
     case(entry(weight=12), "scheduler", "warn", "overrules every other preference", "weight"),
     case(entry(ignorable=True), "scheduler", "warn", "promises are void", "ignorable"),
     case(entry(nodeCacheCapable=None), "scheduler", "warn", "whole Nodes are sent", "whole-nodes"),

@@ -204,24 +204,23 @@ class Evicting:
 
         Raises :class:`typer.Exit` with 1 if not all of them are evicted.
         """
-        refused_since: float | None = None
-        refused = ""
+        refused, refused_since = "", 0.0
         while (step := self._next()) is not None:
             failure = self._evict(step)
             if failure is None:
-                refused_since = None
                 continue
-            if refused_since is None:
-                refused_since = time.time()
-            seconds = pause_before_another_try(failure, time.time() - refused_since)
+            now = time.time()
+            first = refused != step.uid
+            if first:
+                refused, refused_since = step.uid, now
+            seconds = pause_before_another_try(failure, now - refused_since)
             if seconds is None:
                 said = f"{step.name} was not evicted"
                 if perhaps_done(failure):
                     said = f"whether {step.name} was evicted is not known"
                 self._stop(f"{said}: {failure}")
-            if refused != step.uid:
+            if first:
                 tell(f"{step.name} is tried again: {failure}")
-                refused = step.uid
             pause(seconds)
 
     def _next(self) -> Eviction | None:

@@ -160,24 +160,27 @@ def certificates(seen: Seen) -> Iterator[Finding]:
         if isinstance(each, Unseen):
             yield unseen(each.why)
     for each in found:
-        left = each.expires - seen.now
-        if left < SOON:
-            verb = f"ends in {duration(left)}" if left > 0 else f"ended {duration(-left)} ago"
-            say = fail if left <= 0 else warn
-            yield say(f"{each.where} {verb}", "renew the certificates", CERTIFICATES)
+        if (left := each.expires - seen.now) < SOON:
+            yield _end(each.where, left)
     yield from _trust(seen, found)
     for name, _, value, *_ in there(seen.metrics) or ():
         if name == "gpu_topology_tls_reload_failing" and value:
             said = "the extender cannot use the new files, and keeps the old ones"
             yield fail(said, "look at its log", CERTIFICATES)
         if name == "gpu_topology_tls_expires_timestamp_seconds" and not found and value:
-            said = f"the extender's ends in {duration(value - seen.now)}"
-            soon = value - seen.now < SOON
-            yield warn(said, "renew the certificates", CERTIFICATES) if soon else ok(said)
+            yield _end("the extender's certificate", value - seen.now)
     if found:
         least = min(each.expires for each in found) - seen.now
         if least >= SOON:
             yield ok(f"{len(found)} certificates; the first one ends in {duration(least)}")
+
+
+def _end(what: str, left: float) -> Finding:
+    """Return the finding about a certificate that expires in ``left`` seconds."""
+    if left >= SOON:
+        return ok(f"{what} ends in {duration(left)}")
+    verb = f"ends in {duration(left)}" if left > 0 else f"ended {duration(-left)} ago"
+    return (warn if left > 0 else fail)(f"{what} {verb}", "renew the certificates", CERTIFICATES)
 
 
 def _trust(seen: Seen, found: list[Certificate]) -> Iterator[Finding]:

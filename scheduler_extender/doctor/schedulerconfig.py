@@ -46,7 +46,13 @@ class Around:
 
 
 def entry_in(text: str) -> Json | str:
-    """Return the entry for our extender, or the reason why there is none."""
+    """Return the first entry for our extender, or the reason why there is none."""
+    found = entries_in(text)
+    return found if isinstance(found, str) else found[0]
+
+
+def entries_in(text: str) -> Sequence[Json] | str:
+    """Return the entries for our extender, or the reason why there is none."""
     try:
         found = [each for each in documents(text) if at(each, "kind") == KIND]
     except YamlTextError as error:
@@ -54,11 +60,13 @@ def entry_in(text: str) -> Json | str:
     if not found:
         return f"it has no object of the kind {KIND}"
     entries = at(found[0], "extenders")
-    entries = [each for each in entries if isinstance(each, dict)] if entries else []
+    entries = [] if entries is None else entries
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+        return "its extenders are no list of mappings"
     ours: list[Json] = [each for each in entries if "gpu-topology" in str(each) or _gpus(each)]
     if not ours:
         return f"{'none of its extenders manages GPUs' if entries else 'it has no extenders'}"
-    return ours[0]
+    return ours
 
 
 def _managed(entry: Json) -> dict[str, Any]:
@@ -72,14 +80,19 @@ def _gpus(entry: Json) -> bool:
 
 def judged(where: str, text: str, around: Around) -> Iterator[Finding]:
     """Yield the faults of a configuration, or one finding that it is correct."""
-    entry = entry_in(text)
-    if isinstance(entry, str):
-        yield fail(f"{where}: {entry}: kube-scheduler does not ask the extender", MEND, SCHEDULER)
+    entries = entries_in(text)
+    if isinstance(entries, str):
+        said = f"{where}: {entries}: kube-scheduler does not ask the extender"
+        yield fail(said, MEND, SCHEDULER)
         return
+    entry = entries[0]
+    if len(entries) > 1:
+        said = f"{where}: {len(entries)} of its extenders name gpu-topology or manage GPUs"
+        yield fail(f"{said}; the first one is checked", "leave one", SCHEDULER)
     found = [*_verbs(entry, around), *_door(entry, around), *_settings(entry, around)]
     for each in found:
         yield Finding(each.state, f"{where}: {each.text}", each.remedy, each.page)
-    if not found:
+    if not found and len(entries) == 1:
         url, count = entry.get("urlPrefix"), len(_managed(entry))
         mode = ", in shadow" if around.shadow else ""
         yield ok(f"{where}: asks {url} about {count} resources{mode}")
@@ -160,9 +173,9 @@ def _settings(entry: Json, around: Around) -> Iterator[Finding]:
     elif seconds < SLOWEST_BIND and not around.shadow:
         said = f"httpTimeout is {seconds:g} s, and a bind may take {SLOWEST_BIND} s"
         yield warn(f"{said}: binds are tried again that were written", "write 10s", DECIDE)
-    weight = entry.get("weight", 1)
-    if not isinstance(weight, int) or weight < 1:
-        yield fail(f"weight is {weight!r}", "write 5", DECIDE)
+    weight = entry.get("weight")
+    if type(weight) is not int or weight < 1:  # True is an int as well
+        yield fail(f"weight is {'missing' if weight is None else repr(weight)}", "write 5", DECIDE)
     elif weight >= OVERRULES:
         said = f"weight is {weight}: the extender overrules every other preference"
         yield warn(said, "write 5", DECIDE)

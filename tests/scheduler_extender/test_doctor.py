@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from prometheus_client.samples import Sample
 
 from scheduler_extender.doctor.checks import CHECKS
 from scheduler_extender.doctor.findings import State
+from scheduler_extender.doctor.installationchecks import SOON, certificates
+from scheduler_extender.doctor.observations import Seen
 from tests.commands import ROOT
 from tests.fakes.apiserver import FakeApiServer
-from tests.installation import BUS, CASES, Installation, by_dra, condition, in_shadow
+from tests.installation import BUS, CASES, SYSTEM, Installation, by_dra, condition, in_shadow
 from tests.scheduler_extender.doctoring import Site
 from tests.test_docs import anchors
 
@@ -54,6 +57,22 @@ def test_in_shadow_an_entry_needs_neither_bind_nor_patience(site: Site) -> None:
     site.configure(lambda entry: entry.update(filterVerb="filter"))
     (told,) = site.findings()["scheduler"]
     assert (told.state, told.text[-11:]) == (State.OK, ", in shadow")
+
+
+@pytest.mark.parametrize(
+    ("left", "state", "said"),
+    [
+        (-7200.0, State.FAIL, "the extender's certificate ended 2 h ago"),
+        (7200.0, State.WARN, "the extender's certificate ends in 2 h"),
+        (SOON, State.OK, "the extender's certificate ends in 14 d"),
+    ],
+)
+def test_the_end_of_a_certificate_is_also_known_from_the_metrics(
+    left: float, state: State, said: str
+) -> None:
+    ends = Sample("gpu_topology_tls_expires_timestamp_seconds", {}, 1e9 + left)
+    (found,) = certificates(Seen(system=SYSTEM, version="0.1.0", now=1e9, metrics=[ends]))
+    assert (found.state, found.text) == (state, said)
 
 
 def test_nodes_with_a_dra_driver_need_no_plugin(site: Site) -> None:

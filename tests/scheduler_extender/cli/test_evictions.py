@@ -10,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
 from scheduler_extender.annotations import RESERVED
+from scheduler_extender.cli import unblock
 from scheduler_extender.cli.unblock import (
     AGAIN,
     LONGEST_PAUSE,
@@ -24,7 +26,7 @@ from scheduler_extender.cli.unblock import (
     pause_before_another_try,
     perhaps_done,
 )
-from scheduler_extender.explain.evictions import LATE, EvictionAdvice
+from scheduler_extender.explain.evictions import LATE, Eviction, EvictionAdvice, Reservation
 from scheduler_extender.kube.sinks import RECORDS_PATH
 from scheduler_extender.state.pods.reservation import value_of
 from tests.fakes.apiserver import FakeApiServer
@@ -264,6 +266,29 @@ def test_a_list_that_fails_for_a_moment_ends_nothing(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     assert "all are evicted" in done.stderr
     assert len(evictions(cluster)) == 2
+
+
+def test_each_victim_is_retried_for_as_long_as_the_first_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has been refused for almost the whole time when it leaves by itself."""
+    steps = [Eviction("team", name, name, 0, "ReplicaSet") for name in "ab"]
+    clock = SimpleNamespace(now=0.0)
+
+    def look() -> EvictionAdvice:
+        left = steps[1:] if clock.now >= PATIENCE - 2 * AGAIN else steps
+        reserved = Reservation("pairs", "later", ["a", "b"], left, "")
+        return EvictionAdvice("team/waits", "waits", None, reservation=reserved)
+
+    def rest(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(unblock, "pause", rest)
+    monkeypatch.setattr(unblock, "time", SimpleNamespace(time=lambda: clock.now))
+    cluster.fake.refuse(500, None, path="eviction$")
+    with closing(ApiServer.from_kubeconfig(cluster.kubeconfig)) as api, pytest.raises(typer.Exit):
+        Evicting(api, look(), look).carry_out()
+    assert evictions(cluster).count("b") > evictions(cluster).count("a")
 
 
 def test_no_pod_is_evicted_where_the_place_cannot_be_written(cluster: Cluster) -> None:
