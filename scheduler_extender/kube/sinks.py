@@ -402,28 +402,26 @@ class NodeSink(ObjectSink):
 class BudgetSink(ObjectSink):
     """A sink that puts PodDisruptionBudgets into the cluster.
 
-    Nothing waits for them. Until their list has come, no evictions are planned.
+    Nothing waits for them. Until their list has come, and while one of them cannot be read, no
+    evictions are planned.
     """
 
     def __init__(self, cluster: Cache) -> None:
         super().__init__(cluster)
-        self._known: dict[tuple[str, str], Budget] = {}
+        # None for a budget that cannot be read. One without a readable name is at ("", "") until
+        # the next list.
+        self._known: dict[tuple[str, str], Budget | None] = {}
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take in a complete list. If one budget of it cannot be read, none is known."""
-        try:
-            self._known = dict(_read(raw) for raw in objects)
-        except UNREADABLE as error:
-            self._tell("a PodDisruptionBudget cannot be read", str(error), problem=str(error))
-            self._cluster.budgets = None
-        else:
-            self._put()
+        """Take in a complete list."""
+        self._known = dict(map(self._read, objects))
+        self._put()
 
-    def _take(self, obj: msgspec.Raw) -> str:
-        where, budget = _read(obj)
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take in an object that is new or changed."""
+        where, budget = self._read(obj)
         self._known[where] = budget
         self._put()
-        return budget.name
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take in a deletion."""
@@ -432,10 +430,15 @@ class BudgetSink(ObjectSink):
         self._put()
 
     def _put(self) -> None:
-        self._cluster.budgets = tuple(self._known[where] for where in sorted(self._known))
+        known = [budget for _, budget in sorted(self._known.items()) if budget is not None]
+        self._cluster.budgets = tuple(known) if len(known) == len(self._known) else None
 
-
-def _read(obj: msgspec.Raw) -> tuple[tuple[str, str], Budget]:
-    """Return a budget with its namespace and name."""
-    budget = budget_of(_decode_budget(obj))
-    return (budget.namespace, budget.name), budget
+    def _read(self, obj: msgspec.Raw) -> tuple[tuple[str, str], Budget | None]:
+        """Return a budget, or None if it cannot be read, with its namespace and name."""
+        try:
+            budget = budget_of(_decode_budget(obj))
+        except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
+            self._tell_bad(obj, error)
+            metadata = _metadata(obj) or ObjectMeta()
+            return (metadata.namespace, metadata.name), None
+        return (budget.namespace, budget.name), budget

@@ -200,6 +200,33 @@ def test_budgets_are_followed() -> None:
     assert known == [(), None], "what cannot be read must not count as no budget"
 
 
+def test_a_budget_that_cannot_be_read_keeps_all_unknown_until_it_is_gone_or_readable() -> None:
+    """The next event published the others without it, and evictions went past it."""
+    cluster = Cache(lambda: 0.0)
+    sink = BudgetSink(cluster)
+    one, two, three = ({"metadata": {"namespace": "team", "name": n}} for n in "abc")
+    bad, nameless = raw({**two, "spec": 3}), raw({"metadata": 3})
+
+    def names() -> list[str] | None:
+        return None if cluster.budgets is None else [budget.name for budget in cluster.budgets]
+
+    sink.replace([raw(one), bad], "1")
+    sink.apply(raw(three))
+    assert names() is None
+    sink.apply(raw(two))
+    assert names() == ["a", "b", "c"]
+    sink.apply(bad)
+    sink.delete(raw(one))
+    assert names() is None, "its former version may promise less"
+    sink.delete(bad)
+    assert names() == ["c"]
+    sink.apply(nameless)
+    sink.apply(raw(three))
+    assert names() is None
+    sink.replace([raw(three)], "2")
+    assert names() == ["c"]
+
+
 WEB = (Requirement("app", "In", ("web",)),)
 
 
