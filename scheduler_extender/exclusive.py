@@ -64,11 +64,14 @@ def _demand(container: Container, role: Role, resource: str) -> Demand | None:
 
 
 def _is_guaranteed(resources: Resources) -> bool:
-    """Check whether a container has limits of CPU and memory, and requests that equal them."""
+    """Check whether a container has limits of CPU and memory, and requests that equal them.
+
+    For Kubernetes (``ComputePodQOS``) a limit of 0 is none.
+    """
     limits, requests = resources.limits or {}, resources.requests or {}
     return all(
-        limits.get(name) is not None
-        and (name not in requests or _amount(requests[name]) == _amount(limits[name]))
+        (limit := _amount(limits.get(name))) != 0
+        and (name not in requests or _amount(requests[name]) == limit)
         for name in ("cpu", "memory")
     )
 

@@ -31,6 +31,8 @@ def manifest(*limits: dict[str, str], spec: dict[str, Any] | None = None) -> Pod
     [
         pytest.param([{GPU: "1"}], Exclusive.NOTHING, id="no limits: not Guaranteed"),
         pytest.param([{**FULL, GPU: "1"}, {"cpu": "1"}], Exclusive.NOTHING, id="one lacks memory"),
+        pytest.param([{"cpu": "0", "memory": "0", GPU: "1"}], Exclusive.NOTHING, id="both 0"),
+        pytest.param([{"cpu": "2", "memory": "0Gi", GPU: "1"}], Exclusive.NOTHING, id="memory 0"),
         pytest.param(
             [{**FULL, GPU: "1"}],
             Exclusive(True, True, (Demand(Role.APP, 1, 2, (("memory", GIB),)),)),
