@@ -26,7 +26,7 @@ class _Spec(msgspec.Struct, rename="camel", frozen=True):
 
 
 class _Object(msgspec.Struct):
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: dict[str, Any] = {}
     spec: _Spec = _Spec()
 
 
@@ -45,11 +45,12 @@ class LeaseStore:
         self._namespace, self._name = namespace, name
         self._collection = path(LEASES, namespace, "leases")
         self._taken = ""
+        self._metadata: dict[str, Any] = {}  # as last read; others may have written labels there
 
     def read(self) -> Lease:
         """Return the Lease from the API server; an empty one if there is none."""
         try:
-            return _lease(self._api.get(f"{self._collection}/{self._name}", timeout=TIMEOUT))
+            return self._lease(self._api.get(f"{self._collection}/{self._name}", timeout=TIMEOUT))
         except NotFoundError:
             return Lease()
 
@@ -63,12 +64,17 @@ class LeaseStore:
         if takes or not self._taken:
             self._taken = now
         metadata: dict[str, Any] = {"name": self._name, "namespace": self._namespace}
+        annotations: dict[str, str] = {}
         if lease.version:
-            metadata["resourceVersion"] = lease.version
+            metadata = {**self._metadata, **metadata, "resourceVersion": lease.version}
+            annotations = {**(self._metadata.get("annotations") or {})}
+            annotations.pop(DRAINED, None)
+            annotations.pop(OFFERED, None)
         if lease.drained >= 0:
-            metadata["annotations"] = {DRAINED: str(lease.drained)}
+            annotations[DRAINED] = str(lease.drained)
         if lease.offered:
-            metadata["annotations"] = {OFFERED: "true"}
+            annotations[OFFERED] = "true"
+        metadata["annotations"] = annotations
         spec = {
             "holderIdentity": lease.holder,
             "leaseDurationSeconds": max(1, round(lease.seconds)),
@@ -86,19 +92,20 @@ class LeaseStore:
         )
         if lease.version:
             where = f"{self._collection}/{self._name}"
-            return _lease(self._api.update(where, body, timeout=TIMEOUT))
-        return _lease(self._api.create(self._collection, body, timeout=TIMEOUT))
+            return self._lease(self._api.update(where, body, timeout=TIMEOUT))
+        return self._lease(self._api.create(self._collection, body, timeout=TIMEOUT))
 
-
-def _lease(body: bytes) -> Lease:
-    written = _decode(body)
-    annotations = written.metadata.annotations or {}
-    drained = annotations.get(DRAINED, "")
-    return Lease(
-        holder=written.spec.holder_identity or "",
-        seconds=float(written.spec.lease_duration_seconds or 0),
-        term=written.spec.lease_transitions or 0,
-        drained=int(drained) if drained.isdecimal() and len(drained) <= 18 else -1,
-        offered=annotations.get(OFFERED) == "true",
-        version=written.metadata.resource_version,
-    )
+    def _lease(self, body: bytes) -> Lease:
+        written = _decode(body)
+        metadata = msgspec.convert(written.metadata, ObjectMeta)
+        self._metadata = written.metadata
+        annotations = metadata.annotations or {}
+        drained = annotations.get(DRAINED, "")
+        return Lease(
+            holder=written.spec.holder_identity or "",
+            seconds=float(written.spec.lease_duration_seconds or 0),
+            term=written.spec.lease_transitions or 0,
+            drained=int(drained) if drained.isdecimal() and len(drained) <= 18 else -1,
+            offered=annotations.get(OFFERED) == "true",
+            version=metadata.resource_version,
+        )
