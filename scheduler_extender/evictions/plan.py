@@ -77,14 +77,14 @@ class Advice:
         """Return the advice as lines of text."""
         name = pod.full_name
         if self.takes is not None:
-            return [f"nobody has to be evicted: {self.takes} has a guaranteed place for {name} now"]
+            return [f"no pod has to be evicted: {self.takes} has a guaranteed place for {name} now"]
         if self.plan is None:
-            return [f"nobody is worth evicting for {name}: {self.reason}"]
+            return [f"no pod is worth evicting for {name}: {self.reason}"]
         found = self.plan
         if not found.steps:
             terminating = ", ".join(p.full_name for p in found.terminating)
             lines = [
-                f"nobody has to be evicted: {found.node} has a place once {terminating} let go"
+                f"no pod has to be evicted: {found.node} has a place once {terminating} let go"
             ]
         else:
             count = len(found.steps)

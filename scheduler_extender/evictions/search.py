@@ -52,13 +52,12 @@ MAX_SETS = 200_000
 HIGHEST = 2**31
 BARE = "no controller makes it anew"
 HOMELESS = "no node has a guaranteed place for it"
-BY_CLAIMS = "it has claims of its own, and nobody can say which GPUs the next ones get"
+BY_CLAIMS = "it has claims of its own, and it is unknown which GPUs the next ones get"
 
 
 # Asks the rules of the set about the waiting pod's group: for a node as it would be, the pods that
 # would be gone, and other nodes as they would be.
 Group = Callable[[NodeInfo, frozenset[PodUid], Collection[NodeInfo]], Joining]
-NOBODY: frozenset[PodUid] = frozenset()
 
 
 def search(
@@ -103,7 +102,7 @@ class _Site:
 
     info: NodeInfo
     pods: tuple[PodRecord, ...]
-    reckoning: VictimPrecheck
+    precheck: VictimPrecheck
     alike: list[tuple[NodeInfo, tuple[PodRecord, ...]]]
 
 
@@ -151,7 +150,7 @@ class _Search:
                 continue
             if (
                 self._places.takes(without, self._pod, self._request)
-                and self._group(without, NOBODY, ()).rejection is None
+                and self._group(without, frozenset(), ()).rejection is None
                 and self._spare_resources.takes(without, self._pod)
             ):
                 self._takes = info
@@ -209,7 +208,7 @@ class _Search:
             if not self._places.may_take(everything, self._pod, self._request):
                 self._unsaid = self._unsaid or self._places.unsaid(everything, self._pod)
                 continue
-            joining = self._group(self._without_asking(info), NOBODY, ())
+            joining = self._group(self._without_asking(info), frozenset(), ())
             if joining.rejection is not None and not joining.rejection.resolvable:
                 continue
             self._could = True
@@ -218,9 +217,9 @@ class _Search:
             alike = of_kind.setdefault(kind, [])
             alike.append((info, pods))
             if len(alike) == 1:
-                reckoning = VictimPrecheck(info, self._request, self._pod.uid, pods)
-                if reckoning.usable:
-                    yield _Site(info, pods, reckoning, alike)
+                precheck = VictimPrecheck(info, self._request, self._pod.uid, pods)
+                if precheck.usable:
+                    yield _Site(info, pods, precheck, alike)
 
     def _without_asking(self, info: NodeInfo) -> NodeInfo:
         """Return the info without the waiting pod, if the pod counts in it."""
@@ -266,7 +265,7 @@ class _Search:
                 self._looked_at += 1
                 if self._looked_at > MAX_SETS:
                     return None
-                if site.reckoning.worth_trying(victims):
+                if site.precheck.worth_trying(victims):
                     least = self._least(site, victims)
                     if least is not None:
                         found.append(_Candidate(site, victims, least))
@@ -278,7 +277,7 @@ class _Search:
         Returns None if a pod would be lost that may not be lost. A pod without a placement on any
         node as it is can only return to this node, if there is room.
         """
-        room = site.reckoning.devices_after(victims) - self._request.effective_count
+        room = site.precheck.devices_after(victims) - self._request.effective_count
         lost = 0
         homeless = []
         for pod in victims:

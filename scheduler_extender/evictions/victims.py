@@ -26,7 +26,7 @@ from topology.core.requests import GpuRequest, Policy, gpu_request
 
 # Controllers that bring a pod back on the same node.
 TIED = ("Node", "DaemonSet")
-NOBODY = PodUid("")
+NO_POD = PodUid("")
 
 
 def importance(pod: PodRecord) -> tuple[float, float, PodUid]:
@@ -55,7 +55,7 @@ def candidates(info: NodeInfo, resource: str) -> list[PodRecord]:
         and devices_of(info, pod)
         and pod.attributes.controller != "Node"
         and pod.uid not in info.pods.assumed
-        and not (pod.attributes.controller and info.claimed(NOBODY, pod.namespace, pod.lasting))
+        and not (pod.attributes.controller and info.claimed(NO_POD, pod.namespace, pod.lasting))
     ]
     return sorted(found, key=importance)
 
@@ -211,8 +211,8 @@ def replaced(
     needed = {each.uid for each in chosen} if pod.particular else set()
     if not needed <= {each.uid for each in able}:
         return None
-    reckoning = VictimPrecheck(info, pod.request, pod.uid, able)
-    if not reckoning.usable:
+    precheck = VictimPrecheck(info, pod.request, pod.uid, able)
+    if not precheck.usable:
         return None
     forbidding = _forbidding(able, budgets, deadline)
     violations = Violations(_each_in_time(able, deadline), forbidding)
@@ -222,7 +222,7 @@ def replaced(
         return (
             needed <= {each.uid for each in victims}
             and (violations.count(victims) > 0) is forbidden
-            and reckoning.worth_trying(victims)
+            and precheck.worth_trying(victims)
             and frees_enough(victims, chosen, pod.asks)
         )
 

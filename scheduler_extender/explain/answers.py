@@ -326,6 +326,6 @@ def bars_text(bars: Mapping[str, int]) -> str:
     often = sorted(bars, key=lambda bar: (-bars[bar], bar))
     if len(often) == 1:
         return often[0]
-    told = [f"{bar} ({nodes_text(bars[bar])})" for bar in often[:BARS]]
-    told += [f"{len(often) - BARS} others"] if len(often) > BARS else []
-    return f"{', '.join(told[:-1])} or {told[-1]}"
+    named = [f"{bar} ({nodes_text(bars[bar])})" for bar in often[:BARS]]
+    named += [f"{len(often) - BARS} others"] if len(often) > BARS else []
+    return f"{', '.join(named[:-1])} or {named[-1]}"

@@ -60,7 +60,7 @@ class EvictionPlan(Struct, frozen=True):
     steps: list[PlanStep]
     waits_for: Annotated[list[str], Meta(description="pods that are ending already")]
     resources_unknown: Annotated[
-        list[str], Meta(description="nodes of which nobody knows whether CPU and memory are free")
+        list[str], Meta(description="nodes of which it is unknown whether CPU and memory are free")
     ]
 
 
@@ -83,7 +83,7 @@ class EvictionAdvice(Struct, frozen=True, omit_defaults=False):
     takes: Annotated[str | None, Meta(description="a node that takes it as it is")] = None
     plan: Annotated[
         EvictionPlan | None,
-        Meta(description="null if nobody has to be evicted, and if that would not help"),
+        Meta(description="null if no pod has to be evicted, and if that would not help"),
     ] = None
     whole: Annotated[bool, Meta(description="false if a cheaper plan may exist")] = True
     reservation: Reservation | None = None
@@ -112,7 +112,7 @@ def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice
         return answer(text=[f"{namespace}/{name} is on {pod.node}"])
     unscheduled = _why_not_scheduled(pod)
     if unscheduled:
-        return answer(text=[f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"])
+        return answer(text=[f"no pod is worth evicting for {namespace}/{name}: {unscheduled}"])
     deadline = within(cluster.clock, UNBLOCK_SECONDS)
     if isinstance(pod.request, Malformed):
         return answer(text=Advice(reason=pod.request.reason).lines(pod))

@@ -151,15 +151,15 @@ BY_SETS = (
 
 def group_of(snapshot: Snapshot, group_ref: GroupReference) -> GroupInBrief:
     """Return the group of a pod in brief."""
-    attributes, kind = snapshot.group_status(group_ref), group_ref.domain
+    status, kind = snapshot.group_status(group_ref), group_ref.domain
     return GroupInBrief(
         group_ref.group.name,
         group_ref.gang,
         group_ref.size,
         group_ref.domain,
-        attributes.have_come(group_ref.size),
-        dict(attributes.living),
-        dict(by_domain(attributes, snapshot.domains(kind).of)) if kind else {},
+        status.have_come(group_ref.size),
+        dict(status.living),
+        dict(by_domain(status, snapshot.domains(kind).of)) if kind else {},
     )
 
 

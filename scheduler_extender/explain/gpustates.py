@@ -175,7 +175,7 @@ class NodeState:
             },
             "flags": sorted(flag.value for flag in self.flags),
             "trouble": list(self.trouble),
-            "onTheirWay": self.coming,
+            "unacknowledgedDevices": self.coming,
             "reservedFor": self.reserved_for or None,
             "observedAt": self.observed_at or None,
         }
@@ -447,11 +447,11 @@ def _gpu_states(
             used = used_memory(offer.kubelet, now)
             for gpu, of_device in zip(offer.devices.gpu_of, used, strict=True):
                 memory[gpu] = memory.get(gpu, 0) + of_device.used
-    told = {health.uuid: health for health in (info.report.health if info.report else ())}
+    health_of = {health.uuid: health for health in (info.report.health if info.report else ())}
     health = [
         Health(GpuUuid(""), False, withheld(info))
-        if devices[p] and not free[p] and not holders[p] and told.get(gpu.uuid, WELL).healthy
-        else told.get(gpu.uuid, WELL)
+        if devices[p] and not free[p] and not holders[p] and health_of.get(gpu.uuid, WELL).healthy
+        else health_of.get(gpu.uuid, WELL)
         for p, gpu in enumerate(topology.gpus)
     ]
     whole = sum(1 << p for p in range(n) if not holders[p] and health[p].healthy)

@@ -196,10 +196,10 @@ def judge(cluster: Cache, wanted: Sequence[Wanted]) -> Together:
     of_group: dict[Group, list[Judged]] = {}
     for pods in alike.values():
         first = pods[0]
-        told = answers_to(snapshot, first.record(uids[id(first)]))
+        answers = answers_to(snapshot, first.record(uids[id(first)]))
         most = 1 if first.group_ref else max(pod.copies for pod in pods)
-        room = room_for(snapshot, first, told, most, NO_DEADLINE) if most > 1 else 1
-        each = Judged(tuple(pods), told, room)
+        room = room_for(snapshot, first, answers, most, NO_DEADLINE) if most > 1 else 1
+        each = Judged(tuple(pods), answers, room)
         judged.append(each)
         if first.group_ref is not None:
             of_group.setdefault(first.group_ref.group, []).append(each)
@@ -289,13 +289,13 @@ def _fit(
 
 
 def room_for(
-    snapshot: Snapshot, pod: Wanted, told: Sequence[Answer], copies: int, deadline: Deadline
+    snapshot: Snapshot, pod: Wanted, answers: Sequence[Answer], copies: int, deadline: Deadline
 ) -> int:
     """Return how many of these copies of a pod surely fit at once.
 
     They fit whichever GPUs each of them gets. The pods go to the nodes to which they may come;
-    ``told`` are the nodes' answers to the pod. Raises :class:`.OutOfTimeError`.
+    ``answers`` are the nodes' answers to the pod. Raises :class:`.OutOfTimeError`.
     """
-    names = {answer.node for answer in told if answer.may_come}
+    names = {answer.node for answer in answers if answer.may_come}
     with deadline.enforced():
         return packed(snapshot.settings, snapshot.nodes, {pod: copies}, {pod: names})

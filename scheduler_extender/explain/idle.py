@@ -84,9 +84,9 @@ def what_ends_would_do(
 ) -> Tried:
     """Return, for each idle pod, the waiting pods without a node now that its end would help."""
     found = Tried()
-    terminating = [pod for pod in idle if not pod.partly]
+    wholly_idle = [pod for pod in idle if not pod.partly]
     by_node: dict[NodeName, list[PodUid]] = {}
-    for pod in terminating:
+    for pod in wholly_idle:
         uids = by_node.setdefault(pod.node, [])
         if pod.uid not in uids:
             uids.append(pod.uid)

@@ -3,7 +3,7 @@
 A row also says what a refusing node lacks: the nearest set of GPUs, and the pods that hold it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import comb
@@ -38,7 +38,6 @@ from topology.times import age
 
 MOST_LOOKED_AT = 20_000
 """The largest number of sets of GPUs that are examined on one node; beyond it, only counts."""
-NOBODY: frozenset[PodUid] = frozenset()
 NEAREST = 3
 """The number of nodes that are named as the nearest ones."""
 NEAR = frozenset(
@@ -63,7 +62,7 @@ class Holding(Struct, frozen=True):
     gpus: Annotated[list[int], Meta(description="driver indices")]
     devices: Annotated[int, Meta(ge=0, description="how many it has of the resource")]
     seconds: Annotated[
-        float | None, Meta(description="since its kubelet admitted it; null if nobody knows")
+        float | None, Meta(description="since its kubelet admitted it; null if unknown")
     ]
 
 
@@ -76,7 +75,7 @@ class Miss(Struct, frozen=True):
     gpus: Annotated[
         list[int], Meta(description="the nearest set, by driver index; empty if sets are counted")
     ]
-    free: Annotated[list[int], Meta(description="GPUs of the set that nobody is seen to hold")]
+    free: Annotated[list[int], Meta(description="GPUs of the set that no pod is seen to hold")]
     holders: list[Holding]
 
     @property
@@ -110,13 +109,13 @@ def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
 
 
 def miss_of(
-    row: Answer, request: GpuRequest, today: float, terminating: frozenset[PodUid] = NOBODY
+    row: Answer, request: GpuRequest, today: float, ended: Collection[PodUid] = ()
 ) -> Miss | None:
     """Return what the node lacks.
 
     Returns None if no set of its GPUs is near, if nothing is known of it, or if the pod's own
-    claims say which GPUs it gets. If there are pods in ``terminating``, their end would help: then
-    the nearest set is the one that they make free.
+    claims say which GPUs it gets. If there are pods in ``ended``, their end would help: then the
+    nearest set is the one that they make free.
     """
     offer = row.info.last_offer(request.resource)
     if (
@@ -126,7 +125,7 @@ def miss_of(
         or isinstance(offer, Rejection)
     ):
         return None
-    node = _Node(row.info, request, offer, today, terminating, pod_names(row.info))
+    node = _Node(row.info, request, offer, today, frozenset(ended), pod_names(row.info))
     if row.kind is Reason.LINKS:
         return node.largest()
     return node.nearest() or node.counted()
@@ -140,7 +139,7 @@ class _Node:
     request: GpuRequest
     offer: Offer
     today: float
-    terminating: frozenset[PodUid]
+    ended: frozenset[PodUid]  # pods whose end is tried: they still run
     names: Mapping[PodUid, str]
 
     @property
@@ -166,15 +165,15 @@ class _Node:
             return None
         usable = now.free & ~now.sick
         shown = self.offer.ledger.shown
-        coming = sum(shown[uid] for uid in self.terminating & shown.keys()) & ~now.sick
-        then, free_now = np.uint64(usable | coming), np.uint64(usable)
-        pods = sum(
-            ((good & np.uint64(pool)) != 0).astype(np.int64) for pool in shown.values() if pool
-        )
+        released = sum(shown[uid] for uid in self.ended & shown.keys()) & ~now.sick
+        then, free_now = np.uint64(usable | released), np.uint64(usable)
+        pods = np.zeros(len(good), np.int64)
+        for pool in shown.values():
+            pods += (good & np.uint64(pool)) != 0
         free_of, now_of = (
             np.bitwise_count(good & each).astype(np.int64) for each in (then, free_now)
         )
-        best: Mask = int(good[np.argmax((free_of * 64 + now_of) * 64 - pods)])
+        best: Mask = int(good[np.lexsort((pods, -now_of, -free_of))[0]])
         free, missing = best & usable, best & ~usable
         holders = self._holders(missing)
         called, linked = list(self.offer.devices.indices(free)), self._linked
@@ -187,15 +186,15 @@ class _Node:
             return Miss(wants, wants, f"{words}, {tail}", called, called, holders)
         some = f" ({', '.join(map(str, called))})" if called else ""
         words = f"{len(called)} of {wants} {linked}GPUs {_are(called)} free{some}"
-        told = [f"{gpus_text(h.gpus)} {_are(h.gpus)} held by {_holder(h)}" for h in holders]
+        held_by = [f"{gpus_text(h.gpus)} {_are(h.gpus)} held by {_holder(h)}" for h in holders]
         held = {index for holder in holders for index in holder.gpus}
         # GPUs that no pod is seen to hold, and that do not count as free.
         for p in positions(missing):
             if (index := self.offer.devices.indices_of[p]) not in held:
                 why = "sick" if now.sick >> p & 1 else withheld(self.info)
-                told.append(f"GPU {index} is {why}")
+                held_by.append(f"GPU {index} is {why}")
         everything = list(self.offer.devices.indices(best))
-        return Miss(wants, len(called), f"{words}; {listed(told)}", everything, called, holders)
+        return Miss(wants, len(called), f"{words}; {listed(held_by)}", everything, called, holders)
 
     def _not_sure(self) -> str:
         place = self.info.reserved_for if self.info.for_reservation is not None else None
@@ -268,7 +267,7 @@ class _Node:
                 count = total(pool, now.width)
                 seconds = age(started.get(uid), self.today)
                 held = Holding(self.names.get(uid, GONE), indices, count, seconds)
-                rows.append((uid not in self.terminating, -count, held.pod, indices, held))
+                rows.append((uid not in self.ended, -count, held.pod, indices, held))
         return [held for *_, held in sorted(rows, key=lambda row: row[:4])]
 
 

@@ -115,7 +115,7 @@ def _promise(verdict: str, request: object) -> str:
     if verdict in ("guaranteed", "expected") and required:
         return f"what it asks for was {verdict} when it was bound"
     if not verdict:
-        return "bound by somebody else: nothing was promised"
+        return "bound without the extender: nothing was promised"
     return f"nothing was promised when it was bound (the verdict was {verdict})"
 
 

@@ -240,13 +240,13 @@ def helps_of(
     found = Helped([], whole=True, missing=list(answers))
     if pod.of_claims is not None:
         return found
-    terminating: dict[NodeName, frozenset[PodUid]] = {}
+    ended: dict[NodeName, frozenset[PodUid]] = {}
     nodes = [info.topology for info in snapshot.nodes if info.topology is not None]
     try:
         with deadline.enforced():
             for help_, gone in _ends(snapshot, pod, request, answers, deadline):
                 found.helps.append(help_)
-                terminating[NodeName(help_.node or "")] = gone
+                ended[NodeName(help_.node or "")] = gone
             for values in relaxations(request, nodes):
                 for relaxed in values:
                     deadline.check()
@@ -262,8 +262,8 @@ def helps_of(
     found.missing = [
         (
             each,
-            miss_of(each, request, snapshot.today, terminating[each.node])
-            if each.node in terminating
+            miss_of(each, request, snapshot.today, ended[each.node])
+            if each.node in ended
             else miss,
         )
         for each, miss in answers

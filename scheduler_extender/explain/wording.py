@@ -74,7 +74,7 @@ def set_text(gpus: Sequence[int]) -> str:
     return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in runs)
 
 
-TOLD: dict[Reason, str] = {
+REASON_WORDS: dict[Reason, str] = {
     Reason.LINKS: "lack links",
     Reason.HARDWARE: "have no such GPUs",
     Reason.MODEL: "have another GPU model",
@@ -123,14 +123,14 @@ def sentence(refused: Mapping[Rejection, int]) -> str:
     """
     alike: dict[str, dict[str, int]] = {}
     for why, nodes in refused.items():
-        reasons = alike.setdefault(TOLD[why.kind], {})
+        reasons = alike.setdefault(REASON_WORDS[why.kind], {})
         reasons[why.reason] = reasons.get(why.reason, 0) + nodes
     counted = sorted(
-        (-sum(reasons.values()), told, list(reasons)) for told, reasons in alike.items()
+        (-sum(reasons.values()), words, list(reasons)) for words, reasons in alike.items()
     )
     return "; ".join(
-        f"{-less:,} nodes {told}" if reasons[1:] else f"{reasons[0]} ({nodes_text(-less)})"
-        for less, told, reasons in counted
+        f"{-less:,} nodes {words}" if reasons[1:] else f"{reasons[0]} ({nodes_text(-less)})"
+        for less, words, reasons in counted
     )
 
 
@@ -240,7 +240,7 @@ def _constraints(wanted: Constraints) -> Iterable[str]:  # noqa: C901 (a line fo
     if wanted.gpu_memory is not None:
         yield f"{memory_text(wanted.gpu_memory)} used on each GPU (gpu-memory)"
     if wanted.exclusive_gpus:
-        yield "nobody else on its GPUs (sharing=exclusive)"
+        yield "no other pod on its GPUs (sharing=exclusive)"
 
 
 def duration(seconds: float) -> str:

@@ -35,8 +35,8 @@ def decide(info: NodeInfo, request: GpuRequest, settings: Settings) -> Decision:
     found = node.rejections
     if not found:
         return Decision(assessment=node.assessed)
-    told = next((each for each in found if not each.resolvable), found[0])
-    return Decision(told, node.assessed, tuple(each for each in found if each is not told))
+    main = next((each for each in found if not each.resolvable), found[0])
+    return Decision(main, node.assessed, tuple(each for each in found if each is not main))
 
 
 def undecided(info: NodeInfo, request: GpuRequest) -> Decision:

@@ -146,11 +146,11 @@ def info_for(
 ) -> Iterator[NodeInfo]:
     """Yield the nodes whose info for this question differs from the snapshot's."""
     pod = question.pod
-    flying = snapshot.assumed.get(pod.uid)
+    assumed = snapshot.assumed.get(pod.uid)
     apart = (
         snapshot.evaluated_apart(pod.uid, pod.attributes.priority, pod.gang) | question.gone.keys()
     )
-    on = {pod.node, None if flying is None else flying.node}
+    on = {pod.node, None if assumed is None else assumed.node}
     apart |= {name for name in on if name is not None}
     if question.purpose is Purpose.BIND:
         apart |= {NodeName(name) for name in names}  # the pod's claims have their devices

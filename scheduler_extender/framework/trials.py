@@ -41,7 +41,7 @@ class Trials:
 
         Raises :class:`.OutOfTimeError` if an outer deadline has passed.
         """
-        about = (request, self._state_of(info, gone, request.resource))
+        about = (request, self._class_of(info, gone, request.resource))
         found = self._known.get(about)
         if found is None:
             then = info.without(gone) if gone else info
@@ -52,7 +52,7 @@ class Trials:
         """Check whether a node takes the pod although deciding about it failed."""
         return undecided(info, request).rejection is None
 
-    def _state_of(self, info: NodeInfo, gone: frozenset[PodUid], resource: str) -> int:
+    def _class_of(self, info: NodeInfo, gone: frozenset[PodUid], resource: str) -> int:
         """Return a number for the node without these pods. It is equal if every answer is equal."""
         about = (info, gone, resource)
         found = self._states.get(about)

@@ -23,7 +23,7 @@ from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.groupfit import judge
 from scheduler_extender.explain.waitingreasons import refusals_of
-from scheduler_extender.explain.wording import TOLD
+from scheduler_extender.explain.wording import REASON_WORDS
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -157,7 +157,7 @@ def _counts_agree(found: World, record: PodRecord, rows: list[Answer], why: Expl
     texts = defaultdict[str, set[str]](set)  # as the kinds of reasons are told
     for row in rows:
         if row.decision.rejection is not None:
-            texts[TOLD[row.decision.rejection.kind]].add(row.reason)
+            texts[REASON_WORDS[row.decision.rejection.kind]].add(row.reason)
     for words, reasons in texts.items():
         assert (f" nodes {words}" in why.headline) == (len(reasons) > 1)
         assert all((f"{said} (" in why.headline) == (len(reasons) == 1) for said in reasons)

@@ -15,7 +15,7 @@ class AssumedRule(SetRule):
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """Return a rule that refuses every node but that of the pod's bind."""
-        flying = snapshot.assumed.get(question.pod.uid)
-        if flying is None:
+        assumed = snapshot.assumed.get(question.pod.uid)
+        if assumed is None:
             return None
-        return lambda info: None if info.name == flying.node else ASSUMED
+        return lambda info: None if info.name == assumed.node else ASSUMED

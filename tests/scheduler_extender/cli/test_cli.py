@@ -585,7 +585,7 @@ def test_cpus_that_a_person_writes_down_count(
 ) -> None:
     path = _beside_gpus(tmp_path / "cluster.yaml", {"cpu": 8}, given)
     done = run("unblock", "waits", "--cluster", path)
-    assert ("nobody has to be evicted: c-00 has a guaranteed place" in done.stdout) == fits
+    assert ("no pod has to be evicted: c-00 has a guaranteed place" in done.stdout) == fits
     assert done.returncode == (0 if fits else 1)
     for command in (("why", "waits"), ("waiting",), ("check", path)):
         done = run(*command, "--cluster", path)

@@ -162,7 +162,11 @@ def test_pods_on_their_way_and_a_reservation(cluster: Cluster) -> None:
     manifest = pod(2, {"link": "nvlink"}, name="coming", uid="coming", node="serve-01")
     cluster.pod(manifest)
     (_, serve, *_) = json.loads(cluster.asked("nodes", "-o", "json").stdout)["nodes"]
-    assert (serve["gpus"]["free"], serve["gpus"]["assumed"], serve["onTheirWay"]) == (2, 2, 2)
+    assert (serve["gpus"]["free"], serve["gpus"]["assumed"], serve["unacknowledgedDevices"]) == (
+        2,
+        2,
+        2,
+    )
     cluster.pod(pod(2, name="more", uid="more", node="serve-01"))
     done = cluster.asked("map")
     assert (

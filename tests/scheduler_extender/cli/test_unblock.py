@@ -70,7 +70,7 @@ def test_who_is_not_waiting_and_who_is_unknown(cluster: Cluster) -> None:
     cluster.pod(wanting(4, "quad"), "team")
     none = cluster.asked("unblock", "team/quad")
     assert none.returncode == 1
-    assert none.stdout.startswith("nobody is worth evicting for team/quad: ")
+    assert none.stdout.startswith("no pod is worth evicting for team/quad: ")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import yaml
 
-from scheduler_extender.explain.wording import TOLD
+from scheduler_extender.explain.wording import REASON_WORDS
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.owners import KINDS
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
@@ -22,11 +22,11 @@ def test_the_page_has_every_reason_and_no_other() -> None:
     section = PAGE.partition("## The reasons")[2]
     table = re.findall(r"^\| ([^|]+) \| ([a-z, -]+) \| [^|]+ \|$", section, re.MULTILINE)
     told = {kind: words for words, kinds in table for kind in kinds.split(", ")}
-    assert told == {kind.value: TOLD[kind] for kind in Reason if kind is not Reason.OTHER}
+    assert told == {kind.value: REASON_WORDS[kind] for kind in Reason if kind is not Reason.OTHER}
 
 
 def test_every_reason_has_words() -> None:
-    assert TOLD.keys() == set(Reason)
+    assert REASON_WORDS.keys() == set(Reason)
 
 
 def test_the_page_names_the_kinds_that_there_are() -> None:

@@ -195,7 +195,7 @@ def test_a_pod_with_a_claim_is_evicted_for_a_pod_with_a_claim() -> None:
     assert victims(found) == ["a"]
     assert found.plan is not None
     assert (found.plan.cost.lost, found.plan.cost.devices) == (1, 1)
-    assert "nobody can say which GPUs the next ones get" in found.text[1]
+    assert "it is unknown which GPUs the next ones get" in found.text[1]
 
 
 def test_a_shared_claim_is_free_once_all_its_pods_are_gone() -> None:

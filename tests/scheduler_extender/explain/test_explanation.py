@@ -177,7 +177,7 @@ def test_a_sick_gpu_that_may_come_is_named_alike_to_all() -> None:
     plan = eviction_advice(cluster, pod.namespace, pod.name)
     assert plan is not None
     assert plan.takes is None
-    assert plan.text == [f"nobody is worth evicting for team/one: node would take it, and {words}"]
+    assert plan.text == [f"no pod is worth evicting for team/one: node would take it, and {words}"]
     # Who requires something is refused for it, in filter's words, and not for what it requires.
     (strict,) = explained(cluster, waiting("strict", gpu_request(1, NVLINKED))).nodes
     assert strict.reason == SICK.reason
@@ -362,7 +362,7 @@ def test_a_pod_that_no_report_shows_has_no_gpus_yet() -> None:
     found = explained(cluster, pod)
     assert found.placed is not None
     assert (found.placed.got, found.placed.keeps, found.nearest) == (None, None, [])
-    assert found.headline == "on node, bound by somebody else: nothing was promised"
+    assert found.headline == "on node, bound without the extender: nothing was promised"
 
 
 # --- Words that were wrong ------------------------------------------------------------------------
