@@ -140,8 +140,8 @@ def too_few(unit: str) -> Rejection:
 def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | None:
     """Return why no set of this hardware could ever meet the request; None if one could.
 
-    The text names the key that excludes the hardware. If GPUs are shared, one GPU can meet keys
-    that are not about pairs.
+    The text names the key that excludes the hardware. If GPUs are shared, keys that are not about
+    pairs need only as many GPUs as have the shares.
     """
     wanted, count = request.constraints, request.count
     if wanted.exclusive_gpus and count % kubelet.replicas:
@@ -159,7 +159,7 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
     if wanted.exclusive_gpus:  # the pod gets whole GPUs, and these have to meet the other keys
         count //= kubelet.replicas
     elif kubelet.replicas > 1 and not wanted.over_pairs:
-        count = 1
+        count = -(-count // kubelet.replicas)
     return _ruled_out(kubelet, wanted, count)
 
 
@@ -237,7 +237,9 @@ def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection |
     if near is not None and lacking(p for p, kind in enumerate(shape.nic) if kind >= near):
         words = f"too few {unit}s have an RDMA NIC as near as {near.name.lower()}"
         return Rejection(words, False, Reason.NIC)
-    if _has_set(kubelet, compiled(shape, wanted, 0, 1), count):
+    # A pod that gets all shares of its GPUs is counted in GPUs here.
+    test = compiled(shape, wanted, 0, 1 if wanted.exclusive_gpus else kubelet.replicas)
+    if _has_set(kubelet, test, count):
         return None
     words = f"the hardware has no {set_of(count, unit=unit)} with {wanted.text}"
     return Rejection(words, False, Reason.LINKS if wanted.over_links else Reason.HARDWARE)

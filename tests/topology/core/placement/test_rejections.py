@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.nodes import gpus
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability, Holder
 from topology.core.devices import Bytes, GpuResource, Mask, NodeName, PodUid
+from topology.core.devicesets import pack
 from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import Link, LinkKind
 from topology.core.placement import Verdict, assess
@@ -35,6 +37,7 @@ POLICIES = [
 ]
 SINGLE_NODE = AllocatorConfig("best-effort", None, "single-numa-node", "container", "none", "None")
 RESTRICTED = replace(SINGLE_NODE, topology_manager_policy="restricted")
+GIB = 1 << 30
 SPREAD = 0b0001_0011  # free: two GPUs on one NUMA node and one on the other
 
 
@@ -178,3 +181,36 @@ def test_a_sick_gpu_that_surely_comes_refuses_every_pod(
     assert (assessed.refusal == ALL_SICK) == certain
     if certain and wanted != Constraints():
         assert assessed.rejection == ALL_SICK
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted", "possible"),
+    [
+        pytest.param(2, {"link": LinkKind.NVLINK, "min_gpu_memory": 20 * GIB}, True, id="linked"),
+        pytest.param(
+            2, {"link": LinkKind.NVLINK, "min_gpu_memory": 30 * GIB}, False, id="the larger are not"
+        ),
+        pytest.param(4, {"min_gpu_memory": 30 * GIB}, True, id="all shares of the two larger"),
+        pytest.param(5, {"min_gpu_memory": 30 * GIB}, False, id="more shares than of these two"),
+        pytest.param(2, {"min_gpu_memory": 60 * GIB, "exclusive_gpus": True}, True, id="whole"),
+        pytest.param(6, {"min_gpu_memory": 60 * GIB, "exclusive_gpus": True}, False, id="3 whole"),
+    ],
+)
+@pytest.mark.parametrize("free", [0, 2])
+def test_what_shares_can_never_meet_is_no_matter_of_time(
+    count: int, wanted: dict[str, Any], possible: bool, free: int
+) -> None:
+    """Two linked GPUs have 40 GiB each and two others 80, in two shares each."""
+    shape = machine("a100-pcie-4-bridged").topology("n").shape
+    links = tuple(
+        tuple(
+            link if {a, b} == {0, 1} or a == b else shape.links[0][2] for b, link in enumerate(row)
+        )
+        for a, row in enumerate(shape.links)
+    )
+    memory = tuple(Bytes(each * GIB) for each in (40, 40, 80, 80))
+    kubelet = Kubelet(replace(shape, links=links, memory=memory), replicas=2)
+    now = Availability(pack([free] * 4, kubelet.width), width=kubelet.width)
+    found = assess(kubelet, now, gpu_request(count, Constraints(**wanted)))
+    assert (found.verdict is not Verdict.NEVER) == possible
+    assert found.rejection is None or possible or not found.rejection.resolvable
