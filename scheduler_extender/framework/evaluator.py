@@ -68,7 +68,7 @@ def evaluate(
     elif member is not None:
         # When a bind is decided again, peers that have come since are not expected a second time.
         known = question.request if binds else None
-        fewer = known is not None and known.company < member.request.company
+        fewer = known is not None and known.pods_before < member.request.pods_before
         request = known if known is not None and fewer else member.request
     asked = snapshot.with_node_infos(info_for(snapshot, question, left))
     results = Results(question, request, asked, refused, frozenset(closed), member=member)
@@ -98,7 +98,12 @@ def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterat
     answers = ask(snapshot, request, names, deadline, scores=scores, cached=cached)
     refused_here = binds and any(each.rejection for each in answers.decisions.values())
     member = results.member
-    if refused_here and request.in_company and member is not None and member.is_begun(snapshot):
+    if (
+        refused_here
+        and request.has_pods_before
+        and member is not None
+        and member.is_begun(snapshot)
+    ):
         # A refusal would surely leave the gang bound in part. The peers that are still to come are
         # decided with this bind counted.
         results.request = request.alone

@@ -128,8 +128,8 @@ def alternatives(
         chosen.append(best)
         for number, here in covers[best].items():
             covered[number] |= here
-    told = ((k.name, len(k.good), len(here)) for k, here in zip(kinds, covered, strict=True))
-    return Alternatives(tuple(chosen), tuple(told))
+    examined = ((k.name, len(k.good), len(here)) for k, here in zip(kinds, covered, strict=True))
+    return Alternatives(tuple(chosen), tuple(examined))
 
 
 def _covers(

@@ -27,7 +27,8 @@ STATE_SEARCH_STEPS_OF_LARGER = 10_000
 POD_OUTCOMES_STEPS = 60_000
 """For the outcomes of one pod in all these states. The evaluation stops early if, at the rate so
 far, all states would take twice this budget."""
-OUTLOOK_STEPS_OF_LARGER = 8_000  # the same on nodes of more than 8 GPUs, where a step costs more
+# the same on nodes of more than 8 GPUs, where a step costs more
+POD_OUTCOMES_STEPS_OF_LARGER = 8_000
 SCORE_STEPS = 10_000  # for the fragmentation cost of one placement
 CHECK_STEPS = 60_000  # to check if one more pod would endanger an outstanding guarantee on a node
 
@@ -58,4 +59,4 @@ def state_search_steps(gpus: int) -> int:
 
 def pod_outcomes_steps(gpus: int) -> int:
     """Return the budget for the outcomes of one pod on a node of ``gpus`` GPUs."""
-    return POD_OUTCOMES_STEPS if gpus <= SMALL else OUTLOOK_STEPS_OF_LARGER
+    return POD_OUTCOMES_STEPS if gpus <= SMALL else POD_OUTCOMES_STEPS_OF_LARGER

@@ -277,15 +277,15 @@ class GpuRequest:
     @property
     def alone(self) -> GpuRequest:
         """The same request, as if no other pod of its gang could come first."""
-        return replace(self, peers=0, others=()) if self.in_company else self
+        return replace(self, peers=0, others=()) if self.has_pods_before else self
 
     @cached_property
-    def in_company(self) -> bool:
+    def has_pods_before(self) -> bool:
         """Whether pods of its gang may come before the pod."""
-        return self.company > 0
+        return self.pods_before > 0
 
     @property
-    def company(self) -> int:
+    def pods_before(self) -> int:
         """The number of pods of its gang that may come before the pod."""
         return self.peers + sum(count for _, count in self.others)
 

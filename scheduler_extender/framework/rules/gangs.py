@@ -19,7 +19,7 @@ class Gangs(Rule):
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why peers that come first could spoil the node for the pod."""
-        if not node.request.in_company or node.rejections:
+        if not node.request.has_pods_before or node.rejections:
             return None
         for later in with_peers(node.info, node.request):
             among = node.decide(later, node.alone, node.settings)

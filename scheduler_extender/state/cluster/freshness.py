@@ -8,7 +8,7 @@ An agent writes at least once a minute. A node whose agent has not written for t
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, TypeVar
 
@@ -71,8 +71,9 @@ def stale_watches(watches: Iterable[Watch], now: float, seconds: float = 0.0) ->
 class Due(Generic[K]):
     """A queue of keys with the times at which they are due, by the local clock.
 
-    Each key is in the queue once. If its time was moved back meanwhile, it is queued again for that
-    time.
+    A key is queued for one time. If its time was moved back meanwhile, it is queued again for that
+    time. The heap also has old entries. It is built again once most of its entries are old, so its
+    size does not depend on how often a time is changed.
     """
 
     def __init__(self) -> None:
@@ -90,6 +91,7 @@ class Due(Generic[K]):
         """Remove a key."""
         self._at.pop(key, None)
         self._queued.pop(key, None)
+        self._remove_old()
 
     def take(self, now: float) -> Iterator[K]:
         """Yield each key that is due, once."""
@@ -106,3 +108,10 @@ class Due(Generic[K]):
     def _enqueue(self, key: K, at: float) -> None:
         self._queued[key] = at
         heappush(self._queue, (at, key))
+        self._remove_old()
+
+    def _remove_old(self) -> None:
+        """Build the heap again if most of its entries are old."""
+        if len(self._queue) > 2 * len(self._queued):
+            self._queue = [(at, key) for key, at in self._queued.items()]
+            heapify(self._queue)

@@ -56,12 +56,15 @@ class LastGroupReservations:
 
         ``generation`` is the generation of the nodes that the caller sees.
         """
-        last_key, reservations, nodes, then = self._last or (None, None, (), 0)
-        if reservations is None or last_key != key:
+        last = self._last
+        if last is None or last[0] != key:
             return None
+        _, reservations, nodes, then = last
         if not self._classes.unchanged(nodes, min(then, generation)):
             return None
-        self._last = (key, reservations, nodes, max(then, generation))
+        with self._lock:
+            if self._last is last:  # not replaced or cleared meanwhile
+                self._last = (key, reservations, nodes, max(then, generation))
         return reservations
 
     def put(

@@ -448,7 +448,7 @@ class NodeInfo:
         offer = self.last_offer(request.resource)
         if isinstance(offer, Rejection) or not offer.kubelet.allocator.settled:
             return None
-        if self.reserved_for is not None or request.in_company:
+        if self.reserved_for is not None or request.has_pods_before:
             return None
         found = chosen(offer.kubelet, offer.available_to(request), request)
         if found is None:

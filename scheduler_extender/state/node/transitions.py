@@ -203,7 +203,7 @@ def without_pod(info: NodeInfo, uid: PodUid) -> NodeInfo:
     return replace(info, pods=pods).without_old_terminated()
 
 
-def with_unconfirmed(fields: NodeInfo, pod: PodRecord, version: int) -> NodeInfo:
+def with_unconfirmed(info: NodeInfo, pod: PodRecord, version: int) -> NodeInfo:
     """Return the node with a bound pod as unconfirmed: the API server removed it at ``version``.
 
     This is one transition. If the pod were in neither set in between, the pods that terminated
@@ -213,11 +213,11 @@ def with_unconfirmed(fields: NodeInfo, pod: PodRecord, version: int) -> NodeInfo
     # void, because the pod no longer exists.
     gone = replace(pod, terminating=True, promised=NO_CONSTRAINTS, survives_endings=False)
     # the sequence number of the next report
-    sequence = fields.report.sequence if fields.report else inf
-    met = pod.admitted or pod.uid in fields.pods.acknowledged
-    unconfirmed = {**fields.pods.unconfirmed, pod.uid: Unconfirmed(gone, version, sequence, met)}
-    bound = fields.pods.bound.without((pod.uid,))
-    return _let_go(replace(fields, pods=replace(fields.pods, bound=bound, unconfirmed=unconfirmed)))
+    sequence = info.report.sequence if info.report else inf
+    met = pod.admitted or pod.uid in info.pods.acknowledged
+    unconfirmed = {**info.pods.unconfirmed, pod.uid: Unconfirmed(gone, version, sequence, met)}
+    bound = info.pods.bound.without((pod.uid,))
+    return _let_go(replace(info, pods=replace(info.pods, bound=bound, unconfirmed=unconfirmed)))
 
 
 def with_assumed_pod(info: NodeInfo, pod: PodRecord) -> NodeInfo:

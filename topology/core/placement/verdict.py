@@ -76,8 +76,8 @@ class Assessment:
     @property
     def shared_bytes(self) -> int:
         """The approximate size in bytes. Caches share it."""
-        told = (self.rejection, self.refusal, self.memory)
-        reasons = sum([len(each.reason) for each in told if each is not None])
+        rejections = (self.rejection, self.refusal, self.memory)
+        reasons = sum([len(each.reason) for each in rejections if each is not None])
         return 400 + 50 * len(self.sets or ()) + 100 * len(self.hazards) + reasons
 
 
