@@ -30,6 +30,11 @@ class Kind:
     short: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
 
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core group."""
+        return self.collection.removeprefix("/apis/").partition("/")[0]
+
 
 _APPS, _BATCH, _KUBEFLOW = "/apis/apps/v1", "/apis/batch/v1", "/apis/kubeflow.org/v1"
 _REPLICA_SETS = f"{_APPS}:replicasets"
@@ -90,6 +95,7 @@ MOST_OWNERS = 4  # the most owners above a pod that are read
 
 
 class _Owner(msgspec.Struct, rename="camel"):
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -107,12 +113,22 @@ class _Owned(msgspec.Struct):
 
 
 def kind_named(word: str) -> Kind | None:
-    """Return the kind with this name, plural or short form, in any case; None if there is none."""
-    word = word.lower().partition(".")[0]
+    """Return the kind with this name, plural or short form, in any case; None if there is none.
+
+    A group may follow the name, as in ``job.batch`` and ``job.v1.batch``.
+    """
+    word, _, group = word.lower().partition(".")
+    groups = {group, *group.split(".", 1)[1:]}
     for kind in KINDS:
-        if word in (kind.name.lower(), kind.plural, *kind.short):
+        known = word in (kind.name.lower(), kind.plural, *kind.short)
+        if known and (not group or kind.group in groups):
             return kind
     return None
+
+
+def _kind_of(owner: _Owner) -> Kind | None:
+    group = owner.api_version.rpartition("/")[0]
+    return next((kind for kind in KINDS if (kind.name, kind.group) == (owner.kind, group)), None)
 
 
 def workload(api: ApiServer, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
@@ -149,19 +165,21 @@ def _owned_by(
 def owners_of(api: ApiServer, namespace: str, pod: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the objects above a pod, its controller first.
 
-    The list ends at the first owner that is not of :data:`KINDS` or may not be read.
+    The list ends at the first owner that is not of :data:`KINDS`, is gone, or may not be read.
     """
     above: list[dict[str, Any]] = []
     below = pod
     while len(above) < MOST_OWNERS:
         meta = msgspec.convert(below.get("metadata") or {}, _Meta)
         owner = next((o for o in meta.owner_references or () if o.controller), None)
-        kind = None if owner is None else kind_named(owner.kind)
+        kind = None if owner is None else _kind_of(owner)
         if owner is None or kind is None:
             break
         try:
             below = workload(api, kind, namespace, owner.name)
         except ApiError:
             break
+        if (below.get("metadata") or {}).get("uid") != owner.uid:
+            break  # another object has the owner's name now
         above.append(below)
     return above

@@ -113,8 +113,8 @@ def test_a_cluster_without_the_extender_is_named_as_such(cluster: Cluster) -> No
     assert "is gpu-topology installed?" in done.stdout
 
 
-def owned(kind: str, name: str) -> dict[str, Any]:
-    return {"kind": kind, "name": name, "uid": f"uid-{name}", "apiVersion": "x/v1"}
+def owned(kind: str, name: str, version: str = "x/v1") -> dict[str, Any]:
+    return {"kind": kind, "name": name, "uid": f"uid-{name}", "apiVersion": version}
 
 
 def made(kind: str, name: str, template: dict[str, Any], **metadata: Any) -> dict[str, Any]:
@@ -134,12 +134,12 @@ def test_a_deployment_is_asked_for_its_pods(cluster: Cluster, word: str) -> None
             "ReplicaSet",
             "web-1",
             {},
-            ownerReferences=[{**owned("Deployment", "web"), "controller": True}],
+            ownerReferences=[{**owned("Deployment", "web", "apps/v1"), "controller": True}],
         ),
     )
     for name, node in (("web-a", "node"), ("web-b", None), ("web-c", None)):
         manifest = pod(2, NVLINK, name=name, uid=name, node=node)
-        cluster.pod(manifest, owner=owned("ReplicaSet", "web-1"))
+        cluster.pod(manifest, owner=owned("ReplicaSet", "web-1", "apps/v1"))
     done = cluster.why(f"{word}/web")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("team-a/web-b\n")
@@ -149,6 +149,41 @@ def test_a_deployment_is_asked_for_its_pods(cluster: Cluster, word: str) -> None
         "annotation gpu-topology.io/link stands on the Deployment and counts for nothing"
         in done.stdout
     )
+
+
+MISPLACED = "annotation gpu-topology.io/link stands on the Job and counts for nothing"
+
+
+@pytest.mark.parametrize(
+    ("owner", "ours"),
+    [
+        pytest.param(owned("Job", "j", "batch/v1"), True, id="the Job"),
+        pytest.param(owned("Job", "j", "batch.volcano.sh/v1alpha1"), False, id="another group"),
+        pytest.param({**owned("Job", "j", "batch/v1"), "uid": "former"}, False, id="another UID"),
+    ],
+)
+def test_only_the_owner_itself_is_read(cluster: Cluster, owner: dict[str, Any], ours: bool) -> None:
+    cluster.node(switched(2, "node"))
+    job = made("Job", "j", {}, annotations={"gpu-topology.io/link": "nvlink"})
+    cluster.fake.put("/apis/batch/v1/namespaces/team-a/jobs", job)
+    cluster.pod(pod(2, NVLINK, name="j-x", uid="x"), owner=owner)
+    assert (MISPLACED in cluster.why("j-x").stdout) is ours
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("jobs.batch", "Job"),
+        ("job.v1.batch", "Job"),
+        ("job.batch.volcano.sh", None),
+        ("rc", "ReplicationController"),
+        ("rc.v1.", "ReplicationController"),
+        ("rc.other", None),
+    ],
+)
+def test_a_kind_is_of_its_group_only(word: str, found: str | None) -> None:
+    kind = kind_named(word)
+    assert (kind and kind.name) == found
 
 
 TEMPLATE: dict[str, Any] = {
