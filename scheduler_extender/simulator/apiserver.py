@@ -69,7 +69,8 @@ class ApiServer(Actor, Server):
         """
         if entry.gone or entry.record.node is not None:
             return False
-        self.bind(entry, binding.node, {PLACEMENT: binding.placement})
+        placement = {PLACEMENT: binding.placement} if binding.placement else {}
+        self.bind(entry, binding.node, placement)
         self._tally.placed += 1
         self._tally.placed_by_kind[entry.kind] += 1
         self._observer.placed(entry, binding, self.records[binding.node].looked)
@@ -213,7 +214,7 @@ class PodApi(Actor, Client):
         clock, faults = self._clock, self._faults
         entry, found = self._entry(path), msgspec.json.decode(body)
         meta = found["metadata"]
-        placement = next(iter(meta["annotations"].values()))
+        placement = meta.get("annotations", {}).get(PLACEMENT, "")
         node = NodeName(found["target"]["name"])
         binding = Binding(meta["namespace"], meta["name"], PodUid(meta["uid"]), node, placement)
         fate = clock.rng.random()

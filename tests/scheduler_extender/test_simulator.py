@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.kube.sinks import RECORDS_PATH
+from scheduler_extender.simulator.clock import Clock
+from scheduler_extender.simulator.cluster import PlayedCluster
+from scheduler_extender.simulator.extender import Extender
+from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.overapi import RUNS, PlayedNodes
-from scheduler_extender.simulator.pods import PodEntry
-from scheduler_extender.simulator.scene import Observer
+from scheduler_extender.simulator.pods import Job, PodEntry
+from scheduler_extender.simulator.scene import Observer, Scene
+from scheduler_extender.verbs import Binding
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.waiting import FOREVER, eventually
 from topology import codec
 from topology.core.report import Report
+from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
 
@@ -118,3 +126,17 @@ def test_a_pod_that_is_gone_holds_nothing(server: FakeApiServer, tmp_path: Path)
         eventually(lambda: phase(server, "two") != "Pending", "it runs, or came too early")
         eventually(lambda: "one" not in holders(server), "the record shows it no more")
     assert nodes.errors == []
+
+
+def test_a_binding_without_a_placement_is_written() -> None:
+    """As the extender writes it in shadow."""
+    clock = Clock(random.Random(1))
+    kubelets = {NODE.name: EmulatedKubelet(NODE, clock.rng, NODE.resources[0].name)}
+    scene = Scene(clock, {NODE.name: NODE}, kubelets, Delays(), Faults())
+    extender = Extender(1)
+    played = PlayedCluster(scene, [], extender)
+    entry = played.arrive(Job(0, 60, pod(2, name="train", uid="train")))
+    meta = entry.pod.metadata
+    extender.binder.write(Binding(meta.namespace, meta.name, entry.record.uid, NODE.name, ""))
+    assert entry.record.node == NODE.name
+    assert PLACEMENT not in entry.manifest["metadata"]["annotations"]
