@@ -162,18 +162,19 @@ def open_doors(where: Addresses) -> list[str]:
     """Return warnings about who can use a port outside loopback without authentication."""
     if where.tls is None:
         return [
-            "plain HTTP: everybody who reaches port "
+            "plain HTTP: every client that reaches port "
             f"{where.port} can have pods bound to nodes; give --tls-cert, --tls-key, --client-ca "
             "and --client-name"
         ]
     if where.tls.client_ca is None:
         return [
-            f"no --client-ca: everybody who reaches port {where.port} can have pods bound to nodes"
+            f"no --client-ca: every client that reaches port {where.port} can have pods bound to "
+            "nodes"
         ]
     if not where.tls.client_names:
         return [
-            "no --client-name: everybody with a certificate of the client CA can have pods bound "
-            "to nodes"
+            "no --client-name: every client with a certificate of the client CA can have pods "
+            "bound to nodes"
         ]
     return []
 

@@ -387,4 +387,4 @@ def assumed(content: ClusterFile) -> str:
     first, more = f"{pods[0].namespace}/{pods[0].name}", len(pods) - 1
     who = f"{first} and {more:,} more pods count" if more else f"{first} counts"
     whose = "their" if more else "its"
-    return f"{who} as in flight: no status.allocations of a GPUTopology names {whose} GPUs"
+    return f"{who} as assumed: no status.allocations of a GPUTopology names {whose} GPUs"

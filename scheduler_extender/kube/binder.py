@@ -190,7 +190,7 @@ class KubeBinder:
             except _ChangedError:
                 continue
             return
-        raise BindError("somebody changes the pod all the time")
+        raise BindError("the pod was changed again before each try to bind it")
 
     def _has_another_claim(self, binding: Binding) -> bool:
         """Check whether the pod names another claim than those on which the decision was based."""
@@ -353,7 +353,7 @@ class Settler:
             read = self._binder.find(pod.namespace, pod.name, pod.uid)
             version = self._binder.version() if read is None else 0
         except (BindUnknownError, BindError) as error:
-            log.info("a bind in flight cannot be looked up", pod=pod.name, cause=str(error))
+            log.info("an assumed pod cannot be looked up", pod=pod.name, cause=str(error))
             return
         with self._cluster.lock:
             if self._cluster.assumed(pod.uid) is not pod:

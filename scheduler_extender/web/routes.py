@@ -97,7 +97,7 @@ def _add_pages(app: FastAPI, pages: Pages, queue: RequestQueue) -> None:
     async def node(name: str) -> Response:
         found = await queue.run(partial(pages.node, name))
         if found is None:
-            return _problem("Unknown node", f"Nobody has told us of a node {name[:253]}.", 404)
+            return _problem("Unknown node", f"The extender knows of no node {name[:253]}.", 404)
         return HTMLResponse(found)
 
     @app.get(f"{PREFIX}/waiting", include_in_schema=False)

@@ -462,7 +462,7 @@ def test_plain_http_outside_loopback_is_said_loudly() -> None:
         assert child.stderr is not None
         told = json.loads(child.stderr.readline())
         assert told["level"] == "warning"
-        assert told["event"].startswith("plain HTTP: everybody who reaches port")
+        assert told["event"].startswith("plain HTTP: every client that reaches port")
         serving = json.loads(child.stderr.readline())
         assert serving["admin"].startswith("http://127.0.0.1:"), "people's port is on loopback"
 

@@ -94,7 +94,7 @@ def test_a_replica_that_is_not_ready_says_so_to_the_kubelet(service: Running) ->
 def test_it_is_loud_about_what_is_open(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path)
     (plain,) = open_doors(Addresses(EVERYWHERE, 8888, 8889))
-    assert "everybody who reaches port 8888 can have pods bound" in plain
+    assert "every client that reaches port 8888 can have pods bound" in plain
     (unasked,) = open_doors(Addresses(EVERYWHERE, 8888, tls=files.serving))
     assert "no --client-ca" in unasked
     assert open_doors(Addresses(EVERYWHERE, tls=files.tls)) == []
