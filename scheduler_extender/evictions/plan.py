@@ -47,9 +47,8 @@ class Plan:
     """The evictions after which ``node`` has a guaranteed placement for the waiting pod.
 
     ``terminating`` are pods that terminate already and whose devices the placement needs, too.
-    ``beside`` is the number of further members of its group that fit on the node; nothing is
-    reserved for them. ``resources_unknown`` are those of its nodes for which it is unknown whether
-    CPU and memory are free.
+    ``resources_unknown`` are those of its nodes for which it is unknown whether CPU and memory are
+    free.
     """
 
     node: NodeName
@@ -57,7 +56,6 @@ class Plan:
     cost: Cost
     terminating: tuple[PodRecord, ...] = ()
     resources_unknown: tuple[NodeName, ...] = ()
-    beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,12 @@ class Advice:
     takes: NodeName | None = None
     whole: bool = True
 
-    def lines(self, pod: PodRecord) -> list[str]:
-        """Return the advice as lines of text."""
+    def lines(self, pod: PodRecord, beside: int = 0) -> list[str]:
+        """Return the advice as lines of text.
+
+        ``beside`` is the number of further members of the pod's group that fit on the node of the
+        plan; nothing is reserved for them.
+        """
         name = pod.full_name
         if self.takes is not None:
             return [f"no pod has to be evicted: {self.takes} has a guaranteed place for {name} now"]
@@ -91,9 +93,9 @@ class Advice:
             pods = "1 pod" if count == 1 else f"{count} pods"
             lines = [f"evict {pods} on {found.node}: then {name} has a guaranteed place there"]
             lines += [f"  {step.text()}" for step in found.steps]
-            if found.beside:
+            if beside:
                 lines.append(
-                    f"room for {found.beside} more of its group is counted there; --evict keeps "
+                    f"room for {beside} more of its group is counted there; --evict keeps "
                     f"only the place of {name}, until it is bound"
                 )
         if found.resources_unknown:

@@ -111,7 +111,7 @@ def domain_that_binds(pod: PodRecord) -> str | None:
     return None if pod.request.policy is Policy.PREFERRED else pod.group_ref.domain
 
 
-class Places:
+class GuaranteedPlacements:
     """The guaranteed placements on all nodes as they are; equal nodes are asked once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -243,7 +243,7 @@ class _Best:
 
 
 def simulate_relocations(
-    places: Places,
+    places: GuaranteedPlacements,
     target: NodeInfo,
     waiting: PodRecord,
     victims: Sequence[PodRecord],
@@ -296,7 +296,7 @@ def may_be_lost(victim: PodRecord, waiting: PodRecord) -> bool:
 
 
 def _try(
-    places: Places,
+    places: GuaranteedPlacements,
     world: dict[NodeName, NodeInfo],
     waiting: PodRecord,
     left: tuple[PodRecord, ...],
@@ -326,7 +326,10 @@ def _try(
 
 
 def _offers(
-    places: Places, world: dict[NodeName, NodeInfo], pod: PodRecord, request: GpuRequest
+    places: GuaranteedPlacements,
+    world: dict[NodeName, NodeInfo],
+    pod: PodRecord,
+    request: GpuRequest,
 ) -> Iterable[NodeInfo]:
     """Yield the nodes with a guaranteed placement and room now; of equal nodes, the first."""
     for group in places.open(pod, request):
@@ -341,6 +344,6 @@ def _offers(
             yield info
 
 
-def _admits(places: Places, info: NodeInfo, pod: PodRecord) -> bool:
+def _admits(places: GuaranteedPlacements, info: NodeInfo, pod: PodRecord) -> bool:
     """Check whether a relocation has everything that it needs besides GPUs."""
     return places.keeps_group(info, pod) and places.spare_resources.takes(info, pod)

@@ -16,7 +16,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.evictions.plan import Advice, Cost, Plan, Step
 from scheduler_extender.evictions.relocation import (
-    Places,
+    GuaranteedPlacements,
     Relocation,
     domain_that_binds,
     may_be_lost,
@@ -132,7 +132,7 @@ class _Search:
         self._request = request
         self._budgets = snapshot.budgets or ()
         self._goes = may_go(snapshot, pod)
-        self._places = Places(snapshot)
+        self._places = GuaranteedPlacements(snapshot)
         self._spare_resources = self._places.spare_resources
         self._takes: NodeInfo | None = None
         self._best: Plan | None = None
@@ -373,7 +373,7 @@ class _Search:
 
 
 def unplanned(
-    places: Places,
+    places: GuaranteedPlacements,
     info: NodeInfo,
     without: NodeInfo,
     waiting: PodRecord,
@@ -395,7 +395,10 @@ def unplanned(
 
 
 def lost(
-    places: Places, without: NodeInfo, waiting: PodRecord, victims: Sequence[PodRecord]
+    places: GuaranteedPlacements,
+    without: NodeInfo,
+    waiting: PodRecord,
+    victims: Sequence[PodRecord],
 ) -> float:
     """Return how many of the victims have no relocation; infinite if one may not be lost.
 

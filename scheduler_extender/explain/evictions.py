@@ -1,6 +1,5 @@
 """The evictions after which a waiting pod gets a guaranteed placement, and its reservation."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.clientlimits import UNBLOCK_SECONDS
 from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.evictions import Advice, Cost, Plan, lost, search, unplanned
-from scheduler_extender.evictions.relocation import Places
+from scheduler_extender.evictions.relocation import GuaranteedPlacements
 from scheduler_extender.evictions.victims import after, importance
 from scheduler_extender.explain import Struct
 from scheduler_extender.framework.afterwards import Afterwards
@@ -140,14 +139,15 @@ def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice
         request=afterwards.request,
         group=afterwards.on,
     )
+    beside = 0
     if advice.plan is not None:
         info = snapshot.node_info(advice.plan.node)
         without = after(info, (step.pod for step in advice.plan.steps), pod.uid)
         without = without.yielding_to(pod.attributes.priority, pod.gang)
-        advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
+        beside = afterwards.beside(without)
     plan = None if advice.plan is None else _plan(advice.plan)
     late = "" if pod.reservation is None else pod.reservation.too_late(snapshot.today)
-    text = [*advice.lines(pod), *filter(None, [late])]
+    text = [*advice.lines(pod, beside), *filter(None, [late])]
     return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=text)
 
 
@@ -190,7 +190,7 @@ def _reservation_now(
         or not reservation.lasts(snapshot.today)
     ):
         return None
-    info, places = snapshot.node_info(reservation.node), Places(snapshot)
+    info, places = snapshot.node_info(reservation.node), GuaranteedPlacements(snapshot)
     request = afterwards.request
 
     def without(gone: frozenset[PodUid]) -> NodeInfo:
