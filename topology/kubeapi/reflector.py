@@ -16,8 +16,8 @@ Rules:
   again from the shortest wait after a watch that lived for ``healthy_s``. The wait is longer if the
   server asks for it (Retry-After). A 410 does not wait unless it follows another one, because the
   server is reachable.
-* Only :meth:`Reflector.stop` ends the thread. The sink gets no new call after that, and nothing
-  at all once it has returned True.
+* Only :meth:`Reflector.stop` ends the thread. After that the sink gets no new call, at most one
+  more object of a list, and nothing at all once :meth:`Reflector.stop` has returned True.
 """
 
 import dataclasses
@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 import msgspec
@@ -302,13 +303,13 @@ class Reflector:
     def _objects(self, page: Page, limit: int) -> Iterator[msgspec.Raw]:
         """Yield the objects of a list; its pages are requested when they are needed."""
         while True:
-            yield from page.items or ()
+            yield from takewhile(lambda _: not self._stopping.is_set(), page.items or ())
+            if self._stopping.is_set():
+                raise _BrokenOffError
             token = page.metadata.continue_
             if not token:
                 return
             del page  # its memory
-            if self._stopping.is_set():
-                raise _BrokenOffError
             try:
                 page = self._page(token, limit)
             except Exception as error:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
@@ -494,6 +496,28 @@ class TestLife:
         assert rig.reflector.stop(PATIENCE)
         assert rig.sink.calls == []
         assert not rig.reflector.state.synced
+
+    def test_a_list_that_is_being_taken_ends_with_the_object_in_hand(self, rig: Rig) -> None:
+        for name in "abc":
+            rig.put(name)
+        taken: list[bytes] = []
+        first, more = threading.Event(), threading.Event()
+
+        class Slow(Picture):
+            def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
+                for each in objects:
+                    taken.append(bytes(each))
+                    first.set()
+                    more.wait(FOREVER)
+
+        reflector = Reflector(rig.api, Watched(NODES), Slow())
+        reflector.start()
+        assert first.wait(PATIENCE)
+        assert not reflector.stop(0.0)
+        more.set()
+        assert reflector.stop(PATIENCE)
+        assert len(taken) == 1
+        assert not reflector.state.synced
 
 
 @pytest.mark.parametrize("seed", range(6))
