@@ -165,7 +165,8 @@ class NodeWatch:
         self._on_news = on_news
         self.state = NodeState()  # what is known now
         self._wake = threading.Event()
-        self._forget = False
+        # A configuration that was read before the newest request may be that of a former kubelet.
+        self._requests = self._answered = 0
         self._address: str | None = None
         self._stopping = False
         self._period = PERIOD
@@ -182,7 +183,7 @@ class NodeWatch:
 
     def ask_again(self) -> None:
         """Ask again now and forget the former answer, since the configuration may have changed."""
-        self._forget = True
+        self._requests += 1
         self._wake.set()
 
     def look_often(self, often: bool) -> None:
@@ -201,6 +202,7 @@ class NodeWatch:
 
     def look(self) -> bool:
         """Read the Node and the configuration once. Returns whether everything was answered."""
+        requests = self._requests  # before the reading, because the reading may miss a later one
         unseen: list[Unseen] = []
         node: _Node | None = None
         if self._api is not None:
@@ -218,11 +220,12 @@ class NodeWatch:
         found = NodeState(
             node.metadata.uid if node else known.uid,
             (node.metadata.labels or {}) if node else known.labels,
-            config if self._forget else config.over(known.kubelet),
+            config.over(known.kubelet) if requests == self._answered else config,
             tuple(unseen),
             _counted(node.status) if node else known.counted,
         )
-        self._forget = self._forget and bool(why)
+        if not why:
+            self._answered = requests
         if found != known:
             self.state = found
             self._on_news()

@@ -118,7 +118,7 @@ def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu
         uuid,
         product or "unknown",
         memory,
-        _numa(asker, of, handle),
+        _numa(handle),
         _bus(pci.busId) or None if pci is not None else None,
         mig_mode=mig_mode,
         mig_instances=instances,
@@ -191,7 +191,7 @@ def _memory(asker: Asker, of: str, handle: Handle) -> Bytes:
     return Bytes(info.total if info is not None else 0)
 
 
-def _numa(asker: Asker, of: str, handle: Handle) -> int | None:
+def _numa(handle: Handle) -> int | None:
     """Return the one NUMA node whose memory is nearest; None if NVML does not show exactly one.
 
     sysfs knows it if NVML does not.

@@ -7,7 +7,6 @@ socket.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -97,9 +96,7 @@ class PodResources:
         return {name: frozenset(ids) for name, ids in _by_resource(answer.devices).items()}
 
     def _call(self, method: str, request: Any, decode: Callable[[bytes], Answer]) -> Answer:
-        self._connect()
-        assert self._channel is not None  # noqa: S101 (for the type checker)
-        ask: Callable[..., Answer] = self._channel.unary_unary(
+        ask: Callable[..., Answer] = self._connect().unary_unary(
             f"{SERVICE}/{method}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=decode,
@@ -114,7 +111,7 @@ class PodResources:
             details = " ".join((error.details() or "").split())
             raise KubeletDownError(f"{method}: {code.name}: {details}"[:300]) from error
 
-    def _connect(self) -> None:
+    def _connect(self) -> grpc.Channel:
         try:
             found = self.socket.stat()
         except OSError as error:
@@ -127,7 +124,7 @@ class PodResources:
             self._identity = identity
             self.close()
         if self._channel is None:
-            with suppress(ValueError):
+            try:
                 self._channel = grpc.insecure_channel(
                     f"unix:{self.socket}",
                     options=[
@@ -139,6 +136,9 @@ class PodResources:
                         ("grpc.use_local_subchannel_pool", 1),
                     ],
                 )
+            except ValueError as error:  # the path is no text, say
+                raise KubeletDownError(f"the kubelet's socket: {error}") from error
+        return self._channel
 
 
 def _entry(pod: ListedPod) -> Entry:

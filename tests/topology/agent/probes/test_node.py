@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.fakes.apiserver import FakeApiServer
 from topology.agent.model.nodecontext import NOTHING_KNOWN, KubeletConfig
 from topology.agent.probes.node import (
     ConfigurationUnseenError,
@@ -22,6 +23,7 @@ from topology.agent.probes.node import (
     from_kubelet,
 )
 from topology.core.devices import NodeName
+from topology.kubeapi.apiserver import ApiServer
 
 FILE = """
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -42,11 +44,17 @@ CONFIGZ = {
 
 
 @contextmanager
-def kubelet(ca: trustme.CA, status: int = 200, body: bytes = b"") -> Iterator[str]:
+def kubelet(
+    ca: trustme.CA,
+    status: int = 200,
+    body: bytes = b"",
+    on_question: Callable[[], None] = lambda: None,
+) -> Iterator[str]:
     """A kubelet's server, which asks for a token; yields host:port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            on_question()
             allowed = self.headers["Authorization"] == "Bearer ours" and self.path == "/configz"
             self.send_response(status if allowed else 401)
             self.end_headers()
@@ -175,3 +183,18 @@ def test_what_could_not_be_had_is_said(tmp_path: Path) -> None:
     watch.look()
     assert watch.state.kubelet == NOTHING_KNOWN
     assert [u.fact for u in watch.state.unseen] == ["kubelet's configuration"]
+
+
+def test_a_kubelet_that_restarts_while_it_is_asked_is_not_believed(
+    ca: trustme.CA, tmp_path: Path
+) -> None:
+    with FakeApiServer() as server:
+        api = ApiServer.from_kubeconfig(server.write_kubeconfig(tmp_path / "c", token="ours"))
+        with kubelet(ca, on_question=lambda: watch.ask_again()) as address:
+            sources = KubeletSources(address=address, insecure=True)
+            watch = NodeWatch(api, NodeName("n"), sources, lambda: None)
+            watch.look()
+            assert watch.state.kubelet == CONFIGS
+        watch.look()  # the kubelet that has started since does not answer yet
+        assert watch.state.kubelet == NOTHING_KNOWN
+        api.close()

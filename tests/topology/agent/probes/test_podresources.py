@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -130,3 +131,13 @@ def test_a_socket_that_nobody_listens_on_is_down(tmp_path: Path) -> None:
     with pytest.raises(KubeletDownError):
         client.allocatable()
     client.close()
+
+
+def test_a_socket_whose_path_is_no_text_is_down() -> None:
+    with tempfile.TemporaryDirectory(prefix="agent-") as folder:
+        path = Path(os.fsdecode(os.fsencode(folder) + b"/\xff.sock"))
+        path.touch()
+        client = PodResources(path)
+        with pytest.raises(KubeletDownError, match="the kubelet's socket: 'utf-8' codec"):
+            client.entries()
+        client.close()
