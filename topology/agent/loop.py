@@ -94,7 +94,7 @@ class Driver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PodRequest:
+class Probes:
     """The sources that the loop reads.
 
     Only a request to the kubelet uses a connection and can fail. Watchers have already stored the
@@ -136,7 +136,7 @@ class SyncResult:
 class NodeAgent:
     """The agent of one node. It is not thread-safe: one thread calls :meth:`sync` repeatedly."""
 
-    def __init__(self, settings: Settings, boot_id: str, probes: PodRequest, clock: Clock) -> None:
+    def __init__(self, settings: Settings, boot_id: str, probes: Probes, clock: Clock) -> None:
         self._settings = settings
         self._boot = boot_id
         self._probes = probes
@@ -166,8 +166,8 @@ class NodeAgent:
         if report is None or report.boot_id != self._boot:
             return
         self._hardware.remember(topology)
-        observation = topology.allocator
-        if observation.topology_manager_policy != "none" and observation.sees_topology:
+        config = topology.allocator
+        if config.topology_manager_policy != "none" and config.sees_topology:
             # The kubelet does not list a GPU that is sick now, so its NUMA nodes come from the
             # record.
             self._topology_nodes = {gpu.uuid: gpu.topology_nodes or () for gpu in topology.gpus}

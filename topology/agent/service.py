@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from topology.agent.loop import Clock, NodeAgent, PodRequest, SyncResult
+from topology.agent.loop import Clock, NodeAgent, Probes, SyncResult
 from topology.agent.metrics import Metrics, ReportLatency
 from topology.agent.model.nodecontext import NodeContext
 from topology.agent.model.record import Picture
@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 FIRST_LOOK = 5.0  # seconds after which a record is written even if a source has not answered
 TAKE_OVER_PAUSE = 1.0
+LAST_WRITE = 10.0  # seconds for which an agent that makes way tries to write that
 LONGEST_PAUSE = 30.0
 STUCK = 60.0  # seconds without a sync after which the agent reports that it is not alive
 NOT_YET = "no record has been written yet"
@@ -101,16 +102,16 @@ class AgentService:
         self._agent = NodeAgent(
             settings,
             _boot_id(settings.boot_id),
-            PodRequest(
+            Probes(
                 self._kubelet,
                 self._nvml,
                 lambda: pci_tree(settings.sys),
-                self._surroundings,
+                self._context,
                 lambda: processors(settings.sys),
             ),
             Clock(time.monotonic, _now),
         )
-        self._turned = time.monotonic()
+        self._round_began = time.monotonic()
         self._kubelet_restarts = 0
         self._latency = ReportLatency()
         self._has_to_vouch = False
@@ -123,7 +124,7 @@ class AgentService:
 
     def unwell(self) -> str | None:
         """Return why the agent should be restarted; None while its loop runs."""
-        stuck = time.monotonic() - self._turned >= STUCK
+        stuck = time.monotonic() - self._round_began >= STUCK
         return "the agent's loop does not run" if stuck else None
 
     def unready(self) -> str | None:
@@ -179,7 +180,7 @@ class AgentService:
         taken_over = self._publisher is None
         try:
             while not self._stopping:
-                self._turned = time.monotonic()
+                self._round_began = time.monotonic()
                 try:
                     # What the watchers see before is not lost, because they have noted it.
                     taken_over = taken_over or self._take_over()
@@ -204,7 +205,10 @@ class AgentService:
         why = f"the GPU operator wants the driver free: {CLIENT} is {value}"
         said = Condition(READY, False, "UnderMaintenance", why, _now())
         others = (c for c in report.conditions if c.type != READY)
-        self._write(replace(picture, report=replace(report, conditions=(said, *others))))
+        last = replace(picture, report=replace(report, conditions=(said, *others)))
+        deadline = time.monotonic() + LAST_WRITE
+        while not self._write(last) and time.monotonic() < deadline:
+            self._wakeup.wait(0.1)  # the publisher may pause after a failure
 
     def _round(self, started: float) -> float:
         """Run one sync and carry out its results. Returns for how many seconds nothing is due."""
@@ -280,7 +284,7 @@ class AgentService:
             return f"the record is not Ready, and the previous agent's was: {why}"
         return None
 
-    def _surroundings(self) -> NodeContext:
+    def _context(self) -> NodeContext:
         # Read the version before the pods, so that the pods are at least as new as it says.
         version = self._reflector.state.resource_version if self._reflector else ""
         pods, plugin, deletions, gone_at = self._pods.snapshot()

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.topology.agent.entries import GPU, entry, pod
-from topology.agent.loop import Clock, NodeAgent, PodRequest, SyncResult
+from topology.agent.loop import Clock, NodeAgent, Probes, SyncResult
 from topology.agent.model.exclusive import Allocatable
 from topology.agent.model.nodecontext import KubeletConfig, NodeContext, Plugin
 from topology.agent.model.observations import (
@@ -90,7 +90,7 @@ class ScriptedNode:
         return NodeAgent(
             Settings(NodeName("n")),
             self.boot,
-            PodRequest(self, self, self.read_pci, lambda: self.context, self.read_processors),
+            Probes(self, self, self.read_pci, lambda: self.context, self.read_processors),
             Clock(lambda: self.now, self.time_of_day),
         )
 

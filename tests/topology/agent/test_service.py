@@ -96,6 +96,20 @@ def test_an_agent_that_makes_way_says_so_and_the_next_one_goes_on(node: Node) ->
     assert not node.report().not_ready, "an update of the agent is no maintenance"
 
 
+def test_an_agent_that_makes_way_says_so_though_its_writes_fail_at_first(node: Node) -> None:
+    service = node.start()
+    node.until(node.ready)
+    node.label(**{CLIENT: "paused-for-driver-upgrade"})
+    node.api.refuse(503, times=None, path="gputopologies")
+    service.stop()
+    publisher = service._publisher
+    assert publisher is not None
+    node.until(lambda: publisher.problem)
+    node.api.allow()
+    node.stop()
+    assert node.report().not_ready.endswith(f"{CLIENT} is paused-for-driver-upgrade")
+
+
 @pytest.mark.parametrize("init", [False, True], ids=["app", "init-only"])
 def test_a_deletion_is_told_with_its_version(node: Node, *, init: bool) -> None:
     """The agent's loop may be quicker than the reflector, which notes an event's version last."""

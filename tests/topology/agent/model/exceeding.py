@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fakes.kubelet import GPU
 from topology import codec
-from topology.agent.loop import Clock, NodeAgent, PodRequest
+from topology.agent.loop import Clock, NodeAgent, Probes
 from topology.agent.model.exclusive import Allocatable
 from topology.agent.model.nodecontext import KubeletConfig, NodeContext, plugin_of
 from topology.agent.model.observations import (
@@ -112,7 +112,7 @@ class Machine:
         agent = NodeAgent(
             Settings(NodeName("n")),
             "boot",
-            PodRequest(self, self, lambda: self.pci, lambda: context, lambda: self.processors),
+            Probes(self, self, lambda: self.pci, lambda: context, lambda: self.processors),
             Clock(lambda: 0.0, lambda: NOON),
         )
         return agent.sync().picture
