@@ -267,7 +267,10 @@ class KubeBinder:
         An unbound pod proves nothing if the answer never came or came too late: the write may still
         be committed. Only a conflict shows that the server is done with it.
         """
-        pod = self.find(binding.namespace, binding.name, binding.uid)
+        try:
+            pod = self.find(binding.namespace, binding.name, binding.uid)
+        except BindError as error:  # the write may be committed, whatever the pod says by now
+            raise BindUnknownError(str(error)) from cause
         if pod is None:
             words = "the pod is gone, or another one bears its name"
             if isinstance(cause, ConflictError):

@@ -593,7 +593,8 @@ def _key(info: NodeInfo, resource: str) -> tuple[Hashable, ...]:
         # The key need not say more: the node does not serve the resource.
         given = info.gives_out(resource)
         waits = topology.allocator.driver_waits
-        return (*key, bool(topology.resources), waits, given, info.all_split(resource))
+        split = info.all_split(resource)
+        return (*key, bool(topology.resources), waits, given, split, info.serves_claims)
     if topology is not None and served is not None:
         offer = info.last_offer(resource) if report is not None else NO_REPORT
         available = offer.availability if isinstance(offer, Offer) else offer

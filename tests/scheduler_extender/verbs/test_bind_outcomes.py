@@ -163,6 +163,18 @@ def test_a_read_that_fails_settles_nothing(kube: Kube, bound: Running) -> None:
     assert len(kube.cluster.snapshot().assumed) == 1
 
 
+def test_a_pod_that_cannot_be_judged_after_the_write_stays_assumed(
+    kube: Kube, bound: Running
+) -> None:
+    """The write may be committed, whatever the API server says of the pod's containers by then."""
+    kube.create(pod(containers=[{"name": "main"}]))
+    train = pod(4, NVLINK)
+    kube.sees(train)
+    kube.fake.refuse(503, path="/binding$")
+    assert "asks for none of" in bound.bind(train, "switched")
+    assert len(kube.cluster.snapshot().assumed) == 1
+
+
 def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None:
     """One slow reading after the other: a bind may be read long after its round began."""
     now, slow = [0.0], True
