@@ -458,11 +458,11 @@ CASES = [
         changed(EXTENDER, spec={"replicas": 1}, status={"readyReplicas": 1}),
         "extender",
         "warn",
-        "nobody takes over from it",
+        "no other one takes over from it",
         "alone",
     ),
     case(other_release, "extender", "warn", "0.0.9 runs, and this command is of", "release"),
-    case(removed(LEASE), "extender", "fail", "nobody holds the Lease", "no-lease"),
+    case(removed(LEASE), "extender", "fail", "no replica holds the Lease", "no-lease"),
     case(
         renewed(-7300),
         "extender",

@@ -64,6 +64,18 @@ UNUSED = (
     Unused(r"\bpre-empt\w*", "preempt", tuple(EVERYWHERE)),
 )
 
+VAGUE = re.compile(r"\b(whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
+MOST_VAGUE = 30
+"""Fewer places than this have a word for persons in place of the thing that is meant."""
+
+FORMER = re.compile(
+    r"\b(NodeFacts|KubeletFacts|AllocatorFacts|Belief|Merit|Prospect|Mix"
+    r"|AskedNode|Destinations|destinations|in_flight|kept_for|Unreported|departing"
+    r"|Standing|Membership|membership|LatelySent|lately|glance|nodewords|belief_states|inFlight)\b"
+    r"|\b(scheduler_extender[./]told|topology[./]agent[./](asks|decides))\b"
+)
+"""Former names. Their new ones are in the CHANGELOG, under *Renamed*."""
+
 
 @pytest.mark.parametrize("unused", UNUSED, ids=lambda unused: unused.instead)
 def test_a_word_that_is_not_used_stands_nowhere(unused: Unused) -> None:
@@ -80,6 +92,27 @@ def test_a_word_is_found_and_its_exceptions_are_not() -> None:
     kept = "It reads the pod group of Kueue."
     assert unused.places(kept) == []
     assert unused.places(f"{kept}\nIt has a pod group.") == ["It has a pod group."]
+
+
+def test_sentences_seldom_speak_of_whoever() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()[:120]}"
+        for path in EVERYWHERE
+        if path.name != "CHANGELOG.md"
+        for line in path.read_text().splitlines()
+        for _ in VAGUE.findall(line)
+    ]
+    assert len(found) < MOST_VAGUE, "name the pod, client or person:\n" + "\n".join(found)
+
+
+def test_former_names_are_gone() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name[0]}"
+        for path in EVERYWHERE
+        if path.name != "CHANGELOG.md"
+        for name in FORMER.finditer(path.read_text())
+    ]
+    assert not found, "see Renamed in the CHANGELOG:\n" + "\n".join(found)
 
 
 def test_readme_explains_words_that_are_used() -> None:

@@ -63,7 +63,7 @@ class Row:
             return "not tried, for want of time"
         said = [self._said(each) for each in self.completes[:SHOWN_REQUESTS]]
         more = len(self.completes) - len(said)
-        return "; ".join([*said, *([f"{more} more requests"] if more else [])]) or "nobody"
+        return "; ".join([*said, *([f"{more} more requests"] if more else [])]) or "no pod"
 
     def _said(self, each: Completes) -> str:
         first = each.pods[0]
@@ -107,7 +107,7 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
     if wanted := selector_of(whose.selector):
         known = {pod.uid: dict(pod.attributes.labels) for pod in snapshot.pods}
         everywhere = [pod for pod in everywhere if selects(wanted, known.get(pod.uid, {}))]
-    chosen = [pod for pod in everywhere if whose.everybody or pod.namespace == look.namespace]
+    chosen = [pod for pod in everywhere if whose.all_namespaces or pod.namespace == look.namespace]
     shown = {pod.node for pod in chosen}
     beside = [pod for pod in everywhere if pod.node in shown]
     found = what_ends_would_do(snapshot, beside, within(time.monotonic, SECONDS))
@@ -117,11 +117,11 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
             tried=found.whole or p.uid in found.completes)
         for p in chosen
     ]  # fmt: skip
-    nobody = "nobody" if whose.everybody else f"no pod of the namespace {look.namespace}"
+    subject = "no pod" if whose.all_namespaces else f"no pod of the namespace {look.namespace}"
     return Told(
         {"idle": [row.as_json() for row in rows]},
         [f"pod/{row.pod.pod}" for row in rows],
-        lambda console, wide: draw(console, rows, nobody, len(everywhere) - len(rows), wide=wide),
+        lambda console, wide: draw(console, rows, subject, len(everywhere) - len(rows), wide=wide),
         [*look.notes, *_old(look, chosen)],
     )
 
@@ -146,10 +146,10 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
         )
 
 
-def draw(console: Console, rows: Sequence[Row], nobody: str, elsewhere: int, *, wide: bool) -> None:
+def draw(console: Console, rows: Sequence[Row], pods: str, elsewhere: int, *, wide: bool) -> None:
     """Print the pods as a table.
 
-    ``nobody`` is the subject of the sentence for an empty table. ``elsewhere`` is the number of
+    ``pods`` is the subject of the sentence for an empty table. ``elsewhere`` is the number of
     idle pods in other namespaces.
     """
     if rows:
@@ -175,7 +175,7 @@ def draw(console: Console, rows: Sequence[Row], nobody: str, elsewhere: int, *, 
         )
         show(console, rows_table)
     else:
-        console.print(f"{nobody} holds GPUs without using them")
+        console.print(f"{pods} holds GPUs without using them")
     if elsewhere:
         console.print()
         others = "1 pod" if elsewhere == 1 else f"{elsewhere:,} pods"

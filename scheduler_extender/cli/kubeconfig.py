@@ -110,7 +110,7 @@ def usual_namespace(access: Access) -> str:
     where = path_of(access.kubeconfig)
     try:
         return "default" if where is None else _namespace(where, access.context)
-    except Exception:  # noqa: BLE001 (nobody has asked for a kubeconfig)
+    except Exception:  # noqa: BLE001 (no option has asked for a kubeconfig)
         return "default"
 
 

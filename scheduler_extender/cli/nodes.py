@@ -29,7 +29,7 @@ from scheduler_extender.framework.capacity import Capacity
 from scheduler_extender.terminal import column, fits, show, stacked, table
 from topology.core.devices import NodeName
 
-NOBODY = "no node with GPUs is known"
+NO_NODES = "no node with GPUs is known"
 TOLD_APART = {Flag.COMING, Flag.RESERVED, Flag.SICK, Flag.SHARED}
 """Flags that other words or columns already show."""
 
@@ -43,7 +43,7 @@ def node_named(look: Look, name: str) -> NodeState:
         raise BadInputError(f"there is no node {name}{seen}{did_you_mean(name, known)}")
     if not has_gpus(info):
         raise BadInputError(
-            f"node {name} has no GPUs as far as anybody says: no agent has written a record of it, "
+            f"node {name} has no GPUs as far as is known: no agent has written a record of it, "
             "and it advertises none"
         )
     return Nodes(look.cluster).of(info)
@@ -123,7 +123,7 @@ def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = 
         {"nodes": [node.as_json(devices=devices) for node in nodes]},
         [f"node/{node.name}" for node in nodes],
         lambda console, wide: (
-            drawing(console, nodes, look.today, wide) if nodes else console.print(NOBODY)
+            drawing(console, nodes, look.today, wide) if nodes else console.print(NO_NODES)
         ),
         look.notes,
         bool(nodes),

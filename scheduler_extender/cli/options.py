@@ -162,7 +162,7 @@ class Whose:
             autocompletion=namespace_completions,
         ),
     ] = None
-    everybody: Annotated[
+    all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="The pods of all namespaces.")
     ] = False
     selector: Annotated[
@@ -176,7 +176,7 @@ class Whose:
     ] = None
 
     def __post_init__(self) -> None:
-        if self.namespace is not None and self.everybody:
+        if self.namespace is not None and self.all_namespaces:
             raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
 
 

@@ -37,16 +37,16 @@ One pod is evaluated for at most as long as in ``why``. The pods of a file are a
 def told(look: Look, whose: Whose) -> Told:
     """Return the answer about the waiting pods."""
     rows = list(_rows(look, _waiting(look, whose)))
-    nobody = "no pod waits for GPUs"
-    if not whose.everybody:  # pods of other namespaces may wait
-        nobody = (
+    none = "no pod waits for GPUs"
+    if not whose.all_namespaces:  # pods of other namespaces may wait
+        none = (
             f"no pod of the namespace {look.namespace} waits for GPUs; -A looks into all namespaces"
         )
     return Told(
         {"pods": msgspec.to_builtins(rows)},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
-            draw(console, rows, look.today, wide=wide) if rows else console.print(nobody)
+            draw(console, rows, look.today, wide=wide) if rows else console.print(none)
         ),
         look.notes,
         not any(row.hopeless for row in rows),
@@ -57,9 +57,9 @@ def _waiting(look: Look, whose: Whose) -> list[PodRecord]:
     wanted = selector_of(whose.selector)
     if look.api is None:
         waits = [*waiting_pods(look.cluster.snapshot()), *look.claiming]
-        pods = [pod for pod in waits if whose.everybody or pod.namespace == look.namespace]
+        pods = [pod for pod in waits if whose.all_namespaces or pod.namespace == look.namespace]
     else:
-        pods = list(_listed(look, look.api, None if whose.everybody else look.namespace))
+        pods = list(_listed(look, look.api, None if whose.all_namespaces else look.namespace))
     pods.sort(key=lambda pod: (pod.namespace, pod.name))
     return [pod for pod in pods if selects(wanted, dict(pod.attributes.labels))]
 

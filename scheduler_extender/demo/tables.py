@@ -119,7 +119,7 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
         words += f"; the memory of {gpus} is given out twice"
     if unread:
         run = "1 runs" if unread == 1 else f"{unread} run"
-        words += f"; {run} with an annotation that nobody could read"
+        words += f"; {run} with an annotation that could not be read"
     shown.add_row("stock", words)
     shown.add_row("pictures", ", ".join(map(str, drawings)))
     return shown

@@ -126,7 +126,7 @@ def extender(seen: Seen) -> Iterator[Finding]:
         yield warn(f"{ready} of {wanted} replicas are ready", pods, page)
     elif wanted < 2:
         yield warn(
-            "one replica runs: nobody takes over from it",
+            "one replica runs: no other one takes over from it",
             "run two",
             f"{OPERATIONS}#when-the-extender-is-down",
         )
@@ -135,7 +135,7 @@ def extender(seen: Seen) -> Iterator[Finding]:
     written = seconds_of(str(at(lease, "renewTime")))
     renewed = None if written is None else max(0.0, seen.now - written)
     if not holder or renewed is None:
-        yield fail("no replica leads: nobody holds the Lease gpu-topology", pods, page)
+        yield fail("no replica leads: no replica holds the Lease gpu-topology", pods, page)
     elif renewed > lasts + 2:
         yield fail(f"no replica leads: its Lease is {duration(renewed)} old", pods, page)
     elif not at(there(seen.leader), "endpoints", 0, "addresses"):

@@ -130,7 +130,7 @@ def _verbs(entry: Json, around: Around) -> Iterator[Finding]:
     ignored = [n for n, each in _managed(entry).items() if at(each, "ignoredByScheduler") is True]
     if ignored:
         yield fail(
-            f"ignoredByScheduler is true for {listed(ignored)}: nobody counts GPUs then",
+            f"ignoredByScheduler is true for {listed(ignored)}: GPUs are not counted then",
             "set it to false",
             SCHEDULER,
         )
@@ -152,7 +152,7 @@ def _door(entry: Json, around: Around) -> Iterator[Finding]:
             said = "tlsConfig has no caFile, or insecure is true"
             yield fail(f"{said}: kube-scheduler verifies nothing", "name ca.crt there", CALL)
         if not (at(tls, "certFile") or at(tls, "certData")):
-            said = "tlsConfig has no certFile: the extender lets nobody in without a certificate"
+            said = "tlsConfig has no certFile: the extender lets no client in without a certificate"
             yield fail(said, "name scheduler.crt and scheduler.key there", SCHEDULER)
     if host.endswith(".svc") and around.cluster_dns is False:
         said = f"urlPrefix names {host}, and kube-scheduler's pod asks the host's DNS"

@@ -103,7 +103,7 @@ class ClusterFigures(Collector):
             ),
             ("equivalence_classes", "Equivalence classes of nodes", "", {"": size.classes}),
             (
-                "remembered_answers",
+                "cached_answers",
                 "Cached answers of an equivalence class of nodes to a request",
                 "",
                 {"": size.answers},

@@ -180,7 +180,7 @@ tests:
     exp_alerts:
     - exp_labels: {severity: warning, node: a}
       exp_annotations:
-        summary: Nobody knows the Topology Manager policy of a node
+        summary: The Topology Manager policy of a node is unknown
         runbook: docs/agent.md#gputopologymanagerunknown
 """
 

@@ -231,7 +231,7 @@ class NodeAgent:
         return self._polling.next_question(
             self._clock.seconds(),
             doubtful=self._holders.doubtful,
-            holders=self._holders.holders.anybody,
+            holders=self._holders.holders.any_held,
         )
 
     def _ask_kubelet(self, context: NodeContext) -> None:

@@ -32,7 +32,7 @@ SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0)
 # Labels of a metric: GPU identifies the GPU, POD also the container that holds it.
 GPU = ("gpu", "uuid")
 POD = (*GPU, "namespace", "pod", "container")
-NOBODY = ("", "", "")
+NO_POD = ("", "", "")
 OF_GPUS = (
     ("nvlinks_active", "NVLinks that are up.", GPU),
     (
@@ -116,7 +116,7 @@ class Metrics(Collector):
         for vital in self.nvml.vitals:
             gpu = [index.get(vital.uuid, ""), vital.uuid]
             holder = held.get(vital.uuid)
-            pod = [*gpu, *((holder.namespace, holder.pod, holder.container) if holder else NOBODY)]
+            pod = [*gpu, *((holder.namespace, holder.pod, holder.container) if holder else NO_POD)]
             links = None if vital.active_links is None else len(vital.active_links)
             for name, labels, value in (
                 ("nvlinks_active", gpu, links),
@@ -144,10 +144,14 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
         ("unseen_facts", "Facts that could not be had.", len(picture.unseen)),
         ("unknown_devices", "Device ids of no GPU of this node that is known.", picture.unknown),
         ("ready", "Whether the record can be relied on.", status.get(READY)),
-        ("unaccounted_use", "Somebody computes on a GPU of no pod.", status.get(UNACCOUNTED_USE)),
+        (
+            "unaccounted_use",
+            "1 while a process computes on a GPU that no pod holds.",
+            status.get(UNACCOUNTED_USE),
+        ),
         (
             "topology_manager_policy_unknown",
-            "1 while a kubelet hands out GPUs whose Topology Manager policy nobody knows.",
+            "1 while a kubelet hands out GPUs and its Topology Manager policy is unknown.",
             None if policy is None else policy == "unknown" and gives,
         ),
         ("gpus", "GPUs of the node, lost ones included.", len(gpus)),

@@ -40,7 +40,7 @@ class Holder(NamedTuple):
         return Holder(self.shown, self.hidden) if self.memory else self
 
 
-NOBODY = Holder(0)  # a pod that holds nothing, which keys leave out
+NO_HOLDER = Holder(0)  # a pod that holds nothing, which keys leave out
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Availability:
         key = Availability(
             self.free,
             releasing,
-            tuple(sorted(h for h in running if h != NOBODY)),
+            tuple(sorted(h for h in running if h != NO_HOLDER)),
             unacknowledged_order(pod.outcome_key() for pod in self.unacknowledged),
             width=self.width,
             gone=self.gone if self.hidden else 0,

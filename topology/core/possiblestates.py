@@ -199,14 +199,12 @@ class _Future:
         self._now = now
         self._endings = endings
         first: dict[Unacknowledged, int] = {}
-        self._everybody = tuple(
-            first.setdefault(pod, n) for n, pod in enumerate(now.unacknowledged)
-        )
+        self._all_pods = tuple(first.setdefault(pod, n) for n, pod in enumerate(now.unacknowledged))
         self._pods = [
             _Newcomer(kubelet, pod, may_end=endings or pod.terminating)
             for pod in now.unacknowledged
         ]
-        self._started = frozenset(n for n in self._everybody if now.unacknowledged[n].started)
+        self._started = frozenset(n for n in self._all_pods if now.unacknowledged[n].started)
         self._seen: set[_State] = set()
         self._settled: set[_Settled] = set()
         self._most = state_search_steps(kubelet.shape.size)
@@ -223,7 +221,7 @@ class _Future:
             return None
         known = (*holders, *now.victims)
         hidden_by_others = now.hidden - sum(holder.hidden for holder in known)
-        states = {_State(now.free, (), (), self._everybody)}
+        states = {_State(now.free, (), (), self._all_pods)}
         hiding: list[tuple[DeviceSet | None, int]] = [(h.shown, h.hidden) for h in known]
         for n, (shown, hidden) in enumerate((*hiding, (None, hidden_by_others))):
             terminates = len(holders) <= n < len(known)

@@ -329,7 +329,7 @@ def unblock(
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
     if source.cluster is not None and evict:
-        raise BadInputError("--evict: nobody can be evicted from a cluster file (--cluster)")
+        raise BadInputError("--evict: no pod can be evicted from a cluster file (--cluster)")
     from scheduler_extender.cli.unblock import plan
 
     plan(pod, namespace, source, keep, evict=evict, as_json=as_json)

@@ -282,7 +282,7 @@ def extender(
     With --cluster it serves the cluster that a file describes. Otherwise it follows an API server:
     the one that --kubeconfig names, or that of the cluster in which it runs.
 
-    Whoever reaches the port for kube-scheduler can have pods bound. On an address that is not
+    A client that reaches the port for kube-scheduler can have pods bound. On an address that is not
     loopback, give --tls-cert, --tls-key, --client-ca and --client-name. Files that change are read
     again. The port for people listens on loopback: they forward it with kubectl.
     """

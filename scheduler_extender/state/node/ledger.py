@@ -43,7 +43,7 @@ from scheduler_extender.state.pods.record import PodName, PodRecord
 from topology.core.allocators import ALLOCATORS
 from topology.core.availability import (
     ALL_MEMORY,
-    NOBODY,
+    NO_HOLDER,
     Availability,
     Holder,
     Unacknowledged,
@@ -60,7 +60,7 @@ from topology.core.numaresources import FreeNumaResources, added_up
 from topology.core.report import Allocation, Report
 from topology.core.requests import Counts, Exclusive, GpuRequest, Role
 
-NOBODY_KNOWN = Occupants()
+NO_HOLDER_KNOWN = Occupants()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def ledger(
     report: Report,
     pods: Iterable[PodRecord],
     resource: str,
-    occupants: Occupants = NOBODY_KNOWN,
+    occupants: Occupants = NO_HOLDER_KNOWN,
     victims: Container[PodUid] = (),
 ) -> Ledger:
     """Return the ledger of a node over ``resource``, given its report and its pods.
@@ -387,7 +387,7 @@ def _hidden(holders: list[Holder]) -> int:
 
 
 def _in_order(holders: list[Holder]) -> tuple[Holder, ...]:
-    return tuple(sorted([h for h in holders if h != NOBODY])) if holders else ()
+    return tuple(sorted([h for h in holders if h != NO_HOLDER])) if holders else ()
 
 
 def numa_free(

@@ -98,7 +98,7 @@ def unsaid(why: str) -> Rejection:
 
 def nobody_foresees(_namespace: str, _names: Sequence[str]) -> Callable[[NodeInfo], Rejection]:
     """Return a :data:`Foresees` function for an extender that does not follow claims."""
-    return lambda _: unsaid("nobody follows claims here")
+    return lambda _: unsaid("claims are not followed here")
 
 
 @dataclass(frozen=True, eq=False)

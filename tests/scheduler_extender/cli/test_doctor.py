@@ -34,7 +34,7 @@ def test_as_text(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         "check                   what was seen\n"
         "resource      ok        the CustomResourceDefinition is of this release\n"
         "policies      ok        8 policies and bindings are of this release\n"
-        "extender      fail      no replica leads: nobody holds the Lease gpu-topology\n"
+        "extender      fail      no replica leads: no replica holds the Lease gpu-topology\n"
         "                        → look at its pods and their logs\n"
         "                          docs/runbooks.md#gputopologynoleader\n"
         "certificates  ok        2 certificates; the first one ends in 364 d\n"

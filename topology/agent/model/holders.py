@@ -39,7 +39,7 @@ class Holders:
         return device_ids([*self.by_uid.values(), *self.unidentified])
 
     @property
-    def anybody(self) -> bool:
+    def any_held(self) -> bool:
         """Whether a pod holds a device, or has exclusive CPUs or memory."""
         entries = (*self.by_uid.values(), *self.unidentified)
         return bool(self.exclusive) or any(h.device_ids for entry in entries for h in entry.held)

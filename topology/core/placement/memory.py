@@ -223,12 +223,12 @@ def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
 
     Terminated pods are left out. They only count as pods that may come before others.
     """
-    everybody = sum(pod.held for pod in now.unacknowledged) + now.hidden
+    held_by_all = sum(pod.held for pod in now.unacknowledged) + now.hidden
     return [
         _Incoming(
             pod.held,
             pod.memory,
-            everybody - pod.held,
+            held_by_all - pod.held,
             anywhere=pod.opaque or not _followed(kubelet, pod),
             on=gpus(pod.shown, kubelet.width),
         )

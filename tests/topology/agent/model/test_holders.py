@@ -71,9 +71,9 @@ def test_what_the_former_agent_said_tells_an_old_pod_from_its_successor() -> Non
 def test_somebody_holds_something() -> None:
     tracker = HoldersTracker(PollIntervals())
     tracker.take([entry("a")], NodeContext(pods(A)), 0, "", watchful=False)
-    assert (tracker.holders.anybody, tracker.holders.device_ids) == (False, set())
+    assert (tracker.holders.any_held, tracker.holders.device_ids) == (False, set())
     tracker.take([entry("a", "G1")], NodeContext(pods(A)), 0, "", watchful=False)
-    assert (tracker.holders.anybody, tracker.holders.device_ids) == (True, {"G1"})
+    assert (tracker.holders.any_held, tracker.holders.device_ids) == (True, {"G1"})
 
 
 def test_cpus_stay_with_their_pods_over_a_restart_of_the_kubelet() -> None:
@@ -91,7 +91,7 @@ def test_cpus_stay_with_their_pods_over_a_restart_of_the_kubelet() -> None:
 
     both = {"a": "1", "b": "2"}
     assert cpus(own, other, at=0) == both
-    assert tracker.holders.anybody
+    assert tracker.holders.any_held
     assert cpus(at=1, watchful=True) == both
     assert cpus(own, at=2, watchful=True) == both
     assert cpus(own, entry("unknown", "G7"), at=3) == both, "kept back"
