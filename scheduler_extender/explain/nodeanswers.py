@@ -173,7 +173,8 @@ class _Node:
         free_of, now_of = (
             np.bitwise_count(good & each).astype(np.int64) for each in (then, free_now)
         )
-        best: Mask = int(good[np.lexsort((pods, -now_of, -free_of))[0]])
+        base = 65 + len(shown)  # more than there are GPUs or pods; sorting would take much longer
+        best: Mask = int(good[np.argmax((free_of * base + now_of) * base - pods)])
         free, missing = best & usable, best & ~usable
         holders = self._holders(missing)
         called, linked = list(self.offer.devices.indices(free)), self._linked
