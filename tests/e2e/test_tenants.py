@@ -107,7 +107,7 @@ def events(real: RealCluster, name: str) -> dict[str, str]:
 def test_an_operator_sees_everything(real: RealCluster) -> None:
     done = ask(real, OPERATOR, "map")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "train-07  [0P 1s] | [2P 3s]" in done.stdout
+    assert "train-07  [0U 1s] | [2U 3s]" in done.stdout
     assert "serve-01  0f 1f | 2f 3f" in done.stdout
     assert ask(real, OPERATOR, "nodes", "-l", "pool=a100", "-o", "name").stdout == (
         "node/train-07\n"
@@ -130,7 +130,7 @@ def test_a_tenant_is_told_what_rbac_does_not_let_them_list(real: RealCluster) ->
     assert node.returncode == 0
     assert "default/notebook" in node.stdout
     assert "other/secret" in node.stdout, "the record names it"
-    assert "  [0P 1s] | [2P 3s]" in ask(real, TENANT, "map").stdout
+    assert "  [0U 1s] | [2U 3s]" in ask(real, TENANT, "map").stdout
     waiting = ask(real, TENANT, "waiting")
     assert waiting.returncode == 1
     assert (
