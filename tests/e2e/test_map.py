@@ -54,7 +54,8 @@ def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(real: RealClu
         )
         real.put_report("bridged", Report("boot", 2, allocations=(held,)))
         news("/map/nodes/bridged", "<td>has its GPUs</td>")
-        real.until(lambda: ">2 in use (as asked)</span>" in summary(other), "the map counts its GPUs")
+        counted = ">2 in use (as asked)</span>"
+        real.until(lambda: counted in summary(other), "the map counts its GPUs")
         real.add_pod("quad", 4, NVLINK)
         news("/map/waiting", "default/quad")
 
