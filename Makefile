@@ -130,7 +130,7 @@ release: $(VENV)/dev.stamp       ## what we publish, into OUT/release, the same 
 	    --mc-type application --output-reproducible -o $(OUT)/release/$$each.cdx.json || exit 1; done
 	$(BIN)/python -m manifests.releasefiles $(OUT)/release
 
-reference: $(VENV)/dev.stamp     ## the reference part of docs/annotations.md, from the code
+reference: $(VENV)/dev.stamp     ## the reference part of docs/reference/annotations.md, from the code
 	$(BIN)/python -m manifests.annotationsreference
 
 screenshots: $(VENV)/dev.stamp   ## the map's pages, the report and the terminal, light and dark, wide and narrow (needs Chromium)

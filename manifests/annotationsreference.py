@@ -1,4 +1,4 @@
-"""``make reference`` writes the reference part of docs/annotations.md from the code.
+"""``make reference`` writes the reference part of docs/reference/annotations.md from the code.
 
 The keys, their order and their defaults come from :data:`scheduler_extender.annotations.KEYS` and
 :mod:`scheduler_extender.groupreference`. The allowed values are taken from the extender's answer to
@@ -30,7 +30,7 @@ from scheduler_extender.state.pods.record import requesting_record
 from topology.core.placement import Verdict
 from topology.core.requests import Constraints, Policy
 
-PAGE = Path(__file__).parents[1] / "docs" / "annotations.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "annotations.md"
 BEGIN = "<!-- Made by `make reference` from the code: change that. -->"
 END = "<!-- Here ends what `make reference` makes. -->"
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # a value that no key takes
@@ -84,7 +84,7 @@ ENTRIES: Mapping[str, Entry] = {
     "link": Entry(
         "Every two GPUs are joined at least this closely. Nearest first: `nvlink`; `pix`, one PCIe "
         "switch; `pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node. "
-        "It is about the GPUs of one pod: the pods of a [group](groups.md) are not joined by it.",
+        "It is about the GPUs of one pod: the pods of a [group](../concepts/groups.md) are not joined by it.",
         "nvlink",
         (PAIRS, PLAIN),
     ),
@@ -112,7 +112,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "min-gpu-memory": Entry(
         "The total memory of each GPU, as NVML shows it; what the pod uses is `gpu-memory`. "
-        'An "80 GB" H100 shows 81,559 MiB, under 80Gi: write 79Gi. Of [a shared GPU](sharing.md) '
+        'An "80 GB" H100 shows 81,559 MiB, under 80Gi: write 79Gi. Of [a shared GPU](../concepts/sharing.md) '
         "a share's part counts; beside `gpu-memory` or `sharing: exclusive`, the whole GPU.",
         "79Gi",
         (SWITCH, PLAIN),
@@ -134,7 +134,7 @@ ENTRIES: Mapping[str, Entry] = {
         (SWITCH, On("rtx4090-8", "eight RTX 4090 without an RDMA NIC")),
     ),
     "same-gpu": Entry(
-        "All [MIG instances](mig.md) or [shares](sharing.md) that the pod gets are on one GPU.",
+        "All [MIG instances](../tasks/mig.md) or [shares](../concepts/sharing.md) that the pod gets are on one GPU.",
         "true",
         (ONE_CUT, CUT),
         resource="nvidia.com/mig-2g.20gb",
@@ -146,14 +146,14 @@ ENTRIES: Mapping[str, Entry] = {
         (SHARED, ONE_SHARED),
     ),
     "gpu-memory": Entry(
-        "What the pod uses on each of its GPUs. [A shared GPU](sharing.md) must have it left, any "
+        "What the pod uses on each of its GPUs. [A shared GPU](../concepts/sharing.md) must have it left, any "
         "other GPU must have it in all.",
         "20Gi",
         (SHARED, On("t4-4", "four T4")),
         count=1,
     ),
     "sharing": Entry(
-        "`exclusive`: the pod gets every [share](sharing.md) of its GPUs.",
+        "`exclusive`: the pod gets every [share](../concepts/sharing.md) of its GPUs.",
         "exclusive",
         (PLAIN, SHARED),
         count=1,
@@ -166,7 +166,7 @@ ENTRIES: Mapping[str, Entry] = {
         beside={"link": "nvlink"},
     ),
     "group": Entry(
-        "The pod's [group](groups.md). Not needed if a Job, a JobSet, a LeaderWorkerSet, Kueue "
+        "The pod's [group](../concepts/groups.md). Not needed if a Job, a JobSet, a LeaderWorkerSet, Kueue "
         "or a PodGroup names it already.",
         "train",
         (SWITCH, TWO_PLAIN),
@@ -332,7 +332,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Write the page, or with ``--check`` report whether it agrees with the code."""
     parser = argparse.ArgumentParser(
         prog="python -m manifests.annotationsreference",
-        description="Write the reference part of docs/annotations.md from the code.",
+        description="Write the reference part of docs/reference/annotations.md from the code.",
     )
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if it is old")
     asked = parser.parse_args(words)

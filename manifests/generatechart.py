@@ -3,7 +3,7 @@
 The base says what is installed. ``chartplaces.yaml`` lists the fields that the chart's user can
 change, with the value for each. Everything else is copied, and the base's namespace becomes the
 release's. With default values and the base's namespace, the rendered chart equals the base
-(``tests/e2e/test_chart.py``). The reasons are in docs/adr/0018.
+(``tests/e2e/test_chart.py``). The reasons are in docs/contribute/adr/0018.
 """
 
 from __future__ import annotations

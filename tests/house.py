@@ -150,7 +150,7 @@ def figures() -> Iterator[tuple[str, int]]:
         yield "  changes of file", changes
     yield "statements of source", statements(SOURCE)
     yield "statements of tests", statements(("tests",))
-    docs, decisions = ROOT / "docs", ROOT / "docs" / "adr"
+    docs, decisions = ROOT / "docs", ROOT / "docs" / "contribute" / "adr"
     pages = {*docs.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"}
     yield (
         "words of README, CONTRIBUTING and docs",

@@ -31,15 +31,15 @@ from topology.yamltext import documents
 
 SOON = 14 * 86_400.0  # seconds before a certificate expires
 NAMESPACE = "gpu-topology-system"  # the namespace in the manifests
-AGENT, OPERATIONS = "docs/agent.md", "docs/operations.md"
+AGENT, OPERATIONS = "docs/reference/agent.md", "docs/operate/day-2.md"
 CERTIFICATES = f"{OPERATIONS}#certificates"
 UPGRADE = f"{OPERATIONS}#upgrade-and-rollback"
-INSTALL = "docs/install.md#2-install-extender-and-agents"
+INSTALL = "docs/install/kubeadm.md#2-install-extender-and-agents"
 NAME_IT = (
     "run this on a control-plane node, or copy the file here, with --scheduler-config FILE; "
     "--forward shows what kube-scheduler has asked"
 )
-DOOR = "docs/troubleshooting.md#all-gpu-pods-wait"
+DOOR = "docs/operate/troubleshooting.md#all-gpu-pods-wait"
 
 
 def scheduler(seen: Seen) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def _requests(seen: Seen) -> Iterator[Finding]:
 def extender(seen: Seen) -> Iterator[Finding]:
     """Check whether a replica leads and another one can take over."""
     found, pods = there(seen.extender), "look at its pods and their logs"
-    page = "docs/runbooks.md#gputopologynoleader"
+    page = "docs/operate/alerts.md#gputopologynoleader"
     if found is None:
         yield fail(
             f"there is no Deployment gpu-topology-extender in {seen.system}",

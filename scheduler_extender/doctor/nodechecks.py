@@ -34,10 +34,10 @@ STALE = 180.0  # seconds after which a report no longer counts; the default of -
 APART, FAR_APART = 5.0, 60.0  # seconds between two clocks
 LABEL = "nvidia.com/gpu.present"  # the GPU operator sets it on nodes with GPUs
 DISCOVERY, PLUGIN = "gpu-feature-discovery", "k8s-device-plugin"
-AGENT, DRA = "docs/agent.md", "docs/dra.md#moving-a-node-to-dra"
-NO_RECORD = "docs/troubleshooting.md#a-node-has-no-good-record"
+AGENT, DRA = "docs/reference/agent.md", "docs/concepts/dra.md#moving-a-node-to-dra"
+NO_RECORD = "docs/operate/troubleshooting.md#a-node-has-no-good-record"
 KUBELETS = f"{AGENT}#the-kubelets-certificate"
-UPGRADE = "docs/operations.md#when-the-gpu-operator-upgrades-a-driver"
+UPGRADE = "docs/operate/day-2.md#when-the-gpu-operator-upgrades-a-driver"
 HERE = "this machine"
 
 

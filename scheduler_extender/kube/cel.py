@@ -4,7 +4,7 @@ CEL (Common Expression Language) is the language in which the API server reads c
 module follows comparisons of a device's driver, attributes and capacity with literals, ``in``,
 ``has``, functions of texts, quantities and versions, ``+``, ``-``, ``?:``, ``!``, ``&&``, ``||``
 and parentheses. None of these repeats anything, so an expression costs no more than its length.
-Regular expressions are matched in linear time, and share a budget (docs/adr/0025).
+Regular expressions are matched in linear time, and share a budget (docs/contribute/adr/0025).
 
 Source: the language definition of cel-spec, and k8s.io/dynamic-resource-allocation/cel and
 k8s.io/apiserver/pkg/cel/library 0.36.

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 SHELLS = ("sh", "bash", "console")
 # What a block may be. Python is run by tests/test_doctests.py; a text is what a program prints.
@@ -65,12 +65,12 @@ def shell_blocks() -> list[Block]:
     return [block for block in blocks() if block.language in SHELLS]
 
 
-INSTALLING = "docs/install.md"
+INSTALLING = "docs/install/kubeadm.md"
 
 
 def steps(kind: str) -> list[Block]:
-    """The commands of the five steps of docs/install.md for one kind of control plane: those under
-    its name in bold, and those under nobody's."""
+    """Find the commands of the five steps of docs/install/kubeadm.md for one kind of control
+    plane: those below its name in bold, and those below no name."""
     lines = (ROOT / INSTALLING).read_text().splitlines()
     end = lines.index("## See whether it works")
     found = []

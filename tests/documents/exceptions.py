@@ -62,7 +62,7 @@ NOT_RUN = (
     NotRun(
         r"kubectl ",
         "tests/e2e/test_howto.py runs it on a cluster of its own, and looks at what happens",
-        page="docs/howto.md",
+        page="docs/tasks/nodes.md",
     ),
     NotRun(
         r"\S*gpu-topology .*--forward|kubectl gpu-topology map --open",

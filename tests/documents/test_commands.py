@@ -40,7 +40,7 @@ esac
 
 
 # Pages with simulations, which take long.
-LONG = ("docs/cli.md", "docs/results.md", "docs/simulate.md")
+LONG = ("docs/reference/commands.md", "docs/evidence/results.md", "docs/tasks/simulate.md")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""docs/howto.md and install.md name every file of examples/howto; tests/e2e/test_howto.py applies
-the manifests."""
+"""docs/tasks/nodes.md and install/kubeadm.md name every file of examples/howto;
+tests/e2e/test_howto.py applies the manifests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.documents.blocks import ROOT, blocks
 from tests.documents.test_manifests import contains
 
 PATHS = sorted((ROOT / "examples" / "howto").glob("*.yaml"))
-PAGE = ROOT / "docs" / "howto.md"
+PAGE = ROOT / "docs" / "tasks" / "nodes.md"
 NOT_OBJECTS = {"kubeadm", "packing"}  # Files for programs, which nobody applies
 
 
@@ -33,12 +33,12 @@ def test_the_end_to_end_test_tries_it(path: Path) -> None:
 
 def test_the_page_shows_the_whole_profile() -> None:
     whole = yaml.safe_load((ROOT / "examples" / "howto" / "packing.yaml").read_text())
-    shown = [b for b in blocks() if b.page == "docs/howto.md" and b.language == "yaml"]
+    shown = [b for b in blocks() if b.page == "docs/tasks/nodes.md" and b.language == "yaml"]
     assert whole in [yaml.safe_load(block.text) for block in shown]
 
 
 def test_the_page_on_installing_names_the_file_for_kubeadm() -> None:
-    assert "`examples/howto/kubeadm.yaml`" in (ROOT / "docs" / "install.md").read_text()
+    assert "`examples/howto/kubeadm.yaml`" in (ROOT / "docs" / "install" / "kubeadm.md").read_text()
 
 
 def test_kubeadm_mounts_what_the_command_mounts() -> None:

@@ -1,4 +1,4 @@
-"""docs/operations.md says what the manifests and the metrics have."""
+"""docs/operate/day-2.md says what the manifests and the metrics have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.documents.blocks import ROOT
 from tests.manifests.building import agent_container, container, the
 
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs" / "operate" / "day-2.md").read_text()
 DOCS = ROOT / "docs"
 
 
@@ -27,8 +27,8 @@ def test_there_are_so_many_replicas() -> None:
 
 
 def test_every_metric_is_one_of_the_reference() -> None:
-    extender = set(re.findall(r"`([a-z_]+)[`{]", (DOCS / "metrics.md").read_text()))
-    agent = set(re.findall(r"`([a-z_]+)[`{]", (DOCS / "agent.md").read_text()))
+    extender = set(re.findall(r"`([a-z_]+)[`{]", (DOCS / "reference/metrics.md").read_text()))
+    agent = set(re.findall(r"`([a-z_]+)[`{]", (DOCS / "reference/agent.md").read_text()))
     known = {f"gpu_topology_{name}" for name in extender}
     known |= {f"gpu_topology_agent_{name}" for name in agent}
     named = set(re.findall(r"`(gpu_topology_[a-z_]+)[`{]", PAGE))
@@ -37,7 +37,7 @@ def test_every_metric_is_one_of_the_reference() -> None:
 
 
 def test_what_is_said_of_speed_is_what_was_measured() -> None:
-    speed = (DOCS / "speed.md").read_text()
+    speed = (DOCS / "evidence/speed.md").read_text()
     assert "5,000 nodes and 40,000 pods" in speed
     assert "| resident memory then | 243 MiB |" in speed
     assert "| most memory ever | 253 MiB |" in speed

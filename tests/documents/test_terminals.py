@@ -15,8 +15,8 @@ from rich.color_triplet import ColorTriplet
 from tests.commands import ROOT
 from tests.documents.terminals import COMMANDS, IMAGES, SIDES, THEMES, Picture, pictures
 
-PAGE = (ROOT / "docs" / "screenshots.md").read_text()
-SHOWN = re.findall(r"!\[([^]]*)\]\(images/([^)]*)\)", PAGE)
+PAGE = (ROOT / "docs" / "reference" / "screenshots.md").read_text()
+SHOWN = re.findall(r"!\[([^]]*)\]\(\.\./images/([^)]*)\)", PAGE)
 NEEDED = 4.5  # the contrast that WCAG asks of text (success criterion 1.4.3)
 AFRESH = "make the pictures anew: python -m tests.documents.terminals"
 

@@ -1,4 +1,5 @@
-"""docs/troubleshooting.md has the messages that the program has, and every reason of a refusal."""
+"""docs/operate/troubleshooting.md has the messages that the program has, and every reason of a
+rejection."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from topology.agent.model import record
 from topology.core.placement import Rejection, rejections
 from topology.core.report import UNACCOUNTED_USE
 
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+PAGE = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
 VARIES = "…"
 STATUSES = {"503"}  # Numbers of HTTP, and no message
 

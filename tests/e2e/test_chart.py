@@ -277,7 +277,7 @@ def test_a_value_that_cannot_be_meant_is_refused_by_its_name(
     assert field in done.stderr
 
 
-PAGES = ("helm", "managed")
+PAGES = ("install/upgrade", "install/managed")
 
 
 def helm_commands() -> list[str]:

@@ -34,10 +34,15 @@ ASKING = [
     for block in shell_blocks()
     if block.asks_a_cluster and (block not in INSTALLED or block == CERTIFICATES)
 ]
-CHART = ("docs/helm.md", "docs/managed.md")
+CHART = ("docs/install/upgrade.md", "docs/install/managed.md")
 """Pages that go on from a release of Helm's."""
 # The first two need an empty cluster, the third pods that wait; the fourth lets one of them in.
-FIRST = ["docs/install.md", "docs/settings.md", "docs/why.md", "docs/unblock.md"]
+FIRST = [
+    "docs/install/kubeadm.md",
+    "docs/reference/settings.md",
+    "docs/tasks/why.md",
+    "docs/concepts/preemption.md",
+]
 RUN = {b.page for b in ASKING if any(not exceptions.why_not_run(b, s) for s in statements(b))}
 PAGES = [*FIRST, *sorted(RUN - {*CHART, *FIRST})]
 TRAINER = machine("a100-pcie-4-bridged").topology("train-07")

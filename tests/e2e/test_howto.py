@@ -1,5 +1,5 @@
-"""docs/howto.md on a real API server and kube-scheduler, with emulated kubelets: every manifest of
-examples/howto is applied as the page says, and has the effect that the page tells."""
+"""docs/tasks/nodes.md on a real API server and kube-scheduler, with emulated kubelets: every
+manifest of examples/howto is applied as the page says, and has the effect that the page names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
 
-PAGE = (ROOT / "docs" / "howto.md").read_text()
+PAGE = (ROOT / "docs" / "tasks" / "nodes.md").read_text()
 FOLDER = ROOT / "examples" / "howto"
 OLD = machine("a100-pcie-4-bridged").topology("old")
 TWIN = machine("a100-pcie-4-bridged").topology("twin")

@@ -1,5 +1,6 @@
-"""docs/install.md from the first command to the last: Helm installs the chart on a real API server,
-``gpu-topology install`` edits the files of a node, and the real kube-scheduler starts from them.
+"""docs/install/kubeadm.md from the first command to the last: Helm installs the chart on a real API
+server, ``gpu-topology install`` edits the files of a node, and the real kube-scheduler starts from
+them.
 
 A folder stands for the node's ``/``. In what kube-scheduler reads there, paths are those of the
 folder, and the extender's port is the one that is free here.

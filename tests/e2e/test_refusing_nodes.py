@@ -1,7 +1,7 @@
 """A kubelet that refuses what the scheduler sends, and a ReplicaSet that makes pod after pod.
 
 Each story is played twice on the same nodes: by kube-scheduler alone, and with the extender. The
-figures of docs/operations.md are printed here: by hand (``GPU_TOPOLOGY_EVERY_MACHINE=1``) over a
+figures of docs/operate/day-2.md are printed here: by hand (``GPU_TOPOLOGY_EVERY_MACHINE=1``) over a
 minute and with three versions of NVIDIA's plugin.
 """
 

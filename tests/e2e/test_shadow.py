@@ -16,7 +16,7 @@ from topology.machines import machine
 pytestmark = pytest.mark.e2e
 
 NVLINK = {"link": "nvlink"}
-PAGE = ROOT / "docs" / "shadow-mode.md"
+PAGE = ROOT / "docs" / "install" / "shadow-mode.md"
 
 
 def entry_of_the_page() -> dict[str, Any]:

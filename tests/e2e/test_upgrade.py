@@ -103,7 +103,7 @@ def holders(cluster: RealCluster, node: str) -> list[str]:
 def test_helm_takes_over_what_kubectl_has_applied(
     helm: Helm, cluster: tuple[RealCluster, Agent]
 ) -> None:
-    """The way of docs/helm.md, under records and pods."""
+    """The way of docs/install/upgrade.md, under records and pods."""
     real, agent = cluster
     before = {name: real.record(name)["metadata"]["uid"] for name in ("other", "today")}
     helm.install(real.control_plane.kubeconfig(), NAMESPACE, "--take-ownership")

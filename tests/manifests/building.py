@@ -101,7 +101,7 @@ def agent_container(folder: Path = AGENT) -> Object:
 
 
 def with_option(name: str, folder: Path) -> Path:
-    """An overlay of the agent with an option, as docs/agent.md has it."""
+    """An overlay of the agent with an option, as docs/reference/agent.md has it."""
     # Kustomize takes relative paths only.
     agent = os.path.relpath(AGENT, folder.resolve())
     overlay = {"resources": [agent], "components": [f"{agent}/options/{name}"]}

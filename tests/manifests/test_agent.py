@@ -88,7 +88,7 @@ def test_the_agents_arguments_exist(option: str | None, tmp_path: Path) -> None:
 
 
 def test_the_agents_page_names_flags_that_there_are() -> None:
-    page = (ROOT / "docs" / "agent.md").read_text()
+    page = (ROOT / "docs" / "reference" / "agent.md").read_text()
     group: Any = typer.main.get_command(cli.app)
     known = {flag for option in group.commands["agent"].params for flag in option.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
@@ -205,7 +205,7 @@ def test_a_gpu_node_has_one_agent_and_none_while_the_gpu_operator_wants_none(
 
 
 def test_the_document_names_every_option_and_every_part_of_the_host() -> None:
-    text = (ROOT / "docs" / "agent.md").read_text()
+    text = (ROOT / "docs" / "reference" / "agent.md").read_text()
     for name in OPTIONS:
         assert f"`{name}`" in text
     for volume in agent_spec()["volumes"]:

@@ -1,4 +1,4 @@
-"""docs/annotations.md says of the annotations what the code says."""
+"""docs/reference/annotations.md says of the annotations what the code says."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "manifests" / "monitoring" / "rules.yaml"
-RUNBOOKS = ROOT / "docs" / "runbooks.md"
+RUNBOOKS = ROOT / "docs" / "operate" / "alerts.md"
 SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -31,8 +31,8 @@ def rules() -> list[dict[str, Any]]:
 
 
 def named() -> set[str]:
-    """The metrics of docs/metrics.md, which a test holds to the registry."""
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    """The metrics of docs/reference/metrics.md, which a test holds to the registry."""
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     cells = " ".join(row.split("|")[1] for row in page.splitlines() if row.startswith("| `"))
     return {f"gpu_topology_{name}" for name in re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", cells)}
 
@@ -145,7 +145,7 @@ tests:
     - exp_labels: {severity: warning}
       exp_annotations:
         summary: Prometheus sees no extender, so no other alert about it can fire
-        runbook: docs/runbooks.md#gputopologynotscraped
+        runbook: docs/operate/alerts.md#gputopologynotscraped
   - {eval_time: 4m, alertname: GpuTopologyNoLeader}
   - eval_time: 6m
     alertname: GpuTopologyNoLeader
@@ -153,7 +153,7 @@ tests:
     - exp_labels: {severity: critical}
       exp_annotations: &gone
         summary: No replica of the extender leads, so GPU pods are not placed
-        runbook: docs/runbooks.md#gputopologynoleader
+        runbook: docs/operate/alerts.md#gputopologynoleader
   - eval_time: 25m # the replicas are gone
     alertname: GpuTopologyNoLeader
     exp_alerts: [{exp_labels: {severity: critical}, exp_annotations: *gone}]
@@ -164,7 +164,7 @@ tests:
     - exp_labels: {severity: critical, kind: promise-broken}
       exp_annotations:
         summary: A pod got GPUs that do not meet what it requires
-        runbook: docs/runbooks.md#gputopologypromisebroken
+        runbook: docs/operate/alerts.md#gputopologypromisebroken
   - {eval_time: 5m, alertname: GpuTopologyReportsStale}
   - eval_time: 11m
     alertname: GpuTopologyReportsStale
@@ -172,14 +172,14 @@ tests:
     - exp_labels: {severity: warning}
       exp_annotations:
         summary: 3 nodes have not reported their GPUs
-        runbook: docs/runbooks.md#gputopologyreportsstale
+        runbook: docs/operate/alerts.md#gputopologyreportsstale
   - eval_time: 31m
     alertname: GpuTopologyFragmented
     exp_alerts:
     - exp_labels: {severity: warning}
       exp_annotations:
         summary: Pods wait, and more than half of the free GPUs have no NVLink to another free one
-        runbook: docs/runbooks.md#gputopologyfragmented
+        runbook: docs/operate/alerts.md#gputopologyfragmented
 """
 
 

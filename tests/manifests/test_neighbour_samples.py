@@ -1,5 +1,5 @@
-"""The samples of docs/neighbours.md are valid and named there; tests/e2e/test_neighbours.py applies
-them to a real API server."""
+"""The samples of docs/tasks/quotas.md are valid and named there; tests/e2e/test_neighbours.py
+applies them to a real API server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_pod_is_one_that_we_place(found: dict[str, Any]) -> None:
 
 
 def test_the_page_names_each_of_them() -> None:
-    page = (ROOT / "docs" / "neighbours.md").read_text()
+    page = (ROOT / "docs" / "tasks" / "quotas.md").read_text()
     named = re.findall(r"kubectl apply -f (manifests/samples/neighbours/\S+)", page)
     assert sorted(named) == [str(path.relative_to(ROOT)) for path in PATHS]
 

@@ -27,7 +27,7 @@ HELM = {"--install", "--create-namespace", "--set"}
 DOCKER = {"--rm", "--user", "--volume"}
 KUBECTL = {"--for"}
 KUBE_SCHEDULER = {"--profiling"}
-PAGES = ("install", "settings", "operations")
+PAGES = ("install/kubeadm", "reference/settings", "operate/day-2")
 
 
 def pages() -> str:
@@ -48,7 +48,7 @@ def test_the_pages_name_flags_and_files_that_there_are() -> None:
 
 
 def test_what_the_page_builds_is_what_it_installs_without_helm(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "install.md").read_text()
+    page = (ROOT / "docs" / "install" / "kubeadm.md").read_text()
     (overlay,) = re.findall(r"^```sh\n(mkdir .*?)^```", page, re.MULTILINE | re.DOTALL)
     # Docker and the cluster are not here: what they are told is written down instead.
     checkout, tools = tmp_path / "checkout", tmp_path / "bin"

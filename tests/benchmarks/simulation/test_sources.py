@@ -60,7 +60,7 @@ def test_large_jobs_are_split_into_equal_pods() -> None:
 @recorded.needs("traces", "philly")
 def test_the_page_has_the_checksum_of_the_trace_that_our_tables_were_made_from() -> None:
     content = (recorded.SHARED / "traces" / "philly" / "philly.csv").read_bytes()
-    assert sha256(content).hexdigest() in (ROOT / "docs" / "simulate.md").read_text()
+    assert sha256(content).hexdigest() in (ROOT / "docs" / "tasks" / "simulate.md").read_text()
 
 
 def test_philly_is_played_by_time() -> None:

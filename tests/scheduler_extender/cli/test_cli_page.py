@@ -14,10 +14,10 @@ from scheduler_extender.cli.commands import APP, OF, PLUGIN, app
 from scheduler_extender.cli.options import Form
 from tests.commands import ROOT, asked
 
-PAGE = (ROOT / "docs" / "cli.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text()
 SHOWN = {
     (words, printed): page
-    for page in ("cli", "idle", "why")
+    for page in ("reference/commands", "tasks/idle-gpus", "tasks/why")
     for words, printed in re.findall(
         r"```sh\ngpu-topology ([^\n]*)\n```\n\n```text\n(.*?)```",
         (ROOT / "docs" / f"{page}.md").read_text(),
@@ -43,8 +43,12 @@ def options(command: str) -> set[str]:
 
 
 def test_answers_are_shown() -> None:
-    """The terminals of ``docs/screenshots.md`` show the map, a node and waiting pods."""
-    assert Counter(SHOWN.values()) == {"cli": 1, "idle": 1, "why": 2}
+    """The terminals of ``docs/reference/screenshots.md`` show the map, a node and waiting pods."""
+    assert Counter(SHOWN.values()) == {
+        "reference/commands": 1,
+        "tasks/idle-gpus": 1,
+        "tasks/why": 2,
+    }
 
 
 @pytest.mark.parametrize(("words", "printed"), SHOWN, ids=[words for words, _ in SHOWN])

@@ -36,7 +36,7 @@ def test_as_text(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         "policies      ok        8 policies and bindings are of this release\n"
         "extender      fail      no replica leads: no replica holds the Lease gpu-topology\n"
         "                        → look at its pods and their logs\n"
-        "                          docs/runbooks.md#gputopologynoleader\n"
+        "                          docs/operate/alerts.md#gputopologynoleader\n"
         "certificates  ok        2 certificates; the first one ends in 364 d\n"
         "scheduler     not seen  its configuration: the file"
     )
@@ -52,7 +52,7 @@ def test_as_data_of_an_installation_that_is_well(site: Site) -> None:
     (dark,) = (line for line in lines if line["state"] != "ok")
     assert (dark["check"], dark["state"]) == ("scheduler", "not seen")
     assert "--scheduler-config FILE" in dark["remedy"]
-    assert dark["page"] == "docs/install.md#4-tell-kube-scheduler"
+    assert dark["page"] == "docs/install/kubeadm.md#4-tell-kube-scheduler"
 
 
 @pytest.mark.parametrize("colours", ["FORCE_COLOR", "NO_COLOR"])

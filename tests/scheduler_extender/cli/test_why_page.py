@@ -15,7 +15,7 @@ from scheduler_extender.state.cluster.cache import Cache
 from tests.commands import ROOT
 from topology.core.placement import Reason
 
-PAGE = (ROOT / "docs" / "why.md").read_text()
+PAGE = (ROOT / "docs" / "tasks" / "why.md").read_text()
 
 
 def test_the_page_has_every_reason_and_no_other() -> None:

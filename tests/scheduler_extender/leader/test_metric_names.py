@@ -1,4 +1,4 @@
-"""docs/metrics.md names the metrics that a replica has, and no others."""
+"""docs/reference/metrics.md names the metrics that a replica has, and no others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler_extender.state.answers.decision import Settings
 from tests.fakes.apiserver import FakeApiServer
 from topology.kubeapi.apiserver import ApiServer
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 WITH_TLS = {"tls_expires_timestamp_seconds", "tls_reload_failing"}
 WITH_TLS |= {"tls_reloads_total", "tls_reloads_failed_total"}
 IN_SHADOW = {"shadow", "would_have_refused_total", "would_have_waited_total"}

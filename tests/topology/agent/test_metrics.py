@@ -23,7 +23,7 @@ from topology.core.report import (
 )
 from topology.machines import machine
 
-PAGE = Path(__file__).parents[3] / "docs" / "agent.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "agent.md"
 TOPOLOGY = machine("dgx1-v100").topology("n")
 
 
