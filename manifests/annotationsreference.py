@@ -84,7 +84,8 @@ ENTRIES: Mapping[str, Entry] = {
     "link": Entry(
         "Every two GPUs are joined at least this closely. Nearest first: `nvlink`; `pix`, one PCIe "
         "switch; `pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node. "
-        "It is about the GPUs of one pod: the pods of a [group](../concepts/groups.md) are not joined by it.",
+        "It is about the GPUs of one pod: the pods of a [group](../concepts/groups.md) are not "
+        "joined by it.",
         "nvlink",
         (PAIRS, PLAIN),
     ),
@@ -112,7 +113,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "min-gpu-memory": Entry(
         "The total memory of each GPU, as NVML shows it; what the pod uses is `gpu-memory`. "
-        'An "80 GB" H100 shows 81,559 MiB, under 80Gi: write 79Gi. Of [a shared GPU](../concepts/sharing.md) '
+        'An "80 GB" H100 shows 81,559 MiB, under 80Gi: write 79Gi. '
+        "Of [a shared GPU](../concepts/sharing.md) "
         "a share's part counts; beside `gpu-memory` or `sharing: exclusive`, the whole GPU.",
         "79Gi",
         (SWITCH, PLAIN),
@@ -134,7 +136,8 @@ ENTRIES: Mapping[str, Entry] = {
         (SWITCH, On("rtx4090-8", "eight RTX 4090 without an RDMA NIC")),
     ),
     "same-gpu": Entry(
-        "All [MIG instances](../tasks/mig.md) or [shares](../concepts/sharing.md) that the pod gets are on one GPU.",
+        "All [MIG instances](../tasks/mig.md) or [shares](../concepts/sharing.md) that the pod gets "
+        "are on one GPU.",
         "true",
         (ONE_CUT, CUT),
         resource="nvidia.com/mig-2g.20gb",
@@ -146,8 +149,8 @@ ENTRIES: Mapping[str, Entry] = {
         (SHARED, ONE_SHARED),
     ),
     "gpu-memory": Entry(
-        "What the pod uses on each of its GPUs. [A shared GPU](../concepts/sharing.md) must have it left, any "
-        "other GPU must have it in all.",
+        "What the pod uses on each of its GPUs. [A shared GPU](../concepts/sharing.md) must have it "
+        "left, any other GPU must have it in all.",
         "20Gi",
         (SHARED, On("t4-4", "four T4")),
         count=1,
@@ -166,8 +169,8 @@ ENTRIES: Mapping[str, Entry] = {
         beside={"link": "nvlink"},
     ),
     "group": Entry(
-        "The pod's [group](../concepts/groups.md). Not needed if a Job, a JobSet, a LeaderWorkerSet, Kueue "
-        "or a PodGroup names it already.",
+        "The pod's [group](../concepts/groups.md). Not needed if a Job, a JobSet, a "
+        "LeaderWorkerSet, Kueue or a PodGroup names it already.",
         "train",
         (SWITCH, TWO_PLAIN),
         count=4,
