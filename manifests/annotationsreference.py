@@ -136,8 +136,8 @@ ENTRIES: Mapping[str, Entry] = {
         (SWITCH, On("rtx4090-8", "eight RTX 4090 without an RDMA NIC")),
     ),
     "same-gpu": Entry(
-        "All [MIG instances](../tasks/mig.md) or [shares](../concepts/sharing.md) that the pod gets "
-        "are on one GPU.",
+        "All [MIG instances](../tasks/mig.md) or [shares](../concepts/sharing.md) that the pod "
+        "gets are on one GPU.",
         "true",
         (ONE_CUT, CUT),
         resource="nvidia.com/mig-2g.20gb",
@@ -149,8 +149,8 @@ ENTRIES: Mapping[str, Entry] = {
         (SHARED, ONE_SHARED),
     ),
     "gpu-memory": Entry(
-        "What the pod uses on each of its GPUs. [A shared GPU](../concepts/sharing.md) must have it "
-        "left, any other GPU must have it in all.",
+        "What the pod uses on each of its GPUs. [A shared GPU](../concepts/sharing.md) must have "
+        "it left, any other GPU must have it in all.",
         "20Gi",
         (SHARED, On("t4-4", "four T4")),
         count=1,
