@@ -130,8 +130,8 @@ release: $(VENV)/dev.stamp       ## what we publish, into OUT/release, the same 
 	    --mc-type application --output-reproducible -o $(OUT)/release/$$each.cdx.json || exit 1; done
 	$(BIN)/python -m manifests.releasefiles $(OUT)/release
 
-reference: $(VENV)/dev.stamp     ## the reference part of docs/reference/annotations.md, from the code
-	$(BIN)/python -m manifests.annotationsreference
+reference: $(VENV)/dev.stamp     ## the generated parts of docs/reference, from the code
+	$(BIN)/python -m manifests.reference
 
 screenshots: $(VENV)/dev.stamp   ## the map's pages, the report and the terminal, light and dark, wide and narrow (needs Chromium)
 	$(BIN)/python -m tests.documents.terminals $(OUT)/screenshots

@@ -1,4 +1,4 @@
-"""``make reference`` writes the reference part of docs/reference/annotations.md from the code.
+"""The generated parts of docs/reference/annotations.md: the keys, their values, and examples.
 
 The keys, their order and their defaults come from :data:`scheduler_extender.annotations.KEYS` and
 :mod:`scheduler_extender.groupreference`. The allowed values are taken from the extender's answer to
@@ -9,16 +9,14 @@ extender's own answer for machines of the catalogue. Only the meaning of a key i
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from manifests.reference import pages
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed
 from scheduler_extender.explain.answers import Answer, answers_to
 from scheduler_extender.files import clusterfile
@@ -30,9 +28,6 @@ from scheduler_extender.state.pods.record import requesting_record
 from topology.core.placement import Verdict
 from topology.core.requests import Constraints, Policy
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "annotations.md"
-BEGIN = "<!-- Made by `make reference` from the code: change that. -->"
-END = "<!-- Here ends what `make reference` makes. -->"
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # a value that no key takes
 GPU = "nvidia.com/gpu"
 # A key about groups needs these keys, too.
@@ -227,8 +222,8 @@ def absent(key: str) -> str:
 
 def table() -> str:
     """Return a table with a row for each key: its allowed values, and its default."""
-    rows = [f"| [{key}](#{key}) | {allowed(key)} | {absent(key)} |" for key in ENTRIES]
-    return "\n".join(["| key | allowed values | if absent |", "|---|---|---|", *rows])
+    rows = ((f"[{key}](#{key})", allowed(key), absent(key)) for key in ENTRIES)
+    return pages.table(("key", "allowed values", "default"), rows)
 
 
 def examples() -> str:
@@ -311,42 +306,4 @@ def _pod(key: str, annotations: Mapping[str, str]) -> Any:
     )
 
 
-def made(page: str) -> str:
-    """Return the page with its two generated parts written anew.
-
-    Raises :class:`ValueError` if a mark is missing.
-    """
-    first, *found = page.split(BEGIN)
-    if len(found) != len(PARTS):
-        raise ValueError(f"the page needs the line {BEGIN} {len(PARTS)} times")
-    whole = first
-    for part, text in zip(PARTS, found, strict=True):
-        _, end, after = text.partition(END)
-        if not end:
-            raise ValueError(f"the page lacks a line {END}")
-        whole += f"{BEGIN}\n\n{part()}\n\n{END}{after}"
-    return whole
-
-
 PARTS = (table, examples)  # the generated parts of the page, in their order
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Write the page, or with ``--check`` report whether it agrees with the code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m manifests.annotationsreference",
-        description="Write the reference part of docs/reference/annotations.md from the code.",
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it is old")
-    asked = parser.parse_args(words)
-    old = PAGE.read_text()
-    new = made(old)
-    if asked.check:
-        print("as the code has it" if new == old else "old: run make reference")  # noqa: T201
-        return int(new != old)
-    PAGE.write_text(new)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
