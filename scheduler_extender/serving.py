@@ -96,11 +96,7 @@ def replica_service(
         sees=lambda: not cluster.is_stale(),
     )
     with _following(api, cluster, leader) as service:
-        service.metrics.show(
-            "leader_term",
-            "The number of the term in which this replica leads, 0 where another does",
-            lambda: leader.term,
-        )
+        service.metrics.show_term(lambda: leader.term)
         leader.start()
         try:
             yield replace(service, standby=leader.standby, term=lambda: leader.term), leader

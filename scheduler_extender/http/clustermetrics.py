@@ -86,38 +86,55 @@ class ClusterFigures(Collector):
         size, watches, now = cluster.answers.size(), cluster.watches(), cluster.clock()
         kinds = {"pair": possible.pairs, "quad": possible.quads, "node": possible.nodes}
         gauges: tuple[_Family, ...] = (
-            ("gpus", "GPUs by state", "state", gpus),
-            ("nodes", "Nodes with a GPUTopology record, by state", "state", nodes),
+            (
+                "gpus",
+                "GPUs of nodes with a record. partly-free: some shares are in use; mig: split into"
+                " instances; unknown: the record cannot be relied on.",
+                "state",
+                gpus,
+            ),
+            (
+                "nodes",
+                "Nodes with a record. not-ready: the agent does not know which pods hold the GPUs;"
+                " unusable: the record contradicts itself.",
+                "state",
+                nodes,
+            ),
             (
                 "promises_possible",
-                "Guaranteed placements that still fit: NVLinked pairs, quads, and whole nodes",
+                "Further pods that could be guaranteed two or four linked GPUs, or a whole node.",
                 "kind",
                 kinds,
             ),
             (
                 "waiting_pods",
-                "GPU pods that kube-scheduler has found no node for, by the reason of most nodes"
-                " whose hardware could take them",
+                "Unschedulable GPU pods, by the commonest reason of nodes with suitable hardware."
+                " none: a node would take the pod; unknown: not evaluated yet.",
                 "reason",
                 self._waiting.count(),
             ),
-            ("equivalence_classes", "Equivalence classes of nodes", "", {"": size.classes}),
+            (
+                "equivalence_classes",
+                "Classes of nodes that give equal answers.",
+                "",
+                {"": size.classes},
+            ),
             (
                 "cached_answers",
-                "Cached answers of an equivalence class of nodes to a request",
+                "Cached answers of equivalence classes.",
                 "",
                 {"": size.answers},
             ),
-            ("build_info", "1; the label has the version", "version", {our_version(): 1}),
+            ("build_info", "Always 1.", "version", {our_version(): 1}),
             (
                 "watch_age_seconds",
-                "Seconds since the API server last said something over a watch",
+                "Seconds since the last message of a watch.",
                 "watch",
                 {watch.name: watch.age(now) for watch in watches},
             ),
             (
                 "watch_failing",
-                "1 while a watch is broken and cannot be opened again",
+                "1 while a watch is broken and cannot be reopened.",
                 "watch",
                 {watch.name: watch.failing for watch in watches},
             ),
@@ -125,38 +142,38 @@ class ClusterFigures(Collector):
         counters: tuple[_Family, ...] = (
             (
                 "placements",
-                "Binds written, by verdict; none: the pod requires nothing",
+                "Binds written, by verdict. none: the pod has no required constraint.",
                 "verdict",
                 verdicts,
             ),
             (
                 "rejections",
-                "Nodes that filter has refused, by reason",
+                "Nodes that filter rejected, counted at every attempt.",
                 "reason",
                 {reason.value: rejections[reason] for reason in Reason},
             ),
             (
                 "node_faults",
-                "Times that deciding about one node, or verifying its report, has failed",
+                "Internal errors while a node was evaluated or verified. Please report the"
+                " traceback in the log.",
                 "",
                 {"": cluster.faults.count},
             ),
             (
                 "promises_kept",
-                "Pods whose GPUs, when a report first named them all, or by their claims when they"
-                " were bound, met what was promised",
+                "Pods whose GPUs were verified to meet the promise.",
                 "",
                 {"": cluster.tallies.kept},
             ),
             (
                 "dra_vetoes",
-                "Binds refused, since a pod's claim has GPUs that are not what it requires",
+                "Binds refused because the GPUs of the pod's claim do not meet its constraints.",
                 "",
                 {"": cluster.tallies.vetoes},
             ),
             (
                 "reports_out_of_order",
-                "Reports that came after newer ones of their node, and were passed over",
+                "Reports ignored because a newer one had come before.",
                 "",
                 {"": cluster.reports_out_of_order},
             ),

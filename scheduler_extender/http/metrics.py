@@ -45,23 +45,25 @@ class Metrics:
         self.registry.register(self._followed)
         self.requests = Counter(
             "gpu_topology_requests",
-            "Requests answered, by verb and HTTP status",
+            "Answered requests.",
             ["verb", "code"],
             registry=self.registry,
         )
         self.seconds = Histogram(
             "gpu_topology_verb_duration_seconds",
-            "Time to answer a request, from its whole body to the answer",
+            "Seconds from the complete request to its answer.",
             ["verb"],
             registry=self.registry,
             buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
         )
         self.bind_errors = Counter(
-            "gpu_topology_bind_errors", "Binds refused or failed", registry=self.registry
+            "gpu_topology_bind_errors",
+            "Binds that were refused or that failed; kube-scheduler tries them again.",
+            registry=self.registry,
         )
         self.mispredictions = Counter(
             "gpu_topology_mispredictions",
-            "Pods with mispredicted GPUs: outside the outcomes, or a promise broken",
+            "Pods whose GPUs were not predicted, and pods whose GPUs break a promise.",
             ["kind"],
             registry=self.registry,
         )
@@ -69,14 +71,14 @@ class Metrics:
             self.mispredictions.labels(kind)
         self.refusals = Counter(
             "gpu_topology_refusals",
-            "Pods that the kubelet of their node has refused, by the kubelet's reason",
+            "Pods that a kubelet refused, by the kubelet's reason.",
             ["reason"],
             registry=self.registry,
         )
         for label in LABELS:
             self.refusals.labels(label)
         self.ready = Gauge(
-            "gpu_topology_ready", "1 while /readyz answers 200", registry=self.registry
+            "gpu_topology_ready", "1 while /readyz answers 200.", registry=self.registry
         )
 
     def watch(self, cluster: Cache) -> None:
@@ -139,18 +141,22 @@ class Metrics:
         """Show when our certificate expires, and whether changed files could be read."""
         self.show(
             "tls_expires_timestamp_seconds",
-            "When the certificate of the scheduler's port expires, in seconds since 1970",
+            "Expiry of the certificate of the port for kube-scheduler.",
             lambda: files.contexts.expires.timestamp(),
         )
         self.show(
             "tls_reload_failing",
-            "1 while changed TLS files cannot be used and those from before stay in use",
+            "1 while changed TLS files are unusable and the previous ones stay in use.",
             lambda: files.problem is not None,
         )
-        self.follow("tls_reloads", "Changed TLS files taken into use", lambda: files.renewed)
+        self.follow("tls_reloads", "Changed TLS files that were loaded.", lambda: files.renewed)
         self.follow(
-            "tls_reloads_failed", "Changed TLS files that cannot be used", lambda: files.failed
+            "tls_reloads_failed", "Changed TLS files that were unusable.", lambda: files.failed
         )
+
+    def show_term(self, term: Callable[[], int]) -> None:
+        """Show whether this replica leads."""
+        self.show("leader_term", "The term in which this replica leads; else 0.", term)
 
     def follow(self, name: str, what: str, count: Callable[[], int]) -> None:
         """Show the result of ``count`` as a counter, a number that only grows."""
@@ -164,7 +170,7 @@ class Metrics:
         """Show how many binds wait, and for what. Returns ``limiter``."""
         waiting = Gauge(
             "gpu_topology_binds_waiting",
-            "Binds that wait now: for the kubelet's answers, or for a report of their node",
+            "Binds that wait for the kubelet to admit earlier pods, or for a report of the node.",
             ["awaits"],
             registry=self.registry,
         )
@@ -172,8 +178,7 @@ class Metrics:
         waiting.labels("report").set_function(lambda: len(limiter.waiting(REPORT)))
         waited = Histogram(
             "gpu_topology_bind_wait_seconds",
-            "How long each bind has waited: for the kubelet, for a report of its node, for the API"
-            " server to write it",
+            "Seconds that binds waited: for the kubelet, for a report, or for the API server.",
             ["awaits"],
             registry=self.registry,
             buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 3.5),
@@ -182,24 +187,22 @@ class Metrics:
         limiter.waited = lambda awaits, seconds: of[awaits].observe(seconds)
         self.follow(
             "binds_late_for_kubelet",
-            "Binds given up while they waited for the kubelet",
+            "Binds refused because the kubelet admitted earlier pods too late.",
             lambda: limiter.late[KUBELET],
         )
         self.follow(
             "binds_late_for_report",
-            "Binds given up while they waited for a report of their node, or that found no room"
-            " among those that wait",
+            "Binds refused because a report came too late, or because too many binds waited.",
             lambda: limiter.late[REPORT],
         )
         return limiter
 
     def tell_shadow(self) -> Callable[[WouldRefuse], None]:
         """Show that shadow mode is on. Returns the function that counts would-be refusals."""
-        self.show("shadow", "1 where the extender refuses nothing", lambda: 1)
+        self.show("shadow", "1 in shadow mode.", lambda: 1)
         refused = Counter(
             "gpu_topology_would_have_refused",
-            "In shadow: questions about pods for which nodes would have been refused, by reason; a"
-            " question counts once for each of its reasons",
+            "Shadow mode: requests that would have lost nodes for this reason.",
             ["reason"],
             registry=self.registry,
         )
@@ -207,7 +210,7 @@ class Metrics:
             refused.labels(reason.value)
         waited = Counter(
             "gpu_topology_would_have_waited",
-            "In shadow: questions about pods for which all nodes would have been refused",
+            "Shadow mode: requests that would have lost all nodes.",
             registry=self.registry,
         )
 

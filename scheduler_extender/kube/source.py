@@ -138,40 +138,42 @@ class KubeSource:
 
     @contextmanager
     def following(self, count: _Take, show: _Take) -> Iterator[None]:
-        """Follow the cluster inside the block.
-
-        ``count`` gets a function for each metric that only rises, ``show`` one for each that may
-        also fall.
-        """
-        waker = self.waker
-        count(
-            "wakes", "Waiting pods woken, since a changed node may take them", lambda: waker.woken
-        )
-        count(
-            "waker_failures",
-            "Times that an unschedulable pod's request could not be worked out",
-            lambda: waker.failed,
-        )
-        count(
-            "events_dropped",
-            "Events not written: too many, or refused",
-            lambda: self._events.dropped + self._news.dropped,
-        )
-        show(
-            "claims_not_followed",
-            "ResourceClaims without devices of which there is no room for what they ask for",
-            lambda: self._of_dra[CLAIMS_PATH].outside,
-        )
-        show(
-            "resource_slices_not_followed",
-            "ResourceSlices of which there is no room for the devices",
-            lambda: self._of_dra[SLICES_PATH].outside,
-        )
+        """Follow the cluster inside the block. The metrics are those of :meth:`measure`."""
+        self.measure(count, show)
         self.start()
         try:
             yield
         finally:
             self.stop()
+
+    def measure(self, count: _Take, show: _Take) -> None:
+        """Hand over the metrics.
+
+        ``count`` gets a function for each metric that only rises, ``show`` one for each that may
+        also fall.
+        """
+        waker = self.waker
+        count("wakes", "Waiting pods woken after a node had changed.", lambda: waker.woken)
+        count(
+            "waker_failures",
+            "Waiting pods whose request could not be evaluated.",
+            lambda: waker.failed,
+        )
+        count(
+            "events_dropped",
+            "Events not written: too many, or refused by the API server.",
+            lambda: self._events.dropped + self._news.dropped,
+        )
+        show(
+            "claims_not_followed",
+            "Waiting ResourceClaims beyond the limit of followed ones.",
+            lambda: self._of_dra[CLAIMS_PATH].outside,
+        )
+        show(
+            "resource_slices_not_followed",
+            "ResourceSlices beyond the limit of followed devices.",
+            lambda: self._of_dra[SLICES_PATH].outside,
+        )
 
     def start(self) -> None:
         """Start listing and watching, each in a thread of its own."""

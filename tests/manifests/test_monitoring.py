@@ -33,8 +33,7 @@ def rules() -> list[dict[str, Any]]:
 def named() -> set[str]:
     """The metrics of docs/reference/metrics.md, which a test holds to the registry."""
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    cells = " ".join(row.split("|")[1] for row in page.splitlines() if row.startswith("| `"))
-    return {f"gpu_topology_{name}" for name in re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", cells)}
+    return set(re.findall(r"^\| `(gpu_topology_[a-z_]+)[`{]", page, re.MULTILINE))
 
 
 def label_values() -> dict[str, set[str]]:

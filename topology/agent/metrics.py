@@ -35,15 +35,19 @@ POD = (*GPU, "namespace", "pod", "container")
 NO_POD = ("", "", "")
 OF_GPUS = (
     ("nvlinks_active", "NVLinks that are up.", GPU),
+    ("nvlinks_expected", "NVLinks that were up since the boot, or that the model has.", GPU),
     (
-        "nvlinks_expected",
-        "NVLinks that ought to be up: that were, or that the model has.",
+        "fabric_ready",
+        "1 if the GPU can use its NVLinks through a switch; absent without a fabric.",
         GPU,
     ),
-    ("fabric_ready", "Whether NVLinks through a switch can be used, of GPUs with a fabric.", GPU),
-    ("gpu_memory_used_bytes", "Memory in use.", POD),
-    ("gpu_utilization_ratio", "Time in use, 0 to 1.", POD),
-    ("gpu_uncorrected_ecc_errors", "Uncorrected ECC errors since the driver load.", GPU),
+    ("gpu_memory_used_bytes", "Memory in use, with the pod that holds the GPU.", POD),
+    (
+        "gpu_utilization_ratio",
+        "Share of time in use, 0 to 1, with the pod that holds the GPU.",
+        POD,
+    ),
+    ("gpu_uncorrected_ecc_errors", "Uncorrected ECC errors since the driver was loaded.", GPU),
 )
 
 Sample = tuple[list[str], float]  # the values of the labels, and the metric's value
@@ -67,7 +71,7 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self.latency = Histogram(
             f"{PREFIX}_report_seconds",
-            "From a pod's bind seen by the agent to its devices in the published record.",
+            "Seconds from a bind that the agent sees to the pod's devices in the record.",
             buckets=SECONDS,
             registry=self.registry,
         )
@@ -80,28 +84,28 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics except the latency."""
-        yield _gauge(
-            "build_info", "1; the label has the version.", [([our_version()], 1)], "version"
-        )
-        yield _gauge("nvml_up", "Whether NVML answers.", [([], not self.nvml.problem)])
+        yield _gauge("build_info", "Always 1.", [([our_version()], 1)], "version")
+        yield _gauge("nvml_up", "1 while NVML answers.", [([], not self.nvml.problem)])
         yield SummaryMetricFamily(
             f"{PREFIX}_nvml_look_seconds",
-            "Time that looks at the GPUs through NVML have taken, and how many ended.",
+            "Seconds that queries of all GPUs took.",
             count_value=self.nvml.looks,
             sum_value=self.nvml.look_seconds,
         )
         since = self.writes.report_at
         yield _gauge(
             "report_age_seconds",
-            "Seconds since the API server accepted a report; since the start where it has none.",
+            "Seconds since the API server accepted a report, or since the start.",
             [([], self._clock() - (self._started if since is None else since))],
         )
         failures: list[Sample] = [([], self.kubelet_failures)]
-        yield _counter("kubelet_failures", "PodResources calls that failed.", failures)
+        yield _counter(
+            "kubelet_failures", "Failed calls of the kubelet's PodResources API.", failures
+        )
         written = [([what], count) for what, count in self.writes.written.items()]
-        yield _counter("writes", "Writes of the record that worked.", written, "what")
+        yield _counter("writes", "Successful writes of the record.", written, "what")
         failed = [([cause], count) for cause, count in sorted(self.writes.failed.items())]
-        yield _counter("write_failures", "Writes of the record that failed.", failed, "cause")
+        yield _counter("write_failures", "Failed writes of the record.", failed, "cause")
         if self.picture is not None:
             yield from _of_record(self.picture)
             yield from self._of_gpus(self.picture)
@@ -140,10 +144,18 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
     gives = picture.report.allocatable != frozenset()  # not so under DRA
     policy = picture.topology and picture.topology.allocator.topology_manager_policy
     for name, text, value in (
-        ("pods_due", "GPU pods of which news from the kubelet is due.", len(picture.due)),
-        ("unseen_facts", "Facts that could not be had.", len(picture.unseen)),
-        ("unknown_devices", "Device ids of no GPU of this node that is known.", picture.unknown),
-        ("ready", "Whether the record can be relied on.", status.get(READY)),
+        ("pods_due", "GPU pods that the kubelet has yet to report.", len(picture.due)),
+        (
+            "unseen_facts",
+            "Facts that the agent could not read; the condition Complete names them.",
+            len(picture.unseen),
+        ),
+        ("unknown_devices", "Device ids that belong to no known GPU.", picture.unknown),
+        (
+            "ready",
+            "The condition Ready: 1 while the agent knows which pods hold the GPUs.",
+            status.get(READY),
+        ),
         (
             "unaccounted_use",
             "1 while a process computes on a GPU that no pod holds.",
@@ -151,17 +163,17 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
         ),
         (
             "topology_manager_policy_unknown",
-            "1 while a kubelet hands out GPUs and its Topology Manager policy is unknown.",
+            "1 while the Topology Manager policy of a kubelet that assigns GPUs is unknown.",
             None if policy is None else policy == "unknown" and gives,
         ),
-        ("gpus", "GPUs of the node, lost ones included.", len(gpus)),
+        ("gpus", "GPUs of the node, including those that do not answer.", len(gpus)),
         ("allocated_devices", "Devices that containers hold.", held),
     ):
         if value is not None:
             yield _gauge(name, text, [([], value)])
     sick = {h.uuid for h in picture.report.health if not h.healthy}
     healthy: list[Sample] = [([str(gpu.index), gpu.uuid], gpu.uuid not in sick) for gpu in gpus]
-    yield _gauge("gpu_healthy", "Whether the GPU is healthy.", healthy, *GPU)
+    yield _gauge("gpu_healthy", "1 while the GPU is healthy.", healthy, *GPU)
 
 
 def _idle(report: Report) -> Metric:
@@ -174,7 +186,7 @@ def _idle(report: Report) -> Metric:
     ]
     return _gauge(
         "idle_since_timestamp_seconds",
-        "Since when none of an allocation's devices is used, in seconds since 1970.",
+        "When the container stopped using its GPUs; absent while it uses them.",
         found,
         *("namespace", "pod", "container", "resource"),
     )
