@@ -27,7 +27,7 @@ from scheduler_extender.explain.groupfit import judge
 from scheduler_extender.explain.wording import listed
 from scheduler_extender.files import podfile
 
-BY_NAME = "docs/concepts/dra.md#by-the-name-of-the-deviceclass"
+BY_NAME = "docs/tasks/claims.md#request-by-the-name-of-the-deviceclass"
 
 
 def probe(seen: Seen) -> Iterator[Finding]:

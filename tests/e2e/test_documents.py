@@ -41,7 +41,7 @@ FIRST = [
     "docs/install/kubeadm.md",
     "docs/reference/settings.md",
     "docs/tasks/why.md",
-    "docs/concepts/preemption.md",
+    "docs/tasks/idle-gpus.md",
 ]
 RUN = {b.page for b in ASKING if any(not exceptions.why_not_run(b, s) for s in statements(b))}
 PAGES = [*FIRST, *sorted(RUN - {*CHART, *FIRST})]

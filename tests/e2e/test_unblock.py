@@ -69,7 +69,7 @@ def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set
         node.hold(f"single-{gpu}", gpu, priorityClassName=important)
     node.publish()
     assert not linked(DGX, (0, 4, 6, 7))
-    # The sample of docs/concepts/preemption.md, as people apply it.
+    # The sample of docs/tasks/idle-gpus.md, as people apply it.
     for name in ("priority", "urgent-quad"):
         real.kubectl("apply", "-f", str(ROOT / f"manifests/samples/unblock/{name}.yaml"))
     real.until(lambda: len(node.evicted()) == 4, "four pods are evicted")
