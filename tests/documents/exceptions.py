@@ -65,7 +65,7 @@ NOT_RUN = (
         page="docs/tasks/nodes.md",
     ),
     NotRun(
-        r"\S*gpu-topology .*--forward|kubectl gpu-topology map --open",
+        r"(kubectl )?\S*gpu-topology .*--forward|kubectl gpu-topology map --open",
         "goes through a kubelet: tests/e2e/test_forwarding.py asks so",
     ),
     NotRun(
@@ -107,7 +107,6 @@ ELSEWHERE = (
         "a folder stands for the node's /",
     ),
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),
-    Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),
     Stand(r"http://localhost:8889", "http://localhost:$ADMIN_PORT", "the extender's own port"),
 )
 

@@ -32,11 +32,3 @@ def test_every_metric_is_one_of_the_reference() -> None:
     named = set(names.findall(PAGE))
     assert len(named) > 4
     assert named <= known
-
-
-def test_what_is_said_of_speed_is_what_was_measured() -> None:
-    speed = (DOCS / "evidence/speed.md").read_text()
-    assert "5,000 nodes and 40,000 pods" in speed
-    assert "| resident memory then | 243 MiB |" in speed
-    assert "| most memory ever | 253 MiB |" in speed
-    assert "the extender held 253 MiB at most" in PAGE

@@ -1,5 +1,5 @@
-"""docs/operate/troubleshooting.md has the messages that the program has, and every reason of a
-rejection."""
+"""The pages about symptoms and about messages have the messages that the program has, and together
+every reason of a rejection."""
 
 from __future__ import annotations
 
@@ -22,23 +22,16 @@ from topology.agent.model import record
 from topology.core.placement import Rejection, rejections
 from topology.core.report import UNACCOUNTED_USE
 
-PAGE = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
+SYMPTOMS = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
+BOTH = f"{SYMPTOMS}\n{(ROOT / 'docs' / 'reference' / 'reasons.md').read_text()}"
 VARIES = "…"
-STATUSES = {"503"}  # Numbers of HTTP, and no message
 
 
 def messages() -> list[str]:
-    """The messages of ours: what the first cells of the tables show as code."""
-    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
-    names = PAGE.partition("\n## ")[0].splitlines()
-    cells = [row.split(" | ")[0] for row in rows if row not in names]
-    heads = {"`/readyz`"}
-    return [
-        found
-        for cell in cells
-        for found in re.findall(r"`([^`]+)`", cell)
-        if f"`{found}`" not in heads and found not in STATUSES
-    ]
+    """Our messages: the code in first cells of tables, and in lists before the colon."""
+    cells = re.findall(r"^\| (.*?) \| ", BOTH, re.MULTILINE)
+    cells += re.findall(r"^\* ((?:`[^`]+`(?:, )?)+):", BOTH, re.MULTILINE)
+    return [found for cell in cells for found in re.findall(r"`([^`]+)`", cell)]
 
 
 @cache
@@ -83,7 +76,7 @@ def patterns() -> list[re.Pattern[str]]:
 
 
 @pytest.mark.parametrize("reason", sorted({found.reason for found in constants()}))
-def test_every_reason_is_on_the_page(reason: str) -> None:
+def test_every_reason_is_on_a_page(reason: str) -> None:
     assert any(pattern.fullmatch(reason) for pattern in patterns()), reason
 
 
@@ -118,11 +111,6 @@ def other_conditions() -> set[str]:
     return {record.COMPLETE, UNACCOUNTED_USE}
 
 
-def section(title: str) -> str:
-    """One section of the page."""
-    return PAGE.split(f"\n## {title}\n")[1].partition("\n## ")[0]
-
-
 def test_the_reasons_of_the_agent_are_found() -> None:
     """Those of three files: what enumerates them sees all of them."""
     assert {"NvmlUnavailable", "UnknownDevices", "RecordRefused"} <= said_of_records()
@@ -130,17 +118,17 @@ def test_the_reasons_of_the_agent_are_found() -> None:
 
 @pytest.mark.parametrize("reason", sorted(said_of_records()))
 def test_every_reason_of_a_record_has_a_row(reason: str) -> None:
-    assert f"\n| `{reason}`: " in section("A node has no good record")
+    assert f"\n| `{reason}` | " in SYMPTOMS
 
 
 @pytest.mark.parametrize("condition", sorted(other_conditions()))
 def test_every_other_condition_is_explained(condition: str) -> None:
-    assert f"`{condition}`" in section("A node has no good record")
+    assert f"`{condition}`" in SYMPTOMS
 
 
 @pytest.mark.parametrize("reason", sorted(said_in_events()))
 def test_every_event_has_a_row(reason: str) -> None:
-    assert f"\n| `{reason}` " in section("Events")
+    assert f"\n| `{reason}` " in BOTH
 
 
 def test_a_message_that_nobody_says_is_found() -> None:

@@ -1,8 +1,7 @@
 """A kubelet that refuses what the scheduler sends, and a ReplicaSet that makes pod after pod.
 
-Each story is played twice on the same nodes: by kube-scheduler alone, and with the extender. The
-figures of docs/operate/day-2.md are printed here: by hand (``GPU_TOPOLOGY_EVERY_MACHINE=1``) over a
-minute and with three versions of NVIDIA's plugin.
+Each story is played twice on the same nodes: by kube-scheduler alone, and with the extender. By
+hand (``GPU_TOPOLOGY_EVERY_MACHINE=1``) each lasts a minute, with three versions of NVIDIA's plugin.
 """
 
 from __future__ import annotations

@@ -59,13 +59,6 @@ def test_an_alert(rule: dict[str, Any]) -> None:
     assert anchor in anchors(ROOT / page)
 
 
-def test_every_section_of_the_page_has_its_alert() -> None:
-    sections = {
-        name for name in anchors(ROOT / "docs/reference/agent.md") if name.startswith("gputopology")
-    }
-    assert sections == {rule["alert"].lower() for rule in rules()}
-
-
 def test_the_dashboard() -> None:
     places = [tuple(panel["gridPos"].values()) for panel in BOARD["panels"]]
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(set(places)) == len(places)
@@ -132,18 +125,18 @@ tests:
     - exp_labels: {severity: info, gpu: "0", pod: idle}
       exp_annotations:
         summary: A pod has held a GPU for an hour without using it
-        runbook: docs/reference/agent.md#gputopologygpuidle
+        runbook: docs/operate/alerts.md#gputopologygpuidle
     - exp_labels: {severity: info, namespace: ml, pod: slice}
       exp_annotations:
         summary: A pod has held a GPU for an hour without using it
-        runbook: docs/reference/agent.md#gputopologygpuidle
+        runbook: docs/operate/alerts.md#gputopologygpuidle
   - eval_time: 95m
     alertname: GpuTopologyGpuIdle
     exp_alerts:
     - exp_labels: {severity: info, gpu: "0", pod: idle}
       exp_annotations:
         summary: A pod has held a GPU for an hour without using it
-        runbook: docs/reference/agent.md#gputopologygpuidle
+        runbook: docs/operate/alerts.md#gputopologygpuidle
   - {eval_time: 10m, alertname: GpuTopologyLinkDown}
   - eval_time: 15m
     alertname: GpuTopologyLinkDown
@@ -151,7 +144,7 @@ tests:
     - exp_labels: {severity: warning, gpu: "0", uuid: GPU-0}
       exp_annotations:
         summary: NVLinks of a GPU are down
-        runbook: docs/reference/agent.md#gputopologylinkdown
+        runbook: docs/operate/alerts.md#gputopologylinkdown
   - {eval_time: 4m, alertname: GpuTopologyFabricNotReady}
   - eval_time: 8m
     alertname: GpuTopologyFabricNotReady
@@ -159,7 +152,7 @@ tests:
     - exp_labels: {severity: warning, gpu: "3", uuid: GPU-3}
       exp_annotations:
         summary: A GPU has no NVLinks through its switch
-        runbook: docs/reference/agent.md#gputopologyfabricnotready
+        runbook: docs/operate/alerts.md#gputopologyfabricnotready
   - {eval_time: 8m, alertname: GpuTopologyAgentReportOld}
   - eval_time: 11m
     alertname: GpuTopologyAgentReportOld
@@ -167,7 +160,7 @@ tests:
     - exp_labels: {severity: warning, node: a}
       exp_annotations:
         summary: An agent cannot write the report of its node
-        runbook: docs/reference/agent.md#gputopologyagentreportold
+        runbook: docs/operate/alerts.md#gputopologyagentreportold
   - {eval_time: 30m, alertname: GpuTopologyAgentsNotScraped}
   - eval_time: 45m
     alertname: GpuTopologyAgentsNotScraped
@@ -175,7 +168,7 @@ tests:
     - exp_labels: {severity: warning}
       exp_annotations:
         summary: Prometheus sees no agent, so no other alert about nodes can fire
-        runbook: docs/reference/agent.md#gputopologyagentsnotscraped
+        runbook: docs/operate/alerts.md#gputopologyagentsnotscraped
   - {eval_time: 10m, alertname: GpuTopologyManagerUnknown}
   - eval_time: 20m
     alertname: GpuTopologyManagerUnknown
@@ -183,7 +176,7 @@ tests:
     - exp_labels: {severity: warning, node: a}
       exp_annotations:
         summary: The Topology Manager policy of a node is unknown
-        runbook: docs/reference/agent.md#gputopologymanagerunknown
+        runbook: docs/operate/alerts.md#gputopologymanagerunknown
 """
 
 
