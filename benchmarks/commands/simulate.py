@@ -141,7 +141,7 @@ def simulate(
     """Play weeks of jobs with and without the extender.
 
     The table compares the policies: the promises that they keep, the bandwidth that jobs get, and
-    how long jobs wait. docs/evidence/method.md explains every column.
+    how long jobs wait. docs/evidence/results.md explains the columns.
     """
     from rich.console import Console
     from rich.progress import (
