@@ -29,7 +29,7 @@ NO_CONNECTION = (
 )
 SECOND = (
     "without editing its files, the chart runs a second kube-scheduler: --set "
-    "scheduler.enabled=true (docs/install/managed.md)"
+    "scheduler.enabled=true (docs/install/second-scheduler.md)"
 )
 OTHERS = ("rke2", "openshift", "talos", "kops", "eks", "gke", "aks")
 """Distributions and services that write kube-scheduler's files themselves, or hide them."""

@@ -65,20 +65,27 @@ def shell_blocks() -> list[Block]:
     return [block for block in blocks() if block.language in SHELLS]
 
 
-INSTALLING = "docs/install/kubeadm.md"
+SECOND = "second scheduler"
+INSTALLING = {
+    "kubeadm": "docs/install/kubeadm.md",
+    "k3s": "docs/install/kubeadm.md",
+    SECOND: "docs/install/second-scheduler.md",
+}
+"""The page that installs on each kind of control plane."""
 
 
 def steps(kind: str) -> list[Block]:
-    """Find the commands of the five steps of docs/install/kubeadm.md for one kind of control
+    """Return the commands of the five steps of a page on installation, for one kind of control
     plane: those below its name in bold, and those below no name."""
-    lines = (ROOT / INSTALLING).read_text().splitlines()
-    end = lines.index("## See whether it works")
+    page = INSTALLING[kind]
+    lines = (ROOT / page).read_text().splitlines()
+    end = lines.index("## Check the result")
     found = []
     for block in shell_blocks():
-        if block.page == INSTALLING and block.line < end:
+        if block.page == page and block.line < end:
             before = next(line for line in reversed(lines[: block.line - 1]) if line)
             bold = re.match(r"\*\*([^*:]+):?\*\*", before)
-            if bold is None or kind in bold[1].split(", "):
+            if bold is None or bold[1] == kind:
                 found.append(block)
     return found
 

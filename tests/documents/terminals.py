@@ -1,6 +1,5 @@
-"""Pictures of a terminal, of what the commands really print there: ``python -m
-tests.documents.terminals`` makes those of docs/images, ``make screenshots`` puts them beside the
-other ones.
+"""Pictures of a terminal, of what the commands really print there: ``make screenshots``, or ``python
+-m tests.documents.terminals FOLDER``.
 
 Each command runs in a terminal of its own (a pseudo-terminal), on a cluster file of the examples.
 What it prints is drawn as an SVG: light and 1400 pixels wide, dark and 400 pixels wide. The
@@ -30,9 +29,8 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from scheduler_extender.cli import main as command
-from tests.commands import ROOT, printing
+from tests.commands import printing
 
-IMAGES = ROOT / "docs" / "images"
 COMMANDS = {
     "why": "why team-a/train --cluster examples/clusters/why.yaml",
     "map": "map --cluster examples/clusters/where.yaml",
@@ -165,4 +163,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES)
+    main(Path(sys.argv[1]))

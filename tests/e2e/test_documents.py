@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.documents import exceptions
-from tests.documents.blocks import Block, shell_blocks, statements, steps
+from tests.documents.blocks import INSTALLING, SECOND, Block, shell_blocks, statements, steps
 from tests.documents.running import BINARIES, Ran, checkout, run, tools
 from tests.e2e import building
 from tests.e2e.cluster import PODS, ROOT, RealCluster
@@ -27,7 +27,7 @@ from topology.machines import machine
 pytestmark = pytest.mark.e2e
 
 # tests/e2e/test_install.py runs these; what they install is there in the cluster of this file.
-INSTALLED = [block for kind in ("kubeadm", "k3s", "EKS") for block in steps(kind)[:-1]]
+INSTALLED = [block for kind in INSTALLING for block in steps(kind)[:-1]]
 CERTIFICATES = steps("kubeadm")[2]  # which another page renews
 ASKING = [
     block
@@ -182,6 +182,6 @@ def test_the_chart_is_installed_as_the_pages_say(
     folder = tmp_path_factory.mktemp("chart")
     with ControlPlane(folder, control_plane_binaries) as plane:
         given = {"KUBECONFIG": str(plane.kubeconfig())}
-        release = steps("EKS")[:2]
+        release = steps(SECOND)[:2]
         asking = [block for page in CHART for block in ASKING if block.page == page]
         ran([*release, *asking], reader(tmp_path_factory.mktemp("reader")), given)

@@ -1,6 +1,6 @@
-"""docs/install/kubeadm.md from the first command to the last: Helm installs the chart on a real API
-server, ``gpu-topology install`` edits the files of a node, and the real kube-scheduler starts from
-them.
+"""docs/install/kubeadm.md and second-scheduler.md from the first command to the last: Helm installs
+the chart on a real API server, ``gpu-topology install`` edits the files of a node, and the real
+kube-scheduler starts from them.
 
 A folder stands for the node's ``/``. In what kube-scheduler reads there, paths are those of the
 folder, and the extender's port is the one that is free here.
@@ -23,7 +23,7 @@ from scheduler_extender.cli import main
 from scheduler_extender.installing import k3s, staticpod
 from scheduler_extender.installing.schedulerconfig import PORT
 from tests.commands import asked
-from tests.documents.blocks import ROOT, Block, steps
+from tests.documents.blocks import ROOT, SECOND, Block, steps
 from tests.documents.running import checkout, run, tools
 from tests.e2e import building
 from tests.e2e.cluster import RealCluster
@@ -277,7 +277,7 @@ class Beside(TwoSchedulers):
 
     def make_certificates(self, *words: object) -> None:
         """The page's commands make them."""
-        self.reader.types(steps("EKS")[:-1], self.control_plane.kubeconfig())
+        self.reader.types(steps(SECOND)[:-1], self.control_plane.kubeconfig())
         self.tls = self.reader.tls
 
     def install(self) -> None:
@@ -288,10 +288,10 @@ class Beside(TwoSchedulers):
 def test_five_steps_beside_a_managed_control_plane(
     control_plane_binaries: Path, helm: Helm, tmp_path: Path
 ) -> None:
-    assert len(steps("EKS")) == 5
+    assert len(steps(SECOND)) == 5
     with Beside(tmp_path, control_plane_binaries, helm) as cluster:
         cluster.add_machine(machine("hgx-h100-8").topology("h100"))
-        cluster.reader.types(steps("EKS")[-1:], cluster.control_plane.kubeconfig())
+        cluster.reader.types(steps(SECOND)[-1:], cluster.control_plane.kubeconfig())
         cluster.node_of("pair-nvlink")
         pod = cluster.pod("pair-nvlink")
         assert pod["spec"]["schedulerName"] == "gpu-topology"

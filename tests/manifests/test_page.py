@@ -15,7 +15,7 @@ import typer
 import yaml
 
 from scheduler_extender.cli import commands as cli
-from tests.documents.blocks import statements, steps
+from tests.documents.blocks import INSTALLING, statements, steps
 from tests.manifests.building import (
     KUBERNETES,
     ROOT,
@@ -27,7 +27,7 @@ HELM = {"--install", "--create-namespace", "--set"}
 DOCKER = {"--rm", "--user", "--volume"}
 KUBECTL = {"--for"}
 KUBE_SCHEDULER = {"--profiling"}
-PAGES = ("install/kubeadm", "reference/settings", "operate/day-2")
+PAGES = ("install/kubeadm", "install/second-scheduler", "reference/settings", "operate/day-2")
 
 
 def pages() -> str:
@@ -85,7 +85,7 @@ def test_what_the_page_builds_is_what_it_installs_without_helm(tmp_path: Path) -
     assert len(built) >= len(objects())
 
 
-@pytest.mark.parametrize("kind", ["kubeadm", "k3s", "EKS", "GKE", "AKS"])
+@pytest.mark.parametrize("kind", INSTALLING)
 def test_five_commands_install(kind: str) -> None:
     assert len([each for block in steps(kind) for each in statements(block)]) == 5
 

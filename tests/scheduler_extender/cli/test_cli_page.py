@@ -43,7 +43,6 @@ def options(command: str) -> set[str]:
 
 
 def test_answers_are_shown() -> None:
-    """The terminals of ``docs/reference/screenshots.md`` show the map, a node and waiting pods."""
     assert Counter(SHOWN.values()) == {
         "reference/commands": 1,
         "tasks/idle-gpus": 1,

@@ -430,7 +430,7 @@ def test_bad_files_are_one_line_and_nothing_changes(
     [
         (("k0s",), "KIND: allowed are kubeadm, k3s, not 'k0s'"),
         (("RKE2",), "for RKE2, without editing its files, the chart runs a second kube-scheduler"),
-        (("talos",), "--set scheduler.enabled=true (docs/install/managed.md)"),
+        (("talos",), "--set scheduler.enabled=true (docs/install/second-scheduler.md)"),
         (("kubeadm",), "--address: an IP address or a DNS name is needed"),
         (("kubeadm", "--address", "http://x"), "--address: an IP address or a DNS name is needed"),
         (("kubeadm", "--address", "None"), "--address: an IP address or a DNS name is needed"),
