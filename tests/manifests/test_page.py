@@ -25,7 +25,7 @@ from tests.manifests.building import (
 PAGES_COMMANDS = ("extender", "node", "certificates", "install", "doctor")
 HELM = {"--install", "--create-namespace", "--set"}
 DOCKER = {"--rm", "--user", "--volume"}
-KUBECTL = {"--for"}
+KUBECTL = {"--for", "--field-selector"}
 KUBE_SCHEDULER = {"--profiling"}
 PAGES = ("install/kubeadm", "install/second-scheduler", "reference/settings", "operate/day-2")
 
