@@ -1,5 +1,5 @@
-"""Pictures of a terminal, of what the commands really print there: ``make screenshots``, or ``python
--m tests.documents.terminals FOLDER``.
+"""Pictures of a terminal, of what the commands really print there: ``make screenshots``, or
+``python -m tests.documents.terminals FOLDER``.
 
 Each command runs in a terminal of its own (a pseudo-terminal), on a cluster file of the examples.
 What it prints is drawn as an SVG: light and 1400 pixels wide, dark and 400 pixels wide. The
