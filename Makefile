@@ -20,7 +20,7 @@ answers = $(call needs,$(1),$(2)); $(1) info >/dev/null 2>&1 || \
 E2E_WORKERS ?= 3 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e e2e-dra chaos bench chart chart-package images plugin release reference screenshots axe lock lock-base clean
+.PHONY: help run dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e e2e-dra chaos bench chart chart-package images plugin release reference docs docs-version screenshots axe lock lock-base clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,13 +75,14 @@ differential: $(VENV)/dev.stamp ## the model beside Kubernetes' own managers: 10
 fuzz: $(VENV)/dev.stamp          ## texts and objects of strangers, changed at random, for ten minutes; prints the seeds
 	$(BIN)/python -m tests.fuzz --seconds 600 --keep $(OUT)/fuzz
 
-lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts, declared packages
+lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts, declared packages, links of the site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry topology scheduler_extender
 	$(BIN)/deptry benchmarks manifests tests --ignore DEP002,DEP004
+	$(MAKE) --no-print-directory docs
 
 e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once); kubelets too with GPU_TOPOLOGY_REAL_KUBELET=1, as root
 	$(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e
@@ -133,6 +134,21 @@ release: $(VENV)/dev.stamp       ## what we publish, into OUT/release, the same 
 reference: $(VENV)/dev.stamp     ## the generated parts of docs/reference, from the code
 	$(BIN)/python -m manifests.reference
 
+# The builder of the site warns of its own successor, in colours.
+docs docs-version: export NO_MKDOCS_2_WARNING := 1
+docs docs-version: export REPOSITORY := $(REPOSITORY)
+docs docs-version: export EDIT := $(EDIT)
+docs-version: BRANCH ?= gh-pages
+docs-version: export PATH := $(abspath $(BIN)):$(PATH) # mike calls mkdocs
+
+docs: $(VENV)/docs.stamp         ## the site of docs/, into OUT/site; REPOSITORY=https://… links to it and to EDIT=edit/main/ of each page
+	$(BIN)/python -m mkdocs build --site-dir "$(abspath $(OUT))/site"
+	@echo "look at it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory $(OUT)/site"
+
+docs-version: $(VENV)/docs.stamp ## a commit in the branch BRANCH with the site of this version, beside those of other versions
+	$(BIN)/mike --quiet deploy --branch "$(BRANCH)" --update-aliases "$(VERSION)" latest
+	$(BIN)/mike --quiet set-default --branch "$(BRANCH)" latest
+
 screenshots: $(VENV)/dev.stamp   ## the map's pages, the report and the terminal, light and dark, wide and narrow (needs Chromium)
 	$(BIN)/python -m tests.documents.terminals $(OUT)/screenshots
 	$(BIN)/python -m tests.scheduler_extender.web.screenshots $(OUT)/screenshots
@@ -152,7 +168,9 @@ lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, 
 	$(LOCKED) --extra agent --extra extender -c requirements/dev.txt -o requirements/run.txt
 	for each in agent extender plugin; do \
 	  $(LOCKED) --extra $$each -c requirements/dev.txt -o requirements/$$each.txt || exit 1; done
-	$(BIN)/uv pip compile --group build --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/build.txt
+	for each in build docs; do \
+	  $(BIN)/uv pip compile --group $$each --universal --generate-hashes --no-emit-index-url --no-header -q \
+	    -c requirements/dev.txt -o requirements/$$each.txt || exit 1; done
 
 BASE = $(shell sed -n 's/^ARG PYTHON=\([^@]*\).*/\1/p' Dockerfile)
 
