@@ -27,6 +27,10 @@ HELM = {"--install", "--create-namespace", "--set"}
 DOCKER = {"--rm", "--user", "--volume"}
 KUBECTL = {"--for", "--field-selector"}
 KUBE_SCHEDULER = {"--profiling"}
+OAUTH2_PROXY = {
+    *("--http-address", "--upstream", "--reverse-proxy"),
+    *("--email-domain", "--provider", "--oidc-issuer-url"),
+}
 PAGES = ("install/kubeadm", "install/second-scheduler", "reference/settings", "operate/day-2")
 
 
@@ -40,7 +44,7 @@ def test_the_pages_name_flags_and_files_that_there_are() -> None:
     params = [p for name in PAGES_COMMANDS for p in group.commands[name].params]
     known = {flag for option in params for flag in option.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
-    assert named - known == {*KUBECTL, *KUBE_SCHEDULER, *DOCKER, *HELM}
+    assert named - known == {*KUBECTL, *KUBE_SCHEDULER, *DOCKER, *HELM, *OAUTH2_PROXY}
     assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
     files = set(re.findall(r"(?<![\w/])manifests/[\w./-]*\w", page)) - {"manifests/base"}
     assert files
@@ -93,12 +97,13 @@ def test_five_commands_install(kind: str) -> None:
 def test_the_components_of_the_pages_build(tmp_path: Path) -> None:
     """As the pages have them: cert-manager, and the addresses of the schedulers."""
     page = pages()
-    (components,) = re.findall(r"^components: \[\.\./gpu-topology/(.*)\]$", page, re.MULTILINE)
-    (patches,) = re.findall(r"^(patches:\n- target: .*?)^```", page, re.MULTILINE | re.DOTALL)
+    (component,) = re.findall(r"`(manifests/base/options/[\w-]+)`", page)
+    every = re.findall(r"^(patches:\n- target: .*?)^```", page, re.MULTILINE | re.DOTALL)
+    (patches,) = (each for each in every if "NetworkPolicy" in each)
     here = os.path.relpath(ROOT, tmp_path.resolve())
     overlay = {
         "resources": [f"{here}/manifests/base"],
-        "components": [f"{here}/{components}"],
+        "components": [f"{here}/{component}"],
         **yaml.safe_load(patches),
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
