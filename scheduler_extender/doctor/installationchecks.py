@@ -33,7 +33,7 @@ SOON = 14 * 86_400.0  # seconds before a certificate expires
 NAMESPACE = "gpu-topology-system"  # the namespace in the manifests
 AGENT, OPERATIONS = "docs/reference/agent.md", "docs/operate/day-2.md"
 CERTIFICATES = f"{OPERATIONS}#certificates"
-UPGRADE = f"{OPERATIONS}#upgrade-and-rollback"
+UPGRADE = "docs/install/upgrade.md#upgrade"
 INSTALL = "docs/install/kubeadm.md#2-install-extender-and-agents"
 NAME_IT = (
     "run this on a control-plane node, or copy the file here, with --scheduler-config FILE; "

@@ -52,7 +52,7 @@ def test_as_data_of_an_installation_that_is_well(site: Site) -> None:
     (dark,) = (line for line in lines if line["state"] != "ok")
     assert (dark["check"], dark["state"]) == ("scheduler", "not seen")
     assert "--scheduler-config FILE" in dark["remedy"]
-    assert dark["page"] == "docs/install/kubeadm.md#4-tell-kube-scheduler"
+    assert dark["page"] == "docs/install/kubeadm.md#4-configure-kube-scheduler"
 
 
 @pytest.mark.parametrize("colours", ["FORCE_COLOR", "NO_COLOR"])
