@@ -4,12 +4,13 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from manifests.reference import annotations, metrics
+from manifests.reference import annotations, metrics, reasons
 from manifests.reference.pages import FOLDER, Parts, made
 
 PAGES: Mapping[str, Parts] = {
     "annotations": annotations.PARTS,
     "metrics": metrics.PARTS,
+    "reasons": reasons.PARTS,
 }
 """The pages of ``docs/reference`` with generated parts."""
 

@@ -80,10 +80,6 @@ NOT_RUN = (
         r"kubectl apply -f manifests/samples/gangs/kueue-job.yaml",
         "needs Kueue; tests/e2e/test_kueue.py applies it there",
     ),
-    NotRun(
-        r"kubectl gpu-topology why pytorchjob/",
-        "needs Kubeflow's resource; tests/scheduler_extender/cli/test_why.py asks for such a job",
-    ),
 )
 
 # Simulations in seconds instead of minutes.

@@ -1,25 +1,16 @@
-"""The pages about symptoms and about messages have the messages that the program has, and together
-every reason of a rejection."""
+"""The pages about symptoms and about messages have the messages that the program has."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 
 import pytest
 
-from scheduler_extender.framework import claims, rule, rules, setrules
-from scheduler_extender.kube import dra, events, nodedevices
-from scheduler_extender.state.groups import groups
-from scheduler_extender.state.node.nodeinfo import unsaid
-from scheduler_extender.verbs import filtering
+from scheduler_extender.kube import events
 from tests.documents.blocks import ROOT
 from topology.agent.model import record
-from topology.core.placement import Rejection, rejections
 from topology.core.report import UNACCOUNTED_USE
 
 SYMPTOMS = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
@@ -52,32 +43,6 @@ def test_the_program_says_it(message: str) -> None:
     assert pieces, message
     missing = [piece for piece in pieces if not any(piece in text for text in texts())]
     assert missing == []
-
-
-def constants() -> Iterator[Rejection]:
-    """Reasons that the program has by name."""
-    yield unsaid("a reason")
-    ours = [
-        import_module(f"{package.__name__}.{found.name}")
-        for package in (rules, setrules)
-        for found in iter_modules(package.__path__)
-    ]
-    for module in (rejections, groups, filtering, claims, rule, *ours, nodedevices, dra):
-        yield from (value for value in vars(module).values() if isinstance(value, Rejection))
-
-
-def patterns() -> list[re.Pattern[str]]:
-    """The messages as patterns, without those that are nearly all variable."""
-    return [
-        re.compile(".+".join(map(re.escape, message.split(VARIES))), re.DOTALL)
-        for message in messages()
-        if len(message.replace(VARIES, "").strip()) > 8
-    ]
-
-
-@pytest.mark.parametrize("reason", sorted({found.reason for found in constants()}))
-def test_every_reason_is_on_a_page(reason: str) -> None:
-    assert any(pattern.fullmatch(reason) for pattern in patterns()), reason
 
 
 def said_of_records() -> set[str]:

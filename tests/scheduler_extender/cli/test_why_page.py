@@ -1,4 +1,4 @@
-"""The page on ``why``: its commands print what it shows, and it names all reasons."""
+"""The page on ``why``: it names the kinds of objects and the rights that there are."""
 
 from __future__ import annotations
 
@@ -7,26 +7,14 @@ from collections import defaultdict
 
 import yaml
 
-from scheduler_extender.explain.wording import REASON_WORDS
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.owners import KINDS
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.state.cluster.cache import Cache
 from tests.commands import ROOT
-from topology.core.placement import Reason
 
 PAGE = (ROOT / "docs" / "tasks" / "why.md").read_text()
-
-
-def test_the_page_has_every_reason_and_no_other() -> None:
-    section = PAGE.partition("## The reasons")[2]
-    table = re.findall(r"^\| ([^|]+) \| ([a-z, -]+) \| [^|]+ \|$", section, re.MULTILINE)
-    told = {kind: words for words, kinds in table for kind in kinds.split(", ")}
-    assert told == {kind.value: REASON_WORDS[kind] for kind in Reason if kind is not Reason.OTHER}
-
-
-def test_every_reason_has_words() -> None:
-    assert REASON_WORDS.keys() == set(Reason)
+ROLE = ROOT / "manifests" / "samples" / "tenants" / "why-role.yaml"
 
 
 def test_the_page_names_the_kinds_that_there_are() -> None:
@@ -36,8 +24,8 @@ def test_the_page_names_the_kinds_that_there_are() -> None:
 
 
 def test_the_role_of_the_page_lists_all_that_is_read_besides_pods() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    role = yaml.safe_load(block)
+    role = yaml.safe_load(ROLE.read_text())
+    assert str(ROLE.relative_to(ROOT)) in PAGE
     listed = {
         f"/apis/{group}" if group else "/api": set(rule["resources"])
         for rule in role["rules"]

@@ -37,9 +37,10 @@ class Reason(Enum):
     """The kind of a :class:`Rejection`, whose text gives the details.
 
     The values are stable: programs read them, and Prometheus may use them as a label. A new one
-    needs its text (``explain/wording``) and its line in docs/reference/reasons.md. Add it to those
-    of these sets that apply: ``LASTING`` (``explain/waitingreasons``), ``BY_AN_END``
-    (``explain/remedies``) and ``NEAR`` (``explain/nodeanswers``).
+    needs its text and its meaning (``explain/wording``), and its messages
+    (``manifests/reference/reasons``). Add it to those of these sets that apply: ``LASTING``
+    (``explain/waitingreasons``), ``BY_AN_END`` (``explain/remedies``) and ``NEAR``
+    (``explain/nodeanswers``).
     """
 
     NOT_SERVED = "not-served"  # the node does not serve the resource

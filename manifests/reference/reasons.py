@@ -1,0 +1,404 @@
+"""The generated part of docs/reference/reasons.md: the reasons, and the messages of each.
+
+The texts about several nodes and the meanings come from the extender. Whether evictions can help is
+read from the source, from each :class:`.Rejection` that it makes. Only the messages, and what to do
+about them, are written here, in :data:`MESSAGES` and :data:`OTHERS`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler_extender.explain.wording import REASON_MEANINGS, REASON_WORDS
+from topology.core.placement import Reason
+
+ROOT = Path(__file__).parents[2]
+VARIES = "…"
+"""Stands for a number, a name or a constraint within a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do about some messages, in Markdown. Without messages it is about the reason."""
+
+    messages: tuple[str, ...]
+    action: str
+
+
+def _on(*messages: str, do: str) -> Advice:
+    return Advice(messages, do)
+
+
+EVICT = "Wait, or [plan evictions](../concepts/preemption.md)."
+SHARES = "[the shares](../concepts/sharing.md) of each GPU"
+DRA = "[DRA](../concepts/dra.md)"
+SOON = "Nothing: kube-scheduler tries again within seconds."
+LASTS = f"{SOON} If it lasts, look at the node's kubelet and agent."
+SYMPTOMS = "../operate/troubleshooting.md"
+AGENT = "Look at the node's [agent](agent.md) and its log."
+
+MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
+    Reason.LINKS: (
+        _on(
+            "the hardware has no … with …",
+            do="Ask for less, or add other nodes.",
+        ),
+        _on(
+            "MIG instances have no links to each other: …",
+            do="Leave out the keys about links for [MIG instances](../tasks/mig.md).",
+        ),
+    ),
+    Reason.HARDWARE: (_on("the hardware has no … with …", do="Ask for less, or add other nodes."),),
+    Reason.MODEL: (
+        _on(
+            "GPU model is …, not …",
+            "too few GPUs are …",
+            do="Ask for another model, or add other nodes.",
+        ),
+    ),
+    Reason.MEMORY: (
+        _on(
+            "… memory is under …",
+            "a share's part of the … memory, one of …, is under …",
+            do="Ask for less, or add other nodes.",
+        ),
+    ),
+    Reason.NIC: (
+        _on(
+            "too few …s have an RDMA NIC as near as …",
+            do="Ask for less, or add other nodes.",
+        ),
+    ),
+    Reason.TOO_FEW: (
+        _on(
+            "node has fewer …s than asked for",
+            do="Ask for fewer, or add larger nodes.",
+        ),
+    ),
+    Reason.NOT_SERVED: (
+        _on(
+            "node does not serve the GPU resource asked for",
+            do="Ask for the resource that the node's plugin serves (`nvidia.com/gpu.shared`?).",
+        ),
+        _on(
+            "its GPUs are not served by DRA",
+            do=f"Nothing: a pod with claims of its own runs on nodes with {DRA} only.",
+        ),
+    ),
+    Reason.SPLIT: (
+        _on(
+            "too few GPUs that are not split by MIG",
+            "GPUs are split by MIG, which carries no topology",
+            do="Use other nodes, or ask for [MIG instances](../tasks/mig.md).",
+        ),
+        _on(
+            "all GPUs of the node are split by MIG",
+            do="Ask for [MIG instances](../tasks/mig.md). If the Node still counts "
+            "`nvidia.com/gpu`, restart NVIDIA's plugin there.",
+        ),
+    ),
+    Reason.SHARES: (
+        _on(
+            "sharing=exclusive: …, the pod has to ask for all of each",
+            do=f"Ask for a multiple of {SHARES}.",
+        ),
+        _on(
+            "…: no … is on one GPU (same-gpu)",
+            do=f"Ask for no more than {SHARES}, or use other nodes.",
+        ),
+    ),
+    Reason.BUSY: (_on("not enough free …s", do=EVICT),),
+    Reason.SCATTERED: (
+        _on("no … with …", do=EVICT),
+        _on(
+            "the next free GPUs are without …",
+            do="Wait, or give the pod a [claim](../tasks/claims.md) for other GPUs.",
+        ),
+    ),
+    Reason.NOT_GUARANTEED: (
+        _on(
+            "not guaranteed: the node may hand out … without …",
+            do="Wait, or write `policy: preferred`.",
+        ),
+        _on(
+            "not guaranteed if a running GPU pod ends…: …",
+            do="Wait, or run the extender without "
+            "[`--require guaranteed`](settings.md#flags-of-the-extender).",
+        ),
+    ),
+    Reason.SICK: (
+        _on(
+            "not guaranteed: the node may hand out a sick GPU",
+            "the node would hand out a sick GPU",
+            do="`kubectl gpu-topology node NODE` names the GPU. [Reset it](agent.md#health), or "
+            "cordon the node.",
+        ),
+    ),
+    Reason.MEMORY_IN_USE: (
+        _on("too little GPU memory is left for … on a GPU that may come", do=EVICT),
+        _on(
+            "the pod may get a share of a GPU that was promised to another one alone (sharing: "
+            "exclusive)",
+            do="Wait until the other pod has ended.",
+        ),
+    ),
+    Reason.IN_PROGRESS: (
+        _on("another GPU placement on the node is in progress", do=LASTS),
+        _on(
+            "a bind of the pod to another node may still be written",
+            do="Nothing: the pod may go to that node now, to others after 24 s.",
+        ),
+    ),
+    Reason.RESERVED: (
+        _on(
+            "reserved for another pod until …",
+            do="Wait: pods were [evicted](../concepts/preemption.md) for the other pod.",
+        ),
+    ),
+    Reason.KUBELET: (
+        _on(
+            "Topology Manager …: no NUMA node has … free",
+            "Topology Manager …: … are free on more NUMA nodes than they need to be",
+            "CPU Manager: fewer than … CPUs are free",
+            "CPU Manager full-pcpus-only: no whole cores with … CPUs",
+            "Memory Manager Static: no NUMA nodes have the memory",
+            do="Wait, or ask for less. The record's `status.exclusive` lists who has which CPUs.",
+        ),
+        _on(
+            "Topology Manager …: … cannot be aligned here, whichever pods end",
+            "Topology Manager …: a container without GPUs asks for …, …",
+            do="Ask for less in one container, or use nodes with another policy.",
+        ),
+        _on(
+            "CPU Manager full-pcpus-only: … CPUs are no whole cores of … threads",
+            do="Ask for a multiple of these threads in each container.",
+        ),
+        _on(
+            "NVIDIA's device plugin fails when it chooses among the free GPUs",
+            "NVIDIA's device plugin fails: two GPUs count the links between them differently",
+            do="Use another node: a [fault of the plugin](../concepts/outcomes.md#hazards) would "
+            "make the pod Failed.",
+        ),
+        _on(
+            "… refuses every pod for whole GPUs while … not answer",
+            do="[Reset the GPU](agent.md#a-gpu-that-does-not-answer), or reboot the node.",
+        ),
+        _on(
+            "NVIDIA's device plugin gives a container no more than one share of a GPU",
+            do="Ask for one in each container, or allow [several](agent.md#several-shares).",
+        ),
+        _on(
+            "not guaranteed: the node's kubelet may refuse the pod",
+            do="`check` names the [hazard](../concepts/outcomes.md#hazards).",
+        ),
+        _on(
+            "not guaranteed: the node's Topology Manager policy is unknown",
+            do="Let the agent read [the kubelet](agent.md#the-kubelets-certificate).",
+        ),
+        _on(
+            "the node's kubelet may refuse the pod, others will not",
+            do="Nothing: with `--refusals possible` the pod goes to the others.",
+        ),
+        _on(
+            "the pod's status names a claim, so that only a kubelet with DRA can start it",
+            do=f"Free GPUs on nodes with {DRA}, or create the pod again.",
+        ),
+    ),
+    Reason.REFUSING: (
+        _on(
+            "the node's kubelet has refused … (…): one is tried now and then",
+            do=f"Repair the node and [resume it]({SYMPTOMS}#a-pod-fails-as-soon-as-it-is-bound).",
+        ),
+    ),
+    Reason.GROUP: (
+        _on(
+            "the node is in no domain of the kind that group-domain names",
+            "the pod's group is in another domain",
+            "the pod's group is in several domains, and most of it in another one",
+            "the pod's gang goes to another domain",
+            "reserved for members of another group",
+            do="Nothing: other nodes may take [the group](../concepts/groups.md).",
+        ),
+        _on(
+            "no node has the label … that group-domain names…",
+            do="Correct the annotation, or label the nodes.",
+        ),
+        _on(
+            "members of the group differ in group-size or group-domain",
+            do="Make their annotations equal.",
+        ),
+        _on(
+            "the node is in no NVLink domain: its NVLink fabric is not ready",
+            do="Repair [the fabric](agent.md#the-nvlink-fabric).",
+        ),
+        _on(
+            "the domain cannot hold the pod's whole group",
+            "there is room for … of the group's … members at once",
+            do=EVICT,
+        ),
+        _on(
+            "the domain could not hold the pod's whole group if it were empty",
+            do="Use a smaller group or another domain.",
+        ),
+        _on(
+            "the domain of the pod's group cannot hold the members that are still to come",
+            do="Wait, or delete the bound members: the group then starts elsewhere.",
+        ),
+        _on(
+            "peers of the pod's gang may come first",
+            do="Wait: without its peers the pod would pass.",
+        ),
+    ),
+    Reason.NO_REPORT: (_on("no topology report", do=AGENT),),
+    Reason.STALE: (_on("topology report is stale", do=AGENT),),
+    Reason.MAINTENANCE: (
+        _on(
+            "node is under maintenance",
+            do="Wait for [the GPU operator](../operate/day-2.md#when-the-gpu-operator-upgrades-a-"
+            "driver).",
+        ),
+    ),
+    Reason.NOT_READY: (
+        _on(
+            "topology report is not Ready",
+            do=f"The record's condition Ready says [why]({SYMPTOMS}#a-node-has-no-good-record).",
+        ),
+    ),
+    Reason.UNUSABLE: (
+        _on(
+            "topology record unusable",
+            do="`kubectl gpu-topology node NODE` says what is wrong with it.",
+        ),
+    ),
+    Reason.DRA_ONLY: (
+        _on(
+            "the DRA driver serves nothing yet",
+            do="Read the log of the DRA driver's pod there: it publishes no device.",
+        ),
+        _on(
+            "neither a device plugin nor a DRA driver serves its GPUs",
+            "no DeviceClass has extendedResourceName nvidia.com/gpu: …",
+            do=f"Check the node's ResourceSlices and the DeviceClass for {DRA}, or use claims.",
+        ),
+        _on(
+            "GPUs of init containers cannot be followed under DRA",
+            do="Let the pod's other containers ask for GPUs.",
+        ),
+    ),
+    Reason.CLAIMS: (
+        _on(
+            "no free devices of the node meet its claims",
+            do=f"{EVICT} If the node is empty, correct the claims' selectors, or look for device "
+            "taints.",
+        ),
+        _on(
+            "its claims get no GPUs here",
+            do="Let a claim ask for GPUs, or leave out `nvidia.com/gpu` and the annotations.",
+        ),
+        _on(
+            "the pod's claim has no devices yet, or is not known yet: kube-scheduler tries again",
+            do="Nothing. If it lasts, look in the extender's log for its watch of ResourceClaims.",
+        ),
+        _on(
+            "the pod's claim has GPUs of a node whose record says nothing of claims",
+            do="Nothing: the agent's next record of a node that has just moved to DRA says it.",
+        ),
+        _on(
+            "a GPU of the pod's claims is in no ResourceSlice",
+            do="If it lasts, delete the claim: the driver has withdrawn the GPU.",
+        ),
+    ),
+    Reason.UNDECIDED: (
+        _on(
+            "not guaranteed: too much to work out for this node",
+            do="Ask for fewer containers or a simpler pattern ([limits](../concepts/outcomes.md"
+            "#limits)).",
+        ),
+        _on(
+            "not guaranteed: the node could not be evaluated",
+            do="If the metric `node_faults_total` grows, report the log's traceback. Otherwise "
+            "look at the node's agent.",
+        ),
+        _on(
+            "a pod on the node was promised GPU memory or GPUs of its own, and the node's state is "
+            "not known",
+            do=AGENT,
+        ),
+        _on(
+            "not known which GPUs its claims get: …",
+            do="Nothing: the pod passes filter, and bind checks the GPUs.",
+        ),
+    ),
+    Reason.MALFORMED: (
+        _on(do="The message names the annotation and the allowed values. Correct it."),
+    ),
+    Reason.OUT_OF_DATE: (
+        _on(
+            "the extender's view of the cluster is out of date",
+            do="Look for [the stale watch](../operate/alerts.md#gputopologywatchfailing).",
+        ),
+    ),
+}
+"""The messages by reason, one entry for every reason but ``OTHER``, which no message has."""
+
+OTHERS = (
+    _on(
+        "gpu-topology extender is still working out the nodes for this pod",
+        "the node's kubelet has not answered about the pods before: kube-scheduler tries again",
+        "the bind waited too long to be begun: kube-scheduler has given it up, and tries again",
+        do=LASTS,
+    ),
+)
+"""Messages of filter and bind that are no refusal by a node."""
+
+
+def messages() -> str:
+    """Return a section for each reason: its meaning, its messages, and what to do."""
+    found = resolvable()
+    sections = (
+        [f"## {each.value}", "", _meaning(each, found[each]), "", *_lines(advice)]
+        for each, advice in MESSAGES.items()
+    )
+    others = ["## Other messages", "", *_lines(OTHERS)]
+    return "\n".join(line for section in (*sections, others) for line in section).rstrip()
+
+
+def _meaning(reason: Reason, found: frozenset[bool]) -> str:
+    help_ = "may" if len(found) > 1 else "can" if True in found else "cannot"
+    return f"*Nodes {REASON_WORDS[reason]}.* {REASON_MEANINGS[reason]} Evictions {help_} help."
+
+
+def _lines(every: tuple[Advice, ...]) -> Iterator[str]:
+    for advice in every:
+        said = ", ".join(f"`{message}`" for message in advice.messages)
+        yield f"* {said}: {advice.action}" if said else f"* {advice.action}"
+    yield ""
+
+
+def resolvable() -> Mapping[Reason, frozenset[bool]]:
+    """Return, for each reason, whether its rejections in the source are resolvable.
+
+    A rejection that decides it only at run time counts as both.
+    """
+    found = defaultdict[Reason, set[bool]](set)
+    for package in ("topology", "scheduler_extender"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Call) or len(node.args) != 3:
+                    continue
+                if not isinstance(node.func, ast.Name) or node.func.id != "Rejection":
+                    continue
+                _, helps, kind = node.args
+                values = {bool(helps.value)} if isinstance(helps, ast.Constant) else {True, False}
+                for each in ast.walk(kind):
+                    if isinstance(each, ast.Attribute) and each.attr in Reason.__members__:
+                        found[Reason[each.attr]] |= values
+    return {reason: frozenset(values) for reason, values in found.items()}
+
+
+PARTS = (messages,)
+"""The generated part of the page."""
