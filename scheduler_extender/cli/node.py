@@ -104,9 +104,9 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
 
     def by(p: int) -> str:
         each = states[p]
-        shares = f"{each.in_use} of {each.devices} shares: " if each.devices > 1 else ""
+        in_use = f"{each.in_use} of {each.devices} {each.unit}s" if each.devices > 1 else ""
         names = ", ".join(holder.name for holder in each.holders)
-        return shares + names if names else shares.rstrip(": ")
+        return ": ".join(filter(None, (in_use, names)))
 
     def asks(p: int) -> str:
         return ", ".join(dict.fromkeys(holder.asks for holder in states[p].holders if holder.asks))

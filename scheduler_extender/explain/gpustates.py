@@ -19,7 +19,8 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.devicesets import count, gpus, total
 from topology.core.graph import NodeTopology
-from topology.core.placement import BY_CLAIMS_ALONE, Reason, Rejection, used_memory
+from topology.core.mig import MIG
+from topology.core.placement import BY_CLAIMS_ALONE, Reason, Rejection, device_unit, used_memory
 from topology.core.placement.constraints import satisfies
 from topology.core.report import Health
 from topology.core.requests import GpuRequest
@@ -110,6 +111,7 @@ class GpuState:
     trouble: str = ""  # what its agent says of its health
     since: str = ""  # when the agent first said so (RFC 3339)
     memory_used: int | None = None  # bytes, by its pods; None for a GPU that is not shared
+    unit: str = "GPU"  # the word for one of its devices, such as "GPU share" or "MIG instance"
 
     @property
     def partly(self) -> bool:
@@ -436,11 +438,17 @@ def _gpu_states(
     n = len(topology.gpus)
     devices, free, holders = [0] * n, [0] * n, [list[GpuHolder]() for _ in range(n)]
     memory: dict[int, int] = {}
+    units = ["GPU"] * n
+    # Where the plugin serves MIG instances, it does not serve their GPUs as whole GPUs.
+    by_instance = any(served.strategy == MIG for served in topology.resources)
     for offer in offers:
         now = offer.availability
         for p, gpu in enumerate(offer.devices.gpu_of):
+            if by_instance and offer.resource.strategy != MIG and topology.shape.mig[gpu]:
+                continue
             devices[gpu] += offer.devices.counts[p]
             free[gpu] += count(now.free, p, now.width)
+            units[gpu] = device_unit(offer.kubelet)
         for gpu, holder in _holders(info, offer):
             holders[gpu].append(holder)
         if offer.resource.replicas > 1:
@@ -465,6 +473,7 @@ def _gpu_states(
             health[p].reason,
             health[p].since,
             memory.get(p),
+            units[p],
         )
         for p in range(n)
     )

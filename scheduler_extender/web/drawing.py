@@ -153,7 +153,7 @@ def gpu_in_words(state: GpuState) -> str:
     """Return the state of a GPU in words, with its holders."""
     words = MEANINGS[state.use]
     if state.devices > 1:
-        words += f", {state.devices - state.in_use} of {state.devices} devices free"
+        words += f", {state.devices - state.in_use} of {state.devices} {state.unit}s free"
     if state.memory_used is not None:
         words += f", {at_most(state.memory_used)} in use"
     if state.holders:

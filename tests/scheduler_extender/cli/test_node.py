@@ -14,7 +14,10 @@ from scheduler_extender.cli import main
 from tests.commands import asked, refused
 from tests.fakes.apiserver import FakeApiServer
 from topology import codec
+from topology.core.devices import DeviceId, PodUid
+from topology.core.report import Allocation, Report
 from topology.machines import machine
+from topology.machines.mig import cut, resource_name
 
 
 def test_of_a_node_with_dra_it_says_in_which_order_gpus_come(tmp_path: Path) -> None:
@@ -32,6 +35,18 @@ def test_the_memory_that_it_shows_is_what_a_pod_may_write() -> None:
     """An H100 has 79.65 GiB: who writes 80Gi gets none."""
     done = asked(main, "node", "h100-00", "-o", "wide", "--cluster", "examples/clusters/mixed.yaml")
     assert done.stdout.count(" 79Gi ") == 8
+
+
+def test_of_a_gpu_in_mig_mode_it_counts_the_instances_and_not_the_gpu(tmp_path: Path) -> None:
+    """Under the strategy ``mixed`` the plugin serves the other GPUs as whole ones."""
+    profiles = ["3g.40gb", "3g.40gb"]
+    node = cut(machine("a100-pcie-4-bridged").topology("node"), profiles, gpus=[0])
+    one = node.gpus[0].mig_instances[0].uuid
+    name, held = resource_name(profiles[0]), (DeviceId(one),)
+    report = Report(allocations=(Allocation(PodUid("u"), "team", "pod", "main", name, held),))
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(codec.encode(node, report)))
+    done = asked(main, "node", "node", "--cluster", tmp_path / "cluster.yaml")
+    assert "1 of 2 MIG instances: team/pod" in done.stdout
 
 
 def test_resume_writes_the_time_to_the_node(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_memory_in_use_of_shared_gpus_is_told() -> None:
     assert "30Gi of 89Gi</b> are in use" in pages.map(Filters())
     page = pages.node("shared") or ""
     assert "<td>44Gi</td><td>30Gi</td>" in page
-    assert "3 of 4 devices free, 30Gi in use: team-a/says" in page
+    assert "3 of 4 GPU shares free, 30Gi in use: team-a/says" in page
     assert "i in use" not in (Pages(small().cluster).node("dgx-01") or "")
 
 
