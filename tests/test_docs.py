@@ -12,11 +12,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MODULE = re.compile(r":mod:`~?\.*([\w.]+)`")
-SOURCE = sorted(
-    path
-    for package in ("topology", "scheduler_extender", "benchmarks", "manifests", "tests")
-    for path in (ROOT / package).rglob("*.py")
-)
+PARTS = ("topology", "scheduler_extender", "benchmarks", "manifests", "tests")
+SOURCE = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 
 
 def anchors(page: Path) -> set[str]:
@@ -42,6 +39,21 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), link
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), link
+
+
+def test_pages_that_the_source_names_are_there() -> None:
+    """With their headings: alerts, ``doctor`` and comments name pages of docs."""
+    kinds = ("*.py", "*.yaml", "*.txt", "*.html")
+    files = [p for part in PARTS for kind in kinds for p in (ROOT / part).rglob(kind)]
+    named = [
+        (path, page, anchor)
+        for path in files
+        for page, anchor in re.findall(r"(docs/[\w/-]+\.md)(?:#([\w-]+))?", path.read_text())
+    ]
+    assert len(named) > 50
+    for path, page, anchor in named:
+        assert (ROOT / page).exists(), f"{path.relative_to(ROOT)}: {page}"
+        assert not anchor or anchor in anchors(ROOT / page), f"{path.relative_to(ROOT)}: {anchor}"
 
 
 def test_docstrings_name_modules_that_are_there() -> None:
