@@ -1,7 +1,7 @@
 """One word for one thing: the words that pages and code do not use, and what they say instead.
 
-The words that they do use are explained in README. A word of the table may stand only within one of
-the texts that ``except_in`` names.
+The words that they do use are explained in the glossary. A word of the table may stand only within
+one of the texts that ``except_in`` names.
 """
 
 from __future__ import annotations
@@ -115,15 +115,10 @@ def test_former_names_are_gone() -> None:
     assert not found, "see Renamed in the CHANGELOG:\n" + "\n".join(found)
 
 
-def test_readme_explains_words_that_are_used() -> None:
-    """Each word of README's table stands on another page, or in the code."""
-    table = (ROOT / "README.md").read_text().partition("\n## Words\n")[2].partition("\n## ")[0]
-    words = [
-        word
-        for row in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)
-        for word in row.split(", ")
-        if word not in ("word", "---")
-    ]
+def test_the_glossary_explains_words_that_are_used() -> None:
+    """Each word of the glossary stands on another page, or in the code."""
+    glossary = ROOT / "docs" / "concepts" / "glossary.md"
+    words = re.findall(r"\*\*([^*]+)\*\*", glossary.read_text())
     assert len(words) > 20
-    texts = [path.read_text().lower() for path in EVERYWHERE if path.name != "README.md"]
+    texts = [path.read_text().lower() for path in EVERYWHERE if path != glossary]
     assert [word for word in words if not any(word.lower() in text for text in texts)] == []
