@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scheduler_extender.demo import tables, workload
-from scheduler_extender.demo.picture import picture
+from scheduler_extender.demo.picture import comparison, picture
 from scheduler_extender.demo.placing import FirstBest, Outcome, OverHttp, Placing, Stock
 from scheduler_extender.demo.tables import Play
+from scheduler_extender.explain.gpustates import Use
 from scheduler_extender.files.clusterfile import ClusterFile, load
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.serving import in_memory, in_thread
@@ -26,7 +27,9 @@ from scheduler_extender.terminal import show
 FLEET = Path(__file__).with_name("fleet.yaml")
 PICTURE = "cluster.svg"
 STOCK_PICTURE = "stock.svg"
+COMPARISON = "comparison.svg"
 CLUSTER_FILE = "cluster.yaml"
+FILES = (PICTURE, STOCK_PICTURE, COMPARISON, CLUSTER_FILE)
 LEGEND = (
     "The kubelets here choose GPUs as NVIDIA's plugin does, ties at random. Stock is "
     "kube-scheduler without an extender: it counts GPUs, and pods have node selectors for model "
@@ -91,8 +94,8 @@ def _played(
     return Play(outcomes, stocked, twice, asked.spent, after, ours.states(), stock.states())
 
 
-def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
-    """Draw the two simulations, and return the paths of the pictures."""
+def _drawn(out: Path, play: Play) -> list[Path]:
+    """Draw both simulations, and nodes on which they differ. Returns the paths of the pictures."""
     many = len(play.outcomes)
     placed, there = (
         sum(o.node is not None for o in outcomes) for outcomes in (play.outcomes, play.stock)
@@ -102,7 +105,15 @@ def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
     stock = f"stock kube-scheduler: {there} of {many} pods placed, {wrong} on unfit GPUs"
     (out / PICTURE).write_text(picture(play.nodes, ours))
     (out / STOCK_PICTURE).write_text(picture(play.stock_nodes, stock))
-    return out / PICTURE, out / STOCK_PICTURE
+    made = [out / PICTURE, out / STOCK_PICTURE]
+    (out / COMPARISON).unlink(missing_ok=True)
+    if any(node.uses[Use.MISMATCHED] for node in play.stock_nodes):
+        drawing = comparison(
+            play.nodes, play.stock_nodes, f"Same nodes, same pods: {ours}; {stock}"
+        )
+        (out / COMPARISON).write_text(drawing)
+        made.append(out / COMPARISON)
+    return made
 
 
 def how_to_look(file: Path) -> str:

@@ -11,7 +11,14 @@ import pytest
 from rich.console import Console
 
 from scheduler_extender.cli import main
-from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, workload
+from scheduler_extender.demo import (
+    CLUSTER_FILE,
+    COMPARISON,
+    PICTURE,
+    STOCK_PICTURE,
+    run_demo,
+    workload,
+)
 from scheduler_extender.demo.placing import Placing, Stock
 from scheduler_extender.explain.gpustates import Use
 from tests.commands import ROOT, Done, asked
@@ -45,12 +52,22 @@ def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: P
     assert dots(stock.read_text(), Use.MISMATCHED) > 0
 
 
-def test_the_pictures_of_the_readme_are_those_of_make_run(tmp_path: Path) -> None:
+def test_the_picture_of_the_readme_is_that_of_make_run(tmp_path: Path) -> None:
     done = run("--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    pictures = ROOT / "docs/images"
-    assert (tmp_path / PICTURE).read_text() == (pictures / "gpu-topology.svg").read_text()
-    assert (tmp_path / STOCK_PICTURE).read_text() == (pictures / "stock.svg").read_text()
+    drawing = (tmp_path / COMPARISON).read_text()
+    assert drawing == (ROOT / "docs/images" / COMPARISON).read_text()
+    above, _, below = drawing.partition("with gpu-topology")
+    mismatched = f'class="dot {Use.MISMATCHED.value}"'
+    assert above.count(mismatched) == 4 * 4
+    assert below.count(mismatched) == 1, "the legend's"
+    assert re.findall(r">(bridged-\d+)<", above) == re.findall(r">(bridged-\d+)<", below)
+
+
+def test_nothing_is_compared_where_stock_does_no_wrong(tmp_path: Path) -> None:
+    done = run("--pods", "1", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / COMPARISON).exists()
 
 
 def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Path) -> None:

@@ -105,14 +105,14 @@ def demo(*, placing: Placing) -> None:
     The cluster has 64 nodes. The extender is the real one, over HTTP; the kubelets are emulated.
     The same pods are placed without it, too, as kube-scheduler alone does.
     """
-    from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo
+    from scheduler_extender.demo import FILES, run_demo
     from scheduler_extender.files.clusterfile import ClusterFileError
 
     out, cluster = placing.out, placing.cluster
     folder("--out", out)
     if not os.access(out, os.W_OK | os.X_OK):
         raise BadInputError(f"--out: {out}: Permission denied")
-    for made in (out / PICTURE, out / STOCK_PICTURE, out / CLUSTER_FILE):
+    for made in (out / name for name in FILES):
         if made.is_dir():
             raise BadInputError(f"--out: {made}: Is a directory")
     try:
