@@ -168,7 +168,7 @@ def draw(console: Console, rows: Sequence[Row], pods: str, elsewhere: int, *, wi
             ),
             column("since", lambda row: row.pod.since, when=wide),
             column(
-                "its end lets in",
+                "would unblock",
                 lambda row: Text(row.words, "green" if row.completes else "dim"),
                 folds=True,
             ),

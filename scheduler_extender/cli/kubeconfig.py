@@ -32,7 +32,7 @@ ContextOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Context of the kubeconfig. Without it: the current one.",
+        help="Context of the kubeconfig. Default: the current one.",
         autocompletion=context_completions,
     ),
 ]
@@ -46,7 +46,7 @@ class Access:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Without it: $KUBECONFIG, then ~/.kube/config, then the cluster in which the "
+            help="Default: $KUBECONFIG, then ~/.kube/config, then the cluster in which the "
             "command runs.",
         ),
     ] = None

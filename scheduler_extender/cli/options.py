@@ -47,18 +47,18 @@ def form_of(word: str) -> Form:
 
 ClusterOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Cluster file in place of a cluster, to try things out."),
+    typer.Option(metavar="FILE", help="Read this cluster file instead of a cluster."),
 ]
 ForwardOption = Annotated[
     bool,
     typer.Option(
         "--forward",
-        help="Ask the extender in place of the API server, over kubectl port-forward: it knows the "
-        "binds that are being written.",
+        help="Ask the extender over kubectl port-forward. Only it knows the binds that are "
+        "being written.",
     ),
 ]
 SystemOption = Annotated[
-    str, typer.Option("--system", metavar="NAME", help="The namespace of the extender.")
+    str, typer.Option("--system", metavar="NAME", help="Namespace of the extender.")
 ]
 PodNamespaceOption = Annotated[
     str | None,
@@ -66,7 +66,7 @@ PodNamespaceOption = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="The pod's namespace. Without it: the one of the context, with --cluster: default.",
+        help="Namespace of the pod. Default: the context's; with --cluster, default.",
         autocompletion=namespace_completions,
     ),
 ]
@@ -76,8 +76,7 @@ ListedNamespaceOption = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="Whose pods are listed where you may not list those of all namespaces. Without it: "
-        "the one of the context.",
+        help="Namespace of the pods, if you may not list all. Default: the context's.",
         autocompletion=namespace_completions,
     ),
 ]
@@ -87,18 +86,18 @@ SelectorOption = Annotated[
         "--selector",
         "-l",
         metavar="SELECTOR",
-        help="Only the nodes with these labels, as kubectl takes it, such as pool=a100,zone!=b.",
+        help="Only nodes with these labels, such as pool=a100,zone!=b.",
     ),
 ]
 RequireOption = Annotated[
     str,
-    typer.Option(metavar="VERDICT", help="What the extender is run with: guaranteed or expected."),
+    typer.Option(metavar="VERDICT", help="The extender's --require: guaranteed or expected."),
 ]
 WeakestOption = Annotated[
     str,
     typer.Option(
         metavar="VERDICT",
-        help="The weakest verdict on which a node takes a pod with required constraints: "
+        help="The weakest verdict with which a node takes a pod with required constraints: "
         "guaranteed or expected.",
     ),
 ]
@@ -108,20 +107,25 @@ OutputOption = Annotated[
         "--output",
         "-o",
         metavar="FORM",
-        help=f"{', '.join(form.value for form in Form)}.",
+        help=f"Format: {', '.join(form.value for form in Form)}.",
         autocompletion=lambda: [form.value for form in Form],
     ),
 ]
 SystemNamespaceOption = Annotated[
-    str, typer.Option("--namespace", metavar="NAME", help="Namespace of the extender.")
+    str,
+    typer.Option(
+        "--namespace", metavar="NAME", help="Namespace in which the extender is installed."
+    ),
 ]
 MetricsPortOption = Annotated[
     int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
 ]
-TextOption = Annotated[str, typer.Option("--output", "-o", metavar="FORM", help="text or json.")]
+TextOption = Annotated[
+    str, typer.Option("--output", "-o", metavar="FORM", help="Format: text or json.")
+]
 WatchOption = Annotated[
     bool,
-    typer.Option("--watch", "-w", help="Go on, and answer anew when the answer changes."),
+    typer.Option("--watch", "-w", help="Print the answer again whenever it changes."),
 ]
 
 
@@ -158,7 +162,7 @@ class Whose:
             "--namespace",
             "-n",
             metavar="NAME",
-            help="Whose pods. Without it: those of the context's namespace.",
+            help="Only pods of this namespace. Default: the context's.",
             autocompletion=namespace_completions,
         ),
     ] = None
@@ -171,7 +175,7 @@ class Whose:
             "--selector",
             "-l",
             metavar="SELECTOR",
-            help="Only the pods with these labels, as kubectl takes it, such as app=train.",
+            help="Only pods with these labels, such as app=train.",
         ),
     ] = None
 
@@ -188,15 +192,14 @@ class Names:
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A further DNS name or IP address by which the extender is called. May be given "
-            "several times.",
+            help="Further DNS name or IP address of the extender. Repeatable.",
         ),
     ] = None
     namespace: SystemNamespaceOption = SYSTEM
     client_name: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Name of kube-scheduler, as the extender's --client-name has it."
+            metavar="NAME", help="Name of kube-scheduler, as in the extender's --client-name."
         ),
     ] = "kube-scheduler"
 
@@ -209,8 +212,8 @@ class Secrets:
         bool,
         typer.Option(
             "--secret",
-            help=f"Print the extender's certificate as the Secret {SECRET}, too, for kubectl apply "
-            "-f -. The keys of the authority and of kube-scheduler are not in it.",
+            help=f"Print the extender's certificate as the Secret {SECRET}, for kubectl apply "
+            "-f -. It does not contain the keys of the CA and of kube-scheduler.",
         ),
     ] = False
     scheduler_secret: Annotated[
@@ -218,8 +221,8 @@ class Secrets:
         typer.Option(
             "--scheduler-secret",
             help=f"Print kube-scheduler's certificate as the Secret {SCHEDULER_SECRET}, for a "
-            "second kube-scheduler that runs in the extender's namespace. Who reads Secrets there "
-            "can then have pods bound.",
+            "second kube-scheduler in the extender's namespace. Risk: users who can read Secrets "
+            "there can have pods bound.",
         ),
     ] = False
 
@@ -232,16 +235,15 @@ class Asked:
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder with ca.crt, scheduler.crt and scheduler.key, as gpu-topology "
-            "certificates makes them.",
+            help="Folder with ca.crt, scheduler.crt and scheduler.key, from gpu-topology "
+            "certificates.",
         ),
     ] = None
     address: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Where kube-scheduler reaches the extender: the Service's IP address, or a name "
-            "that the node's own DNS knows.",
+            help="The extender's IP address, or a name that the node's own DNS resolves.",
         ),
     ] = None
     namespace: SystemNamespaceOption = SYSTEM
@@ -253,14 +255,14 @@ class Doing:
 
     root: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="What stands for / here, to try things out."),
+        typer.Option(metavar="FOLDER", help="Folder to use instead of /, for a trial."),
     ] = Path("/")
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; show what would change.")
+        bool, typer.Option("--dry-run", help="Show the changes without making them.")
     ] = False
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Take out again what this command has put in.")
-    ] = False
+    remove: Annotated[bool, typer.Option("--remove", help="Undo the changes of this command.")] = (
+        False
+    )
 
 
 # Checks whether a parameter stands for a group of options.

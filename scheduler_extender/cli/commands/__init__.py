@@ -80,8 +80,10 @@ app = typer.Typer(
     name=APP,
     cls=lazy_group(PLACES[APP]),
     help="GPU placement on Kubernetes that keeps its word.\n\n"
-    "Every command exits with 0 when it is done, with 1 when the answer is no, and with 2 and one "
-    "line on standard error when its input is wrong.",
+    "Commands exit with 0 when done, with 1 when the answer is no, and with 2 after an error: "
+    "wrong input, missing rights, or no answer from the API server or the extender. Standard error "
+    "then has one line with the cause. Commands about a cluster use your own rights, and say what "
+    "you may not see.",
     no_args_is_help=True,
     add_completion=True,
     **PLAIN,
@@ -89,8 +91,9 @@ app = typer.Typer(
 plugin = typer.Typer(
     name=PLUGIN,
     cls=lazy_group(PLACES[PLUGIN]),
-    help="GPU placement on Kubernetes that keeps its word: the part for people, as kubectl "
-    "gpu-topology.",
+    help="GPU placement on Kubernetes that keeps its word: the commands for users.\n\n"
+    "Commands use your own rights, and say what you may not see. They exit with 0 when done, with "
+    "1 when the answer is no, and with 2 and one line on standard error after an error.",
     no_args_is_help=True,
     add_completion=False,
     **PLAIN,

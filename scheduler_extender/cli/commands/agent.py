@@ -27,88 +27,90 @@ class AgentOptions:
     node_name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", envvar="NODE_NAME", help="The node. Without it: the host's name."
+            metavar="NAME", envvar="NODE_NAME", help="Name of the node. Default: the host's name."
         ),
     ] = None
     once: Annotated[bool, typer.Option("--once", help="Publish once and exit.")] = False
     print_: Annotated[
-        bool, typer.Option("--print", help="Print the object instead of publishing it.")
+        bool, typer.Option("--print", help="Print the record instead of publishing it.")
     ] = False
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Publish to the cluster that this kubeconfig names."),
+        typer.Option(metavar="FILE", help="Publish to the cluster of this kubeconfig."),
     ] = None
     context: ContextOption = None
     pod_resources: Annotated[
-        Path, typer.Option(metavar="SOCKET", help="The kubelet's PodResources socket.")
+        Path, typer.Option(metavar="SOCKET", help="Socket of the kubelet's PodResources API.")
     ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    sysfs: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sysfs is mounted.")] = Path(
+    sysfs: Annotated[Path, typer.Option(metavar="FOLDER", help="Mount point of sysfs.")] = Path(
         "/sys"
     )
     boot_id: Annotated[
-        Path, typer.Option(metavar="FILE", help="The file with the id of the node's boot.")
+        Path, typer.Option(metavar="FILE", help="File with the id of the node's boot.")
     ] = Path("/proc/sys/kernel/random/boot_id")
     kubelet_config: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="File with the kubelet's configuration, read where the kubelet itself does not "
-            "tell. May be given several times: the first that tells counts.",
+            help="File with settings that the kubelet does not report. Repeatable: the first file "
+            "with a setting counts.",
         ),
     ] = None
     kubelet_address: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Address of the kubelet. Without it: the Node object's."
+            metavar="HOST:PORT", help="Address of the kubelet. Default: from the Node object."
         ),
     ] = None
     kubelet_insecure_tls: Annotated[
         bool,
-        typer.Option("--kubelet-insecure-tls", help="Do not check the kubelet's certificate."),
+        typer.Option(
+            "--kubelet-insecure-tls",
+            help="Do not verify the kubelet's certificate. Risk: the agent sends its token, "
+            "unverified, to any server at the node's address.",
+        ),
     ] = False
     allocator_policy: Annotated[
         str,
         typer.Option(
             metavar="POLICY",
             help="How the device plugin picks GPUs: best-effort, distributed, packed or any "
-            "(nothing is known of it). With auto the agent finds out.",
+            "(unknown). auto: detected.",
         ),
     ] = "auto"
     fail_requests_greater_than_one: Annotated[
         str,
         typer.Option(
             metavar="WORD",
-            help="Where GPUs are shared: whether the device plugin refuses a container more than "
-            "one share of them, true or false, as its configuration has it. With auto the agent "
-            "learns it from what the plugin does.",
+            help="Whether the device plugin refuses a container several shares: true or false. "
+            "auto: learned from what it does.",
         ),
     ] = "auto"
     topology_manager_policy: Annotated[
         str,
         typer.Option(
             metavar="POLICY",
-            help="The kubelet's Topology Manager policy: none, best-effort, restricted or "
-            "single-numa-node. With auto the agent finds out.",
+            help="The kubelet's policy: none, best-effort, restricted or single-numa-node. auto: "
+            "detected.",
         ),
     ] = "auto"
     topology_manager_scope: Annotated[
         str,
         typer.Option(
             metavar="SCOPE",
-            help="The kubelet's Topology Manager scope: container or pod. With auto the agent "
-            "finds out.",
+            help="The kubelet's scope: container or pod. auto: detected.",
         ),
     ] = "auto"
     heartbeat: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Where nothing is new the agent writes once in so long, ± 20 %.",
+            help="Seconds, ± 20 %, after which the agent writes an unchanged record.",
             min=1,
         ),
     ] = 60.0
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address that the metrics port listens on.")
+        str, typer.Option(metavar="ADDRESS", help="Address of the port for metrics.")
     ] = "127.0.0.1"
     metrics_port: MetricsPortOption = 8890
 
@@ -165,10 +167,11 @@ class AgentOptions:
 
 
 def agent(options: AgentOptions) -> None:
-    """Publish this node's GPUs, their links, and who holds them.
+    """Publish this node's GPUs, their links, and the pods that hold them.
 
-    To try it on any machine: --once --print shows what it sees, and on standard error what it
-    cannot see.
+    To try it on any machine, run it with --once --print.
+
+    It then shows what it sees, and on standard error what it cannot see.
     """
     from topology.agent import command
 

@@ -21,6 +21,7 @@ from scheduler_extender.cli.inputs import check_node_name, name_of, one_of, text
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import (
     SYSTEM,
+    ClusterOption,
     Form,
     ListedNamespaceOption,
     OutputOption,
@@ -44,11 +45,9 @@ class Further:
 
     files: Annotated[
         list[Path] | None,
-        typer.Option("--filename", "-f", metavar="FILE", help="As FILE; may stand several times."),
+        typer.Option("--filename", "-f", metavar="FILE", help="Further FILE. Repeatable."),
     ] = None
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for a warning, too.")] = (
-        False
-    )
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False
     access: Access = field(default_factory=Access)
 
 
@@ -57,28 +56,23 @@ def check(
         list[Path] | None,
         typer.Argument(metavar="FILE", hidden=True),  # the help text below describes it
     ] = None,
-    cluster: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Cluster file that describes the nodes. Without it the API server is asked.",
-        ),
-    ] = None,
+    cluster: ClusterOption = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FORM", help="table or json.")
+        str, typer.Option("--output", "-o", metavar="FORM", help="Format: table or json.")
     ] = "table",
     require: WeakestOption = "expected",
     namespace: ListedNamespaceOption = None,
     *,
     further: Further,
 ) -> None:
-    """Say for every node whether it would take a pod, and why not.
+    """Show for every node whether it would take a pod.
 
-    FILE is a file with Pods or objects that have a pod template, such as Jobs, a folder with YAML
-    and JSON files, or - for standard input; there may be several. Each pod is judged by itself, but
-    members of one group are judged together. Exits with 1 if there is a pod that no node would
-    take, or no room for a whole group, and with 2 if an object cannot be read: the others are
-    judged all the same.
+    FILE is a file or folder with Pods or objects with a pod template, or - for standard input.
+    Exits with 1 if no node would take a pod, or if a group has no room, and with 2 if an object
+    cannot be read.
+
+    Several FILEs are allowed. Each pod is evaluated alone, but the pods of a group together. If an
+    object cannot be read, the others are still evaluated.
     """
     as_json = one_of("--output", output, {"table": False, "json": True})
     least = weakest(require)
@@ -93,18 +87,20 @@ def check(
 def claim(
     pod: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)],
     device_class: Annotated[
-        str, typer.Option(metavar="NAME", help="The DeviceClass of the GPUs.")
+        str, typer.Option(metavar="NAME", help="DeviceClass of the GPUs.")
     ] = "gpu.nvidia.com",
     *,
     machines: Source,
 ) -> None:
     """Write a pod's constraints as a claim, for nodes with DRA.
 
-    FILE is a file with a Pod, or an object that has a pod template, whose annotations require
-    something, or - for standard input. It prints a ResourceClaimTemplate and the objects of the
-    file, in which the pod has a claim of this template. The claim names up to eight sets of GPUs of
-    the cluster's nodes with DRA, or of all nodes where none has DRA yet; any set will do. What is
-    left out is said on standard error. Exits with 1 if no set of GPUs can be named.
+    FILE is a file with a Pod or an object with a pod template, or - for standard input. Exits with
+    1 if no set of GPUs can be named.
+
+    The pod's annotations must require something. The command prints a ResourceClaimTemplate, and
+    the objects of the file with a claim of this template. The claim names up to eight sets of GPUs
+    of the nodes with DRA, or of all nodes if none uses DRA; any of these sets will do. Standard
+    error says what was left out.
     """
     text = text_of(pod)
     from scheduler_extender.cli.claim import write_claim
@@ -122,11 +118,11 @@ def nodes(
 ) -> None:
     """List the nodes with GPUs, and what they can still promise.
 
-    Stranded is a free GPU without an NVLink to another free one. Pairs, quads and whole say how
-    many more pods the node can promise GPUs: pods that ask for two or four GPUs joined by NVLink,
-    or for all GPUs of the node. Each number is for that kind alone. The command needs the rights to
-    list nodes, pods and gputopologies, and says what it may not see. Exits with 1 if no node has
-    GPUs.
+    The column stranded counts free GPUs without an NVLink to another free GPU. The columns pairs,
+    quads and whole count further pods that can be promised two linked GPUs, four linked GPUs, or
+    the whole node; each number is for that kind alone. Exits with 1 if no node has GPUs.
+
+    A node with shared GPUs is never whole, and GPUs split by MIG do not count.
     """
     form = form_of(output)
     from scheduler_extender.cli.nodes import draw, told
@@ -147,19 +143,20 @@ def node(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Forgive the node's refusals so far: it takes GPU pods again."
+            "--resume",
+            help="Let the node take GPU pods again, in spite of refusals. This needs the right to "
+            "patch nodes.",
         ),
     ] = False,
     namespace: ListedNamespaceOption = None,
     where: Where,
 ) -> None:
-    """Show a node's GPUs, who holds them, and their links.
+    """Show a node's GPUs, the pods that hold them, and their links.
 
-    NODE is the name of a node. The command needs the rights to list nodes, pods and gputopologies,
-    and says what it may not see. A node whose kubelet refused pods in a row takes none for a while;
-    to resume it is to let it take pods again: --resume writes the annotation gpu-topology.io/resume
-    to the Node, which needs the right to patch nodes. Which pods have which exclusive CPUs stands
-    in the record (kubectl get gputopo NODE -o yaml, status.exclusive).
+    NODE is the name of a node.
+
+    With --forward the command prints what the extender knows of it, as YAML. Pods with exclusive
+    CPUs are listed in the record (kubectl get gputopo NODE -o yaml, status.exclusive).
     """
     check_node_name("NODE", name)
     form = form_of(output)
@@ -191,10 +188,10 @@ def map_(
 ) -> None:
     """Draw every node's GPUs: free, in use, stranded or sick.
 
-    Each GPU is its index and a letter, with colours on a terminal; a legend stands below. Nodes
-    that look alike share a line where there are many; -o wide gives each its own. The command needs
-    the rights to list nodes, pods and gputopologies, and says what it may not see. Exits with 1 if
-    no node has GPUs.
+    Exits with 1 if no node has GPUs.
+
+    Each GPU is its index and a letter; a legend explains the letters. If there are more than 96
+    nodes, nodes that look alike share a line; -o wide shows each.
     """
     form = form_of(output)
     if open_ and where.cluster is not None:
@@ -224,11 +221,11 @@ def waiting(
     require: RequireOption = "expected",
     where: Where,
 ) -> None:
-    """List the pods that wait for GPUs, and why, in one line each.
+    """List the pods that wait for GPUs, with a reason for each.
 
-    The reason counts the nodes by what they answer; why POD says more about one pod. The command
-    needs the rights to list pods, nodes and gputopologies, and says what it may not see. Exits with
-    1 if a listed pod waits that no node would take.
+    Exits with 1 if no node would take a listed pod.
+
+    The reason counts the nodes by their answers; the command why explains one pod.
     """
     form, least = form_of(output), weakest(require)
     from scheduler_extender.cli.queries import answer_from
@@ -257,7 +254,7 @@ def idle(
         typer.Option(
             "--longer-than",
             metavar="TIME",
-            help="Only who has been idle for longer, such as 30m, 2h or 1d.",
+            help="Only pods that have been idle for longer, such as 30m, 2h or 1d.",
         ),
     ] = None,
     watch: WatchOption = False,
@@ -266,10 +263,10 @@ def idle(
 ) -> None:
     """List the pods that hold GPUs without using them.
 
-    A pod is listed once no GPU of one of its containers has been used for ten minutes; the agents
-    of the nodes watch that. "Its end lets in" are waiting pods that no node takes now and that the
-    node would take if the idle pod had ended. The command needs the rights to list pods, nodes and
-    gputopologies, and says what it may not see.
+    A pod is listed once all GPUs of one of its containers have been unused for ten minutes.
+
+    The column "would unblock" names waiting pods that no node takes now, and that the node would
+    take if the idle pod had ended.
     """
     form = form_of(output)
     shortest = 0.0 if longer_than is None else seconds_in(longer_than)
@@ -307,25 +304,29 @@ def unblock(
     namespace: PodNamespaceOption = None,
     output: TextOption = "text",
     evict: Annotated[
-        bool, typer.Option("--evict", help="Carry the plan out, with your own rights.")
+        bool,
+        typer.Option(
+            "--evict",
+            help="Write a reservation and evict the pods through the Eviction API, with your own "
+            "rights.",
+        ),
     ] = False,
     keep: Annotated[
         int,
         typer.Option(
-            "--keep", metavar="SECONDS", help="With --evict: how long the reservation lasts."
+            "--keep", metavar="SECONDS", help="With --evict: seconds until the reservation expires."
         ),
     ] = 600,
     *,
     source: Source,
 ) -> None:
-    """Say whom to evict so that a waiting pod can run.
+    """Show which pods to evict so that a waiting pod can run.
 
-    POD is the name of a waiting pod, or NAMESPACE/NAME. The command looks for the cheapest set of
-    evictions; each of the evicted pods has a guaranteed place elsewhere, or is named as lost. It
-    needs the rights to list nodes, gputopologies, and the pods and PodDisruptionBudgets of all
-    namespaces. With --evict it writes a reservation and evicts the pods through the Eviction API:
-    the ClusterRole gpu-topology-unblocker has all these rights. Exits with 1 where no pod is worth
-    evicting.
+    POD is the name of a waiting pod, or NAMESPACE/NAME. Exits with 1 if no eviction is worthwhile.
+
+    The command looks for the cheapest set of evictions. Each evicted pod has a guaranteed place
+    elsewhere, or is named as lost. The ClusterRole gpu-topology-unblocker has the rights that the
+    command needs.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
     if source.cluster is not None and evict:
@@ -343,12 +344,10 @@ def why(
     *,
     where: Where,
 ) -> None:
-    """Say why a pod waits and what would help.
+    """Explain why a pod waits and what would help.
 
-    POD is the name of a pod, or KIND/NAME of what makes pods, such as deployment/train, job/train,
-    jobset/train or pytorchjob/train. The command needs a kubeconfig and the rights to list nodes,
-    pods and gputopologies, and says what it may not see. Exits with 1 if the pod waits and no node
-    takes it.
+    POD is the name of a pod, or KIND/NAME of its owner, such as deployment/train, job/train,
+    jobset/train or pytorchjob/train. Exits with 1 if the pod waits and no node takes it.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
     least = weakest(require)
@@ -363,9 +362,8 @@ def doctor(
         typer.Option(
             "--scheduler-config",
             metavar="FILE",
-            help="kube-scheduler's configuration, where it is a file of a control-plane node; - is "
-            "standard input. If the certificates that it names are here, too, the extender is "
-            "asked as kube-scheduler asks it. May be given several times.",
+            help="File with kube-scheduler's configuration; - reads standard input. If its "
+            "certificates are readable here, doctor also calls the extender. Repeatable.",
         ),
     ] = None,
     output: TextOption = "text",
@@ -374,18 +372,19 @@ def doctor(
         bool,
         typer.Option(
             "--forward",
-            help="Ask the extender, too, over kubectl port-forward: it knows what kube-scheduler "
-            "has asked.",
+            help="Also ask the extender, over kubectl port-forward, which requests it got.",
         ),
     ] = False,
     *,
     access: Access,
 ) -> None:
-    """Check what is installed, and say what to do.
+    """Check an installation, and say how to repair it.
 
-    It looks at kube-scheduler's configuration, certificates, replicas, agents, kubelets, NVIDIA's
-    plugin, policies and clocks, with your own rights, and changes nothing. What you may not see is
-    said. Exits with 1 if something fails.
+    Exits with 1 if a check fails.
+
+    The command checks kube-scheduler's configuration, certificates, replicas, agents, kubelets,
+    NVIDIA's plugin, policies and clocks. It uses your own rights, changes nothing, and says what
+    you may not see.
     """
     form = one_of("--output", output, {"text": Form.TABLE, "json": Form.JSON})
     from scheduler_extender.cli.doctor import examine
@@ -401,11 +400,13 @@ exec {PROGRAM} {COMPLETE} "$@"
 
 
 def completion() -> None:
-    """Let kubectl complete the words of kubectl gpu-topology.
+    """Install shell completion for kubectl gpu-topology.
 
-    kubectl asks the program kubectl_complete-gpu_topology, which krew installs with no plugin. This
-    writes it into the folder of the PATH in which kubectl-gpu_topology is. It goes on working when
-    the plugin is upgraded; remove it together with the plugin.
+    With krew, run it once.
+
+    kubectl runs the program kubectl_complete-gpu_topology, which krew does not install. The command
+    writes it next to kubectl-gpu_topology on the PATH. It survives upgrades of the plugin. Remove
+    it together with the plugin.
     """
     beside = shutil.which(PROGRAM)
     if beside is None:

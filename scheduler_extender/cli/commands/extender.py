@@ -41,7 +41,7 @@ class Served:
     ] = None
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Serve the cluster that this kubeconfig names."),
+        typer.Option(metavar="FILE", help="Serve the cluster of this kubeconfig."),
     ] = None
     context: ContextOption = None
 
@@ -54,14 +54,14 @@ class Ports:
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="Address that the ports for kube-scheduler and for metrics listen on.",
+            help="Address of the ports for kube-scheduler and for metrics.",
         ),
     ] = "127.0.0.1"
     port: Annotated[int, typer.Option(metavar="PORT", help="Port for kube-scheduler.")] = 8888
     admin_port: Annotated[
         int,
         typer.Option(
-            metavar="PORT", help="Port for people, on 127.0.0.1 and ::1 only: the map and /v1."
+            metavar="PORT", help="Admin port for the map and /v1, on 127.0.0.1 and ::1 only."
         ),
     ] = 8889
     metrics_port: MetricsPortOption = 8891
@@ -69,8 +69,7 @@ class Ports:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="DNS name by which a proxy in the same pod serves the port for people. Without "
-            "it: only localhost and addresses.",
+            help="DNS name of a proxy in the same pod for the admin port. Default: none.",
         ),
     ] = None
 
@@ -96,24 +95,25 @@ class Deciding:
         str,
         typer.Option(
             metavar="WHICH",
-            help="Keep pods off nodes whose kubelet would refuse them: certain refusals only; "
-            "possible ones too, while other nodes are left; or ignore them. Pods with required "
-            "constraints stay off either way.",
+            help="Nodes to avoid because their kubelet would refuse the pod. certain: certain "
+            "refusals; possible: also possible ones, while other nodes are left; ignore: none. "
+            "Pods with required constraints avoid certain refusals in any case.",
         ),
     ] = "certain"
     shadow: Annotated[
         bool,
         typer.Option(
             "--shadow",
-            help="Refuse nothing: score nodes, and count and tell which ones would have been "
-            "refused. No promise is made or kept.",
+            help="Reject no node. Score nodes, and count and report those that would have been "
+            "rejected. Nothing is promised.",
         ),
     ] = False
     stale_after: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
-            help="A node is stale when its report has not changed for so long.",
+            help="Seconds until an unchanged report makes its node stale. A stale node takes no "
+            "pod with required constraints.",
             min=1,
         ),
     ] = 180.0
@@ -144,25 +144,25 @@ class TlsFiles:
     tls_cert: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Serve the port for kube-scheduler over TLS with this certificate."
+            metavar="FILE", help="Certificate of the port for kube-scheduler, which then uses TLS."
         ),
     ] = None
     tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
+        Path | None, typer.Option(metavar="FILE", help="Private key of this certificate.")
     ] = None
     client_ca: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Take only schedulers whose certificate this CA has signed.",
+            help="Accept only clients with a certificate from this CA.",
         ),
     ] = None
     client_name: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Take only schedulers whose certificate has this common name or DNS name. Needs "
-            "--client-ca. May be given several times.",
+            help="Accept only clients whose certificate has this name. Needs --client-ca. "
+            "Repeatable.",
         ),
     ] = None
 
@@ -192,18 +192,18 @@ class Replica:
         bool,
         typer.Option(
             "--leader-elect",
-            help="Run as one of several replicas, of which one answers. Needs --pod-namespace and "
-            "--pod-name.",
+            help="Run as one of several replicas, of which the leader answers. Needs "
+            "--pod-namespace and --pod-name.",
         ),
     ] = False
-    lease: Annotated[
-        str, typer.Option(metavar="NAME", help="The Lease that says which replica leads.")
-    ] = "gpu-topology"
+    lease: Annotated[str, typer.Option(metavar="NAME", help="Lease that names the leader.")] = (
+        "gpu-topology"
+    )
     lease_seconds: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
-            help="So long after the leader's last sign of life another replica takes over.",
+            help="Seconds until another replica replaces a silent leader.",
             min=2,
             max=120,
         ),
@@ -213,7 +213,7 @@ class Replica:
         typer.Option(
             metavar="NAMESPACE",
             envvar="POD_NAMESPACE",
-            help="Namespace of the pod in which this replica runs, of the Lease and the Service.",
+            help="Namespace of this replica's pod, the Lease and the Service.",
         ),
     ] = None
     pod_name: Annotated[
@@ -221,7 +221,7 @@ class Replica:
         typer.Option(
             metavar="NAME",
             envvar="POD_NAME",
-            help="Name of the pod in which this replica runs.",
+            help="Name of this replica's pod.",
         ),
     ] = None
     pod_ip: Annotated[
@@ -229,13 +229,15 @@ class Replica:
         typer.Option(
             metavar="ADDRESS",
             envvar="POD_IP",
-            help="Address that the leader writes into the EndpointSlice of --service. Without it: "
-            "it writes none.",
+            help="Address that the leader writes into the EndpointSlice of --service. Default: "
+            "none.",
         ),
     ] = None
     service: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The Service by which kube-scheduler finds the leader."),
+        typer.Option(
+            metavar="NAME", help="Service through which kube-scheduler reaches the leader."
+        ),
     ] = "gpu-topology"
 
     def replication(self, port: int) -> Replication:
@@ -277,14 +279,13 @@ def extender(
     tls: TlsFiles,
     replica: Replica,
 ) -> None:
-    """Run the scheduler extender, which kube-scheduler asks.
+    """Run the scheduler extender, which kube-scheduler calls.
 
-    With --cluster it serves the cluster that a file describes. Otherwise it follows an API server:
-    the one that --kubeconfig names, or that of the cluster in which it runs.
+    It serves the cluster of --cluster or of --kubeconfig, or the one in which it runs.
 
-    A client that reaches the port for kube-scheduler can have pods bound. On an address that is not
-    loopback, give --tls-cert, --tls-key, --client-ca and --client-name. Files that change are read
-    again. The port for people listens on loopback: they forward it with kubectl.
+    A client that reaches the port for kube-scheduler can have pods bound. On an address other than
+    loopback, set --tls-cert, --tls-key, --client-ca and --client-name. Changed files are loaded
+    again. The admin port listens on loopback only; forward it with kubectl.
     """
     cluster = served.cluster
     if cluster is not None and served.kubeconfig is not None:

@@ -19,8 +19,7 @@ def certificates(
         typer.Option(
             "--ca",
             metavar="FOLDER",
-            help="Renew: sign with ca.crt and ca.key of this folder, which an earlier run made. "
-            "Without it: make a new authority.",
+            help="Renew: sign with ca.crt and ca.key of this folder. Default: make a new CA.",
         ),
     ] = None,
     *,
@@ -28,18 +27,19 @@ def certificates(
     days: Annotated[
         int,
         typer.Option(
-            metavar="NUMBER", help="Days that the two certificates are valid.", min=1, max=3650
+            metavar="NUMBER", help="Days for which the two certificates are valid.", min=1, max=3650
         ),
     ] = 365,
     printed: Secrets,
 ) -> None:
-    """Make what TLS between kube-scheduler and the extender needs.
+    """Make the certificates for kube-scheduler and the extender.
 
-    These are a certificate authority (ca.crt, ca.key), the certificate that the extender serves
-    with (extender.crt, extender.key) and the one that kube-scheduler shows (scheduler.crt,
-    scheduler.key). Keep ca.key to yourself: who has it can make a scheduler's certificate. To
-    renew the two certificates, run the command again with the same folder as --output and --ca.
-    The extender and kube-scheduler read changed certificates by themselves, without a restart.
+    Keep ca.key secret: with it anyone can make a certificate for a scheduler.
+
+    The command writes a CA (ca.crt, ca.key), the extender's certificate (extender.crt,
+    extender.key) and kube-scheduler's (scheduler.crt, scheduler.key). To renew the certificates,
+    run it again with the same folder as --output and --ca. The extender and kube-scheduler load
+    changed certificates without a restart.
     """
     from scheduler_extender.cli.certificates import make
 
@@ -52,13 +52,14 @@ def install(
     asked: Asked,
     doing: Doing,
 ) -> None:
-    """Tell the kube-scheduler of this node to ask the extender.
+    """Connect the kube-scheduler of this node to the extender.
 
-    KIND is kubeadm or k3s. The command copies the certificates, and writes kube-scheduler's
-    configuration or adds the extender to the one that is there. On kubeadm it edits the static pod,
-    on k3s it adds a file to k3s' configuration. What else is in these files stays. A file that it
-    has not made is copied first. Run it as root on every control-plane node, and again when the
-    address or the certificates change.
+    KIND is kubeadm or k3s. Run it as root on every control-plane node, and again when the address
+    or the certificates change.
+
+    The command copies the certificates, and writes kube-scheduler's configuration or adds the
+    extender to the existing one. On kubeadm it edits the static pod; on k3s it adds a file to k3s'
+    configuration. Other content is kept, and a file that it has not made is copied first.
     """
     from scheduler_extender.cli.install import carry_out
 

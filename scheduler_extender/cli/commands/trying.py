@@ -25,7 +25,7 @@ def import_(
         typer.Argument(metavar="FILE", hidden=True),  # the help text below describes it
     ],
     node: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the node that the text is from.")
+        str, typer.Option(metavar="NAME", help="Name of the node that the text comes from.")
     ],
     product: Annotated[
         str | None,
@@ -35,24 +35,25 @@ def import_(
         str | None,
         typer.Option(
             metavar="QUANTITY",
-            help="Memory of each GPU: what nvidia-smi shows in MiB, such as 40960Mi.",
+            help="Memory of each GPU as nvidia-smi shows it in MiB, such as 40960Mi.",
         ),
     ] = None,
     allocator: Annotated[
         str | None,
         typer.Option(
             metavar="POLICY",
-            help="How the node's device plugin picks GPUs: best-effort (NVIDIA's plugin over whole "
-            "GPUs), distributed or packed (its policies for shared GPUs), or any (nothing is known "
-            "of it).  [default: best-effort]",
+            help="How the node's device plugin picks GPUs: best-effort (NVIDIA's plugin with "
+            "whole GPUs), distributed or packed (with shared GPUs), or any (unknown).  "
+            "[default: best-effort]",
         ),
     ] = None,
 ) -> None:
-    """Turn what nvidia-smi or NCCL printed into a GPUTopology.
+    """Convert output of nvidia-smi or NCCL to a GPUTopology.
 
-    FILE is the text of `nvidia-smi topo -m`, or NCCL's topology as XML; - reads standard input. The
-    object goes to standard output as YAML, ready for a cluster file. What the text leaves open goes
-    to standard error.
+    FILE is the output of `nvidia-smi topo -m`, or NCCL's topology as XML; - reads standard input.
+
+    Standard output gets the object as YAML, ready for a cluster file. Standard error says what the
+    text does not tell.
     """
     check_node_name("--node", node)
     if allocator is not None:
@@ -70,7 +71,7 @@ def machines(
 ) -> None:
     """List the machines of the catalogue, or print one of them.
 
-    MACHINE is a name from the list, which cluster files and `simulate --cluster` take, too.
+    MACHINE is a name from the list. Cluster files and `simulate --cluster` take it, too.
     """
     from scheduler_extender.cli.machines import print_all, print_one
 
@@ -87,23 +88,22 @@ class Placing:
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder for the pictures and the cluster file.")
     ] = Path("out")
-    pods: Annotated[
-        int, typer.Option(metavar="COUNT", help="How many pods to place.", min=1, max=5000)
-    ] = 200
-    seed: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Seed that the pods are drawn from.")
-    ] = 1
+    pods: Annotated[int, typer.Option(metavar="COUNT", help="Number of pods.", min=1, max=5000)] = (
+        200
+    )
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random pods.")] = 1
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Cluster file to take in place of the bundled one."),
+        typer.Option(metavar="FILE", help="Cluster file to use instead of the bundled one."),
     ] = None
 
 
 def demo(*, placing: Placing) -> None:
-    """Place pods on a bundled cluster and show what happened.
+    """Place pods on a bundled cluster, and show the result.
 
-    The cluster has 64 nodes. The extender is the real one, over HTTP; the kubelets are emulated.
-    The same pods are placed without it, too, as kube-scheduler alone does.
+    The extender is the real one, over HTTP; the kubelets of the 64 nodes are emulated.
+
+    For comparison, the same pods are also placed by kube-scheduler's rules alone.
     """
     from scheduler_extender.demo import FILES, run_demo
     from scheduler_extender.files.clusterfile import ClusterFileError

@@ -147,7 +147,7 @@ def test_with_a_kubeconfig_alone_it_says_who_holds_up_whom(cluster: Cluster) -> 
     done = cluster.idle("-n", "team-a")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "pod           idle  node  GPUs  its end lets in\n"
+        "pod           idle  node  GPUs  would unblock\n"
         "team-a/serve   3 h  n     0     team-a/train (2 GPUs link=nvlink)\n"
         "\n"
         "1 pod in other namespaces: -A lists them, too\n"
