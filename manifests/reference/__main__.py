@@ -4,13 +4,15 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from manifests.reference import annotations, metrics, reasons
+from manifests.reference import annotations, commands, metrics, reasons, settings
 from manifests.reference.pages import FOLDER, Parts, made
 
 PAGES: Mapping[str, Parts] = {
     "annotations": annotations.PARTS,
+    "commands": commands.PARTS,
     "metrics": metrics.PARTS,
     "reasons": reasons.PARTS,
+    "settings": settings.PARTS,
 }
 """The pages of ``docs/reference`` with generated parts."""
 

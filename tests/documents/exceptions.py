@@ -48,11 +48,6 @@ NOT_RUN = (
         r"(sudo \.venv/bin/)?gpu-topology doctor",
         "reads files of a control-plane node; tests/e2e/test_doctor.py runs it on an installation",
     ),
-    NotRun(r"gpu-topology --install-completion", "writes into the profile of the user's shell"),
-    NotRun(
-        r"kubectl gpu-topology completion",
-        "writes beside the plugin; tests/e2e/test_krew.py runs it in a folder of its own",
-    ),
     NotRun(r"kubectl krew install", "downloads; tests/e2e/test_krew.py installs it from a file"),
     NotRun(r"kubectl .*rollout status", "no pod becomes ready where no kubelet runs it"),
     NotRun(
@@ -114,7 +109,6 @@ EXITS = (
     (r"kubectl gpu-topology why pair-nvlink", 0, "the pod is placed"),
     (r"kubectl gpu-topology why ", 1, "the pod waits"),
     (r"gpu-topology why team-a/train ", 1, "the pod waits"),
-    (r"gpu-topology waiting -n team-a ", 1, "pods wait"),
 )
 
 

@@ -22,7 +22,7 @@ from tests.manifests.building import (
     objects,
 )
 
-PAGES_COMMANDS = ("extender", "node", "certificates", "install", "doctor")
+PAGES_COMMANDS = ("extender", "agent", "node", "certificates", "install", "doctor")
 HELM = {"--install", "--create-namespace", "--set"}
 DOCKER = {"--rm", "--user", "--volume"}
 KUBECTL = {"--for", "--field-selector"}

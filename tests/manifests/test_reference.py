@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
+import yaml
+
+from manifests.reference import commands, settings
 from manifests.reference.__main__ import PAGES, main
 from manifests.reference.annotations import ENTRIES, absent, allowed, answer
+from manifests.reference.options import options
 from manifests.reference.pages import BEGIN, FOLDER, made
 from scheduler_extender.annotations import KEYS
 from scheduler_extender.groupreference import GROUP_KEYS
@@ -20,6 +27,31 @@ def test_a_page_is_what_the_code_makes(name: str) -> None:
 def test_an_old_page_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_every_command_and_option_is_there() -> None:
+    page = (FOLDER / "commands.md").read_text()
+    assert re.findall(r"^### (.*)$", page, re.MULTILINE) == list(commands.COMMANDS)
+    rows = commands.shared() + commands.plugin() + commands.others()
+    every = {option for name in commands.COMMANDS for option in options(name)}
+    assert len(every) > 50
+    for name in set(commands.COMMANDS) - commands.SERVICES.keys():
+        assert all(f"{each.typed}" in rows and each.help in rows for each in options(name))
+
+
+def test_every_value_is_there() -> None:
+    def leaves(values: Any, path: str) -> Iterator[str]:
+        if not isinstance(values, dict) or not values:
+            yield path
+            return
+        for key, value in values.items():
+            yield from leaves(value, f"{path}.{key}".lstrip("."))
+
+    page = settings.helm()
+    named = set(re.findall(r"`([\w.]+)[`:]", page))
+    for leaf in leaves(yaml.safe_load(settings.VALUES.read_text()), ""):
+        parts = leaf.split(".")
+        assert named & {".".join(parts[: n + 1]) for n in range(1, len(parts))}, leaf
 
 
 def test_every_key_is_there_in_the_order_of_the_code() -> None:

@@ -167,7 +167,7 @@ class AgentOptions:
 
 
 def agent(options: AgentOptions) -> None:
-    """Publish this node's GPUs, their links, and the pods that hold them.
+    """Publish this node's GPUs, their links, and their pods.
 
     To try it on any machine, run it with --once --print.
 

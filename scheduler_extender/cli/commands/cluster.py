@@ -151,7 +151,7 @@ def node(
     namespace: ListedNamespaceOption = None,
     where: Where,
 ) -> None:
-    """Show a node's GPUs, the pods that hold them, and their links.
+    """Show a node's GPUs, their pods, and their links.
 
     NODE is the name of a node.
 
