@@ -175,7 +175,7 @@ def _agent(record: Record | None, oldest: float, serves_claims: bool) -> Finding
     if (ready := record.condition("Ready")).status == "False":
         return fail(f"not Ready: {ready.message}", look, NO_RECORD)
     if not serves_claims and (complete := record.condition("Complete")).status == "False":
-        page = f"{AGENT}#what-it-needs-and-for-what"
+        page = f"{AGENT}#what-it-may-do"
         return warn(complete.message, "give the agent what it needs for more promises", page)
     return ok("a fresh report")
 
