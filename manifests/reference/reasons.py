@@ -36,10 +36,9 @@ def _on(*messages: str, do: str) -> Advice:
 EVICT = "Wait, or [plan evictions](../concepts/preemption.md)."
 SHARES = "[the shares](../concepts/sharing.md) of each GPU"
 DRA = "[DRA](../concepts/dra.md)"
-SOON = "Nothing: kube-scheduler tries again within seconds."
-LASTS = f"{SOON} If it lasts, look at the node's kubelet and agent."
+LASTS = "Do nothing. If it lasts, check the node's kubelet and agent."
 SYMPTOMS = "../operate/troubleshooting.md"
-AGENT = "Look at the node's [agent](agent.md) and its log."
+AGENT = "Read the log of the node's [agent](agent.md)."
 
 MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.LINKS: (
@@ -49,7 +48,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "MIG instances have no links to each other: …",
-            do="Leave out the keys about links for [MIG instances](../tasks/mig.md).",
+            do="Leave out the keys about links.",
         ),
     ),
     Reason.HARDWARE: (_on("the hardware has no … with …", do="Ask for less, or add other nodes."),),
@@ -63,7 +62,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.MEMORY: (
         _on(
             "… memory is under …",
-            "a share's part of the … memory, one of …, is under …",
+            "a share's part of the … memory, …",
             do="Ask for less, or add other nodes.",
         ),
     ),
@@ -82,11 +81,11 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.NOT_SERVED: (
         _on(
             "node does not serve the GPU resource asked for",
-            do="Ask for the resource that the node's plugin serves (`nvidia.com/gpu.shared`?).",
+            do="Ask for the plugin's resource (`nvidia.com/gpu.shared`?).",
         ),
         _on(
             "its GPUs are not served by DRA",
-            do=f"Nothing: a pod with claims of its own runs on nodes with {DRA} only.",
+            do=f"Do nothing: the pod's claims need {DRA}.",
         ),
     ),
     Reason.SPLIT: (
@@ -97,13 +96,13 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "all GPUs of the node are split by MIG",
-            do="Ask for [MIG instances](../tasks/mig.md). If the Node still counts "
-            "`nvidia.com/gpu`, restart NVIDIA's plugin there.",
+            do="Ask for MIG instances. If the Node still counts `nvidia.com/gpu`, restart the "
+            "plugin there.",
         ),
     ),
     Reason.SHARES: (
         _on(
-            "sharing=exclusive: …, the pod has to ask for all of each",
+            "sharing=exclusive: …",
             do=f"Ask for a multiple of {SHARES}.",
         ),
         _on(
@@ -134,15 +133,14 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         _on(
             "not guaranteed: the node may hand out a sick GPU",
             "the node would hand out a sick GPU",
-            do="`kubectl gpu-topology node NODE` names the GPU. [Reset it](agent.md#health), or "
-            "cordon the node.",
+            do="[Reset the GPU](agent.md#health) that `gpu-topology node` names, or cordon the "
+            "node.",
         ),
     ),
     Reason.MEMORY_IN_USE: (
         _on("too little GPU memory is left for … on a GPU that may come", do=EVICT),
         _on(
-            "the pod may get a share of a GPU that was promised to another one alone (sharing: "
-            "exclusive)",
+            "the pod may get a share of a GPU that was promised to …",
             do="Wait until the other pod has ended.",
         ),
     ),
@@ -150,45 +148,44 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         _on("another GPU placement on the node is in progress", do=LASTS),
         _on(
             "a bind of the pod to another node may still be written",
-            do="Nothing: the pod may go to that node now, to others after 24 s.",
+            do="Do nothing: other nodes may take the pod after 24 s.",
         ),
     ),
     Reason.RESERVED: (
         _on(
             "reserved for another pod until …",
-            do="Wait: pods were [evicted](../concepts/preemption.md) for the other pod.",
+            do="Wait: pods were [evicted](../concepts/preemption.md) for it.",
         ),
     ),
     Reason.KUBELET: (
         _on(
             "Topology Manager …: no NUMA node has … free",
-            "Topology Manager …: … are free on more NUMA nodes than they need to be",
+            "Topology Manager …: … are free on more NUMA nodes …",
             "CPU Manager: fewer than … CPUs are free",
             "CPU Manager full-pcpus-only: no whole cores with … CPUs",
             "Memory Manager Static: no NUMA nodes have the memory",
-            do="Wait, or ask for less. The record's `status.exclusive` lists who has which CPUs.",
+            do="Wait, or ask for less. `status.exclusive` of the record lists the CPUs.",
         ),
         _on(
-            "Topology Manager …: … cannot be aligned here, whichever pods end",
-            "Topology Manager …: a container without GPUs asks for …, …",
+            "Topology Manager …: … cannot be aligned here, …",
+            "Topology Manager …: a container without GPUs asks for …",
             do="Ask for less in one container, or use nodes with another policy.",
         ),
         _on(
-            "CPU Manager full-pcpus-only: … CPUs are no whole cores of … threads",
-            do="Ask for a multiple of these threads in each container.",
+            "CPU Manager full-pcpus-only: … CPUs are no whole cores of …",
+            do="Ask for a multiple of the threads.",
         ),
         _on(
-            "NVIDIA's device plugin fails when it chooses among the free GPUs",
-            "NVIDIA's device plugin fails: two GPUs count the links between them differently",
-            do="Use another node: a [fault of the plugin](../concepts/outcomes.md#hazards) would "
-            "make the pod Failed.",
+            "NVIDIA's device plugin fails when it chooses …",
+            "NVIDIA's device plugin fails: …",
+            do="Use other nodes: the [plugin crashes](../concepts/outcomes.md#hazards).",
         ),
         _on(
             "… refuses every pod for whole GPUs while … not answer",
             do="[Reset the GPU](agent.md#a-gpu-that-does-not-answer), or reboot the node.",
         ),
         _on(
-            "NVIDIA's device plugin gives a container no more than one share of a GPU",
+            "NVIDIA's device plugin gives a container no more …",
             do="Ask for one in each container, or allow [several](agent.md#several-shares).",
         ),
         _on(
@@ -201,10 +198,10 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "the node's kubelet may refuse the pod, others will not",
-            do="Nothing: with `--refusals possible` the pod goes to the others.",
+            do="Do nothing: `--refusals possible` prefers others.",
         ),
         _on(
-            "the pod's status names a claim, so that only a kubelet with DRA can start it",
+            "the pod's status names a claim, …",
             do=f"Free GPUs on nodes with {DRA}, or create the pod again.",
         ),
     ),
@@ -216,23 +213,23 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     ),
     Reason.GROUP: (
         _on(
-            "the node is in no domain of the kind that group-domain names",
+            "the node is in no domain of the kind …",
             "the pod's group is in another domain",
-            "the pod's group is in several domains, and most of it in another one",
+            "the pod's group is in several domains, …",
             "the pod's gang goes to another domain",
             "reserved for members of another group",
-            do="Nothing: other nodes may take [the group](../concepts/groups.md).",
+            do="Do nothing: other nodes may take [the group](../concepts/groups.md).",
         ),
         _on(
             "no node has the label … that group-domain names…",
             do="Correct the annotation, or label the nodes.",
         ),
         _on(
-            "members of the group differ in group-size or group-domain",
+            "members of the group differ in …",
             do="Make their annotations equal.",
         ),
         _on(
-            "the node is in no NVLink domain: its NVLink fabric is not ready",
+            "the node is in no NVLink domain: …",
             do="Repair [the fabric](agent.md#the-nvlink-fabric).",
         ),
         _on(
@@ -241,12 +238,12 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do=EVICT,
         ),
         _on(
-            "the domain could not hold the pod's whole group if it were empty",
+            "the domain could not hold the pod's whole group …",
             do="Use a smaller group or another domain.",
         ),
         _on(
-            "the domain of the pod's group cannot hold the members that are still to come",
-            do="Wait, or delete the bound members: the group then starts elsewhere.",
+            "the domain of the pod's group cannot hold …",
+            do="Wait, or delete the bound members.",
         ),
         _on(
             "peers of the pod's gang may come first",
@@ -277,12 +274,12 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.DRA_ONLY: (
         _on(
             "the DRA driver serves nothing yet",
-            do="Read the log of the DRA driver's pod there: it publishes no device.",
+            do="Read the log of the DRA driver's pod there.",
         ),
         _on(
             "neither a device plugin nor a DRA driver serves its GPUs",
-            "no DeviceClass has extendedResourceName nvidia.com/gpu: …",
-            do=f"Check the node's ResourceSlices and the DeviceClass for {DRA}, or use claims.",
+            "no DeviceClass has extendedResourceName …",
+            do=f"Check ResourceSlices and DeviceClass ({DRA}), or use claims.",
         ),
         _on(
             "GPUs of init containers cannot be followed under DRA",
@@ -292,20 +289,19 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.CLAIMS: (
         _on(
             "no free devices of the node meet its claims",
-            do=f"{EVICT} If the node is empty, correct the claims' selectors, or look for device "
-            "taints.",
+            do=f"{EVICT} On an empty node, check selectors and device taints.",
         ),
         _on(
             "its claims get no GPUs here",
-            do="Let a claim ask for GPUs, or leave out `nvidia.com/gpu` and the annotations.",
+            do="Let a claim ask for GPUs, or remove the annotations and `nvidia.com/gpu`.",
         ),
         _on(
-            "the pod's claim has no devices yet, or is not known yet: kube-scheduler tries again",
-            do="Nothing. If it lasts, look in the extender's log for its watch of ResourceClaims.",
+            "the pod's claim has no devices yet, …",
+            do="Do nothing. If it lasts, read the extender's log.",
         ),
         _on(
-            "the pod's claim has GPUs of a node whose record says nothing of claims",
-            do="Nothing: the agent's next record of a node that has just moved to DRA says it.",
+            "the pod's claim has GPUs of a node …",
+            do="Do nothing: the agent's next record says it.",
         ),
         _on(
             "a GPU of the pod's claims is in no ResourceSlice",
@@ -320,22 +316,18 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "not guaranteed: the node could not be evaluated",
-            do="If the metric `node_faults_total` grows, report the log's traceback. Otherwise "
-            "look at the node's agent.",
+            do="If `node_faults_total` grows, report the log's traceback. Else check the agent.",
         ),
         _on(
-            "a pod on the node was promised GPU memory or GPUs of its own, and the node's state is "
-            "not known",
+            "a pod on the node was promised GPU memory …",
             do=AGENT,
         ),
         _on(
             "not known which GPUs its claims get: …",
-            do="Nothing: the pod passes filter, and bind checks the GPUs.",
+            do="Do nothing: bind checks the GPUs.",
         ),
     ),
-    Reason.MALFORMED: (
-        _on(do="The message names the annotation and the allowed values. Correct it."),
-    ),
+    Reason.MALFORMED: (_on(do="Correct the annotation that the message names."),),
     Reason.OUT_OF_DATE: (
         _on(
             "the extender's view of the cluster is out of date",
@@ -347,9 +339,9 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
 
 OTHERS = (
     _on(
-        "gpu-topology extender is still working out the nodes for this pod",
-        "the node's kubelet has not answered about the pods before: kube-scheduler tries again",
-        "the bind waited too long to be begun: kube-scheduler has given it up, and tries again",
+        "gpu-topology extender is still working out …",
+        "the node's kubelet has not answered about the pods before: …",
+        "the bind waited too long to be begun: …",
         do=LASTS,
     ),
 )
@@ -369,7 +361,7 @@ def messages() -> str:
 
 def _meaning(reason: Reason, found: frozenset[bool]) -> str:
     help_ = "may" if len(found) > 1 else "can" if True in found else "cannot"
-    return f"*Nodes {REASON_WORDS[reason]}.* {REASON_MEANINGS[reason]} Evictions {help_} help."
+    return f"*{REASON_WORDS[reason]}*: {REASON_MEANINGS[reason]} Evictions {help_} help."
 
 
 def _lines(every: tuple[Advice, ...]) -> Iterator[str]:
