@@ -50,15 +50,8 @@ def navigation() -> list[dict[str, list[Any]]]:
     parts: list[dict[str, list[Any]]] = [{"Start": ["index.md", {"README": "readme.md"}]}]
     pieces = _PART.split((ROOT / "docs/index.md").read_text())[1:]
     for title, text in zip(pieces[::2], pieces[1::2], strict=True):
-        pages = (in_site(_joined("docs", link)) for link in _LISTED.findall(text))
-        parts.append({title: [_entry(page) for page in pages]})
+        parts.append({title: [in_site(_joined("docs", link)) for link in _LISTED.findall(text)]})
     return parts
-
-
-def _entry(page: str) -> Any:
-    if page != f"{DECISIONS}/index.md":
-        return page
-    return {"Decisions": [page, *(f"{DECISIONS}/{path.name}" for path in _decisions())]}
 
 
 def _decisions() -> list[Path]:
@@ -78,11 +71,11 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def _add(files: Files, config: Any, path: str, content: str) -> None:
-    """Add a page of the site for a file of the repository; it is edited where the file is."""
+    """Add a page of the site for a file or folder; it is edited where the file is."""
     listed = not in_site(path).startswith("source/")
     inclusion = InclusionLevel.UNDEFINED if listed else InclusionLevel.NOT_IN_NAV
     file = File.generated(config, in_site(path), content=content, inclusion=inclusion)
-    file.edit_uri = f"../{path}"
+    file.edit_uri = None if (ROOT / path).is_dir() else f"../{path}"
     files.append(file)
 
 
