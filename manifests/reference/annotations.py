@@ -77,110 +77,106 @@ class Entry:
 # The entries by key, one for every key that the extender reads.
 ENTRIES: Mapping[str, Entry] = {
     "link": Entry(
-        "Every two GPUs are joined at least this closely. Nearest first: `nvlink`; `pix`, one PCIe "
-        "switch; `pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node. "
-        "It is about the GPUs of one pod: the pods of a [group](../concepts/groups.md) are not "
-        "joined by it.",
+        "Every two GPUs are joined at least this closely: `nvlink`; `pix`, one PCIe switch; "
+        "`pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node. It does "
+        "not join the pods of a [group](../concepts/groups.md).",
         "nvlink",
         (PAIRS, PLAIN),
     ),
     "min-nvlinks": Entry(
-        "Every two GPUs have at least this many NVLinks. Through an NVSwitch all links of a GPU "
-        "count.",
+        "Every two GPUs have at least this many NVLinks. Through an NVSwitch all links of a "
+        "GPU count.",
         "2",
         (CUBE, PLAIN),
     ),
     "shape": Entry(
-        "Which pairs `link` and `min-nvlinks` are about. `pairwise`: all; `ring`: neighbours in "
-        "one ring through all GPUs; `connected`: enough to reach every GPU from every other. "
-        "Without these two keys `shape` is ignored.",
+        "The pairs that `link` or `min-nvlinks` concern. `pairwise`: all; `ring`: neighbours "
+        "in one ring through all GPUs; `connected`: enough to reach every GPU. Alone it is "
+        "ignored.",
         "ring",
         (CUBE, PAIRS),
         count=4,
         beside={"link": "nvlink"},
     ),
     "min-bandwidth": Entry(
-        "In the best ring through all GPUs, the weakest hop carries at least this many GB/s, both "
-        "ways together.",
+        "In the best ring through all GPUs, the weakest hop has at least this bandwidth, both "
+        "directions together.",
         "100",
         (SWITCH, PLAIN),
         count=4,
     ),
     "min-gpu-memory": Entry(
-        "The total memory of each GPU, as NVML shows it; what the pod uses is `gpu-memory`. "
-        'An "80 GB" H100 shows 81,559 MiB, under 80Gi: write 79Gi. '
-        "Of [a shared GPU](../concepts/sharing.md) "
-        "a share's part counts; beside `gpu-memory` or `sharing: exclusive`, the whole GPU.",
+        'The total memory of each GPU. It reserves nothing: use `gpu-memory`. An "80 GB" H100 '
+        "has 81,559 MiB: write 79Gi. Of a [shared GPU](../concepts/sharing.md) the share "
+        "counts; beside `gpu-memory` or `sharing: exclusive`, the whole GPU.",
         "79Gi",
         (SWITCH, PLAIN),
         count=1,
     ),
     "gpu-model": Entry(
-        "The product of each GPU is one of these models. `H100` means every product with this "
-        "word in its name; `A100-SXM4` means these two words in a row. With `*` or `?` it is a "
-        "pattern for the whole name: `RTX-3090` means the RTX 3090 Ti, too, and `*RTX-3090` does "
-        "not. Case, NVIDIA or Tesla in front, and spaces or dashes do not matter.",
+        "Each GPU is one of these models. `H100` matches products with this word, `A100-SXM4` "
+        "those with these two in a row. `*` and `?` make a pattern for the whole name. Case, "
+        "a leading NVIDIA or Tesla, spaces and dashes do not matter.",
         "A100,H100",
         (PAIRS, PLAIN),
         count=1,
     ),
     "same-numa": Entry("All GPUs are on one NUMA node.", "true", (ONE_SOCKET, PLAIN), count=4),
     "nic": Entry(
-        "Each GPU has an RDMA NIC this near or nearer. The levels are those of `link`.",
+        "Each GPU has an RDMA NIC at least this close. The levels are those of `link`.",
         "pxb",
         (SWITCH, On("rtx4090-8", "eight RTX 4090 without an RDMA NIC")),
     ),
     "same-gpu": Entry(
-        "All [MIG instances](../tasks/mig.md) or [shares](../concepts/sharing.md) that the pod "
-        "gets are on one GPU.",
+        "All [MIG instances](../tasks/mig.md) or [shares](../concepts/sharing.md) of the pod "
+        "are on one GPU.",
         "true",
         (ONE_CUT, CUT),
         resource="nvidia.com/mig-2g.20gb",
     ),
     "spread-gpus": Entry(
-        "No two MIG instances or shares that the pod gets are on one GPU. Of `same-gpu` and "
-        "`spread-gpus` only one is allowed.",
+        "No two MIG instances or shares of the pod are on one GPU. It excludes `same-gpu`.",
         "true",
         (SHARED, ONE_SHARED),
     ),
     "gpu-memory": Entry(
-        "What the pod uses on each of its GPUs. [A shared GPU](../concepts/sharing.md) must have "
-        "it left, any other GPU must have it in all.",
+        "The memory that the pod uses on each GPU. A [shared GPU](../concepts/sharing.md) "
+        "must have it left, any other GPU in total.",
         "20Gi",
         (SHARED, On("t4-4", "four T4")),
         count=1,
     ),
     "sharing": Entry(
-        "`exclusive`: the pod gets every [share](../concepts/sharing.md) of its GPUs.",
+        "`exclusive`: the pod gets all [shares](../concepts/sharing.md) of its GPUs.",
         "exclusive",
         (PLAIN, SHARED),
         count=1,
     ),
     "policy": Entry(
-        "`required`: a node that cannot promise what the pod asks for is refused. `preferred`: "
-        "such a node only scores lower.",
+        "`required`: a node that cannot promise the constraints is rejected. `preferred`: it "
+        "scores lower.",
         "preferred",
         (PAIRS, PLAIN),
         beside={"link": "nvlink"},
     ),
     "group": Entry(
-        "The pod's [group](../concepts/groups.md). Not needed if a Job, a JobSet, a "
-        "LeaderWorkerSet, Kueue or a PodGroup names it already.",
+        "The name of the pod's [group](../concepts/groups.md). Omit it if a Job, JobSet, "
+        "LeaderWorkerSet, PodGroup or Kueue names the group.",
         "train",
         (SWITCH, TWO_PLAIN),
         count=4,
         beside=GROUP,
     ),
     "group-size": Entry(
-        "How many pods the group has. The first one is placed only where all have room.",
+        "The number of pods in the group. The first pod is placed only if all have room.",
         "2",
         (SWITCH, TWO_PLAIN),
         count=4,
         beside=GROUP,
     ),
     "group-domain": Entry(
-        "What all pods of the group share: one node, one NVLink rack, or the value of this node "
-        "label. Needed beside `group` and `group-size`.",
+        "What the pods share: one node, one NVLink rack, or the value of this node label. "
+        "Required with `group` and `group-size`.",
         "nvlink-domain",
         (TRAYS, TWO_PLAIN),
         count=4,

@@ -46,8 +46,7 @@ class Access:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Default: $KUBECONFIG, then ~/.kube/config, then the cluster in which the "
-            "command runs.",
+            help="Default: $KUBECONFIG, ~/.kube/config, then the cluster around the command.",
         ),
     ] = None
     context: ContextOption = None

@@ -47,14 +47,13 @@ def form_of(word: str) -> Form:
 
 ClusterOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Read this cluster file instead of a cluster."),
+    typer.Option(metavar="FILE", help="Read a cluster file instead of a cluster."),
 ]
 ForwardOption = Annotated[
     bool,
     typer.Option(
         "--forward",
-        help="Ask the extender over kubectl port-forward. Only it knows the binds that are "
-        "being written.",
+        help="Ask the extender, which also knows unwritten binds, over kubectl port-forward.",
     ),
 ]
 SystemOption = Annotated[
@@ -66,7 +65,7 @@ PodNamespaceOption = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="Namespace of the pod. Default: the context's; with --cluster, default.",
+        help="Namespace of the pod. Default: the context's.",
         autocompletion=namespace_completions,
     ),
 ]
@@ -76,7 +75,7 @@ ListedNamespaceOption = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="Namespace of the pods, if you may not list all. Default: the context's.",
+        help="Namespace of pods, if you may not list all. Default: the context's.",
         autocompletion=namespace_completions,
     ),
 ]
@@ -97,8 +96,7 @@ WeakestOption = Annotated[
     str,
     typer.Option(
         metavar="VERDICT",
-        help="The weakest verdict with which a node takes a pod with required constraints: "
-        "guaranteed or expected.",
+        help="The weakest verdict that required constraints accept: guaranteed or expected.",
     ),
 ]
 OutputOption = Annotated[
@@ -113,9 +111,7 @@ OutputOption = Annotated[
 ]
 SystemNamespaceOption = Annotated[
     str,
-    typer.Option(
-        "--namespace", metavar="NAME", help="Namespace in which the extender is installed."
-    ),
+    typer.Option("--namespace", metavar="NAME", help="The extender's namespace."),
 ]
 MetricsPortOption = Annotated[
     int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
@@ -125,7 +121,7 @@ TextOption = Annotated[
 ]
 WatchOption = Annotated[
     bool,
-    typer.Option("--watch", "-w", help="Print the answer again whenever it changes."),
+    typer.Option("--watch", "-w", help="Print the answer whenever it changes."),
 ]
 
 
@@ -199,7 +195,7 @@ class Names:
     client_name: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Name of kube-scheduler, as in the extender's --client-name."
+            metavar="NAME", help="kube-scheduler's name, as in the extender's --client-name."
         ),
     ] = "kube-scheduler"
 
@@ -212,8 +208,7 @@ class Secrets:
         bool,
         typer.Option(
             "--secret",
-            help=f"Print the extender's certificate as the Secret {SECRET}, for kubectl apply "
-            "-f -. It does not contain the keys of the CA and of kube-scheduler.",
+            help=f"Print the extender's certificate as the Secret {SECRET}, for kubectl apply.",
         ),
     ] = False
     scheduler_secret: Annotated[
@@ -221,8 +216,7 @@ class Secrets:
         typer.Option(
             "--scheduler-secret",
             help=f"Print kube-scheduler's certificate as the Secret {SCHEDULER_SECRET}, for a "
-            "second kube-scheduler in the extender's namespace. Risk: users who can read Secrets "
-            "there can have pods bound.",
+            "second kube-scheduler. Risk: users who can read Secrets there can have pods bound.",
         ),
     ] = False
 
@@ -235,8 +229,7 @@ class Asked:
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder with ca.crt, scheduler.crt and scheduler.key, from gpu-topology "
-            "certificates.",
+            help="Folder with ca.crt, scheduler.crt and scheduler.key.",
         ),
     ] = None
     address: Annotated[
@@ -255,7 +248,7 @@ class Doing:
 
     root: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="Folder to use instead of /, for a trial."),
+        typer.Option(metavar="FOLDER", help="Folder instead of /, for a trial."),
     ] = Path("/")
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the changes without making them.")

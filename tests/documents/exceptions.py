@@ -105,7 +105,6 @@ STANDS = (*SMALLER, *ELSEWHERE)
 
 # Statements that end with another exit status than 0.
 EXITS = (
-    (r"kubectl apply -f pair.yaml", 1, "the page shows how it is refused"),
     (r"kubectl gpu-topology why pair-nvlink", 0, "the pod is placed"),
     (r"kubectl gpu-topology why ", 1, "the pod waits"),
     (r"gpu-topology why team-a/train ", 1, "the pod waits"),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.documents import exceptions
 from tests.documents.blocks import INSTALLING, SECOND, Block, shell_blocks, statements, steps
@@ -141,12 +140,10 @@ def owners() -> list[tuple[str, dict[str, Any]]]:
 
 
 def reader(folder: Path) -> Path:
-    """A checkout with programs beside it, and a pod whose author has mistyped a word."""
+    """A checkout with programs beside it."""
     beside = tools(folder / "bin", docker=DOCKER)
     (beside / "helm").symlink_to(programs(building.HELM) / "helm")
-    found = checkout(folder)
-    (found / "pair.yaml").write_text(yaml.safe_dump(pod("pair", link="nvlnk")))
-    return found
+    return checkout(folder)
 
 
 def ran(asking: list[Block], here: Path, given: Mapping[str, str]) -> list[Ran]:

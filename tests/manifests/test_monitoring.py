@@ -33,7 +33,7 @@ def rules() -> list[dict[str, Any]]:
 def named() -> set[str]:
     """The metrics of docs/reference/metrics.md, which a test holds to the registry."""
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    return set(re.findall(r"^\| `(gpu_topology_[a-z_]+)[`{]", page, re.MULTILINE))
+    return set(re.findall(r"^\|`(gpu_topology_[a-z_]+)[`{]", page, re.MULTILINE))
 
 
 def label_values() -> dict[str, set[str]]:

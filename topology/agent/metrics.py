@@ -41,10 +41,10 @@ OF_GPUS = (
         "1 if the GPU can use its NVLinks through a switch; absent without a fabric.",
         GPU,
     ),
-    ("gpu_memory_used_bytes", "Memory in use, with the pod that holds the GPU.", POD),
+    ("gpu_memory_used_bytes", "Memory in use.", POD),
     (
         "gpu_utilization_ratio",
-        "Share of time in use, 0 to 1, with the pod that holds the GPU.",
+        "Share of time in use, 0 to 1.",
         POD,
     ),
     ("gpu_uncorrected_ecc_errors", "Uncorrected ECC errors since the driver was loaded.", GPU),

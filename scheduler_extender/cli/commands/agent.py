@@ -52,7 +52,7 @@ class AgentOptions:
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="File with settings that the kubelet does not report. Repeatable: the first file "
+            help="File with settings that the kubelet does not report. Repeatable; the first file "
             "with a setting counts.",
         ),
     ] = None
@@ -74,8 +74,8 @@ class AgentOptions:
         str,
         typer.Option(
             metavar="POLICY",
-            help="How the device plugin picks GPUs: best-effort, distributed, packed or any "
-            "(unknown). auto: detected.",
+            help="How the device plugin picks GPUs: best-effort, distributed, packed or any. "
+            "auto: detected.",
         ),
     ] = "auto"
     fail_requests_greater_than_one: Annotated[
@@ -83,29 +83,28 @@ class AgentOptions:
         typer.Option(
             metavar="WORD",
             help="Whether the device plugin refuses a container several shares: true or false. "
-            "auto: learned from what it does.",
+            "auto: learned.",
         ),
     ] = "auto"
     topology_manager_policy: Annotated[
         str,
         typer.Option(
             metavar="POLICY",
-            help="The kubelet's policy: none, best-effort, restricted or single-numa-node. auto: "
-            "detected.",
+            help="none, best-effort, restricted or single-numa-node. auto: detected.",
         ),
     ] = "auto"
     topology_manager_scope: Annotated[
         str,
         typer.Option(
             metavar="SCOPE",
-            help="The kubelet's scope: container or pod. auto: detected.",
+            help="container or pod. auto: detected.",
         ),
     ] = "auto"
     heartbeat: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Seconds, ± 20 %, after which the agent writes an unchanged record.",
+            help="Seconds, ± 20 %, between writes of an unchanged record.",
             min=1,
         ),
     ] = 60.0

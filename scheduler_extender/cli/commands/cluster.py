@@ -67,9 +67,8 @@ def check(
 ) -> None:
     """Show for every node whether it would take a pod.
 
-    FILE is a file or folder with Pods or objects with a pod template, or - for standard input.
-    Exits with 1 if no node would take a pod, or if a group has no room, and with 2 if an object
-    cannot be read.
+    FILE is a file or folder with Pods or pod templates, or - for standard input. Exits with 1 if no
+    node would take a pod or a group, and with 2 if an object cannot be read.
 
     Several FILEs are allowed. Each pod is evaluated alone, but the pods of a group together. If an
     object cannot be read, the others are still evaluated.
@@ -94,8 +93,8 @@ def claim(
 ) -> None:
     """Write a pod's constraints as a claim, for nodes with DRA.
 
-    FILE is a file with a Pod or an object with a pod template, or - for standard input. Exits with
-    1 if no set of GPUs can be named.
+    FILE is a file with a Pod or a pod template, or - for standard input. Exits with 1 if no set of
+    GPUs can be named.
 
     The pod's annotations must require something. The command prints a ResourceClaimTemplate, and
     the objects of the file with a claim of this template. The claim names up to eight sets of GPUs
@@ -118,9 +117,9 @@ def nodes(
 ) -> None:
     """List the nodes with GPUs, and what they can still promise.
 
-    The column stranded counts free GPUs without an NVLink to another free GPU. The columns pairs,
-    quads and whole count further pods that can be promised two linked GPUs, four linked GPUs, or
-    the whole node; each number is for that kind alone. Exits with 1 if no node has GPUs.
+    stranded: free GPUs without an NVLink to another free GPU. pairs, quads, whole: further pods
+    that can be promised two or four linked GPUs, or the whole node; each for that kind alone. Exits
+    with 1 if no node has GPUs.
 
     A node with shared GPUs is never whole, and GPUs split by MIG do not count.
     """
@@ -179,7 +178,7 @@ def map_(
         bool,
         typer.Option(
             "--open",
-            help="Open the extender's map in the browser, over kubectl port-forward, until Ctrl-C.",
+            help="Open the extender's map in the browser, over kubectl port-forward.",
         ),
     ] = False,
     namespace: ListedNamespaceOption = None,
@@ -254,7 +253,7 @@ def idle(
         typer.Option(
             "--longer-than",
             metavar="TIME",
-            help="Only pods that have been idle for longer, such as 30m, 2h or 1d.",
+            help="Only pods idle for longer, such as 30m, 2h or 1d.",
         ),
     ] = None,
     watch: WatchOption = False,
@@ -307,8 +306,7 @@ def unblock(
         bool,
         typer.Option(
             "--evict",
-            help="Write a reservation and evict the pods through the Eviction API, with your own "
-            "rights.",
+            help="Write a reservation and evict the pods, with your own rights.",
         ),
     ] = False,
     keep: Annotated[
@@ -362,8 +360,8 @@ def doctor(
         typer.Option(
             "--scheduler-config",
             metavar="FILE",
-            help="File with kube-scheduler's configuration; - reads standard input. If its "
-            "certificates are readable here, doctor also calls the extender. Repeatable.",
+            help="kube-scheduler's configuration; - reads standard input. If its certificates are "
+            "readable, doctor also calls the extender. Repeatable.",
         ),
     ] = None,
     output: TextOption = "text",
@@ -372,7 +370,7 @@ def doctor(
         bool,
         typer.Option(
             "--forward",
-            help="Also ask the extender, over kubectl port-forward, which requests it got.",
+            help="Also ask the extender, over kubectl port-forward.",
         ),
     ] = False,
     *,

@@ -37,7 +37,7 @@ class Served:
 
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Serve the cluster that this YAML file describes."),
+        typer.Option(metavar="FILE", help="Serve the cluster of this cluster file."),
     ] = None
     kubeconfig: Annotated[
         Path | None,
@@ -60,16 +60,14 @@ class Ports:
     port: Annotated[int, typer.Option(metavar="PORT", help="Port for kube-scheduler.")] = 8888
     admin_port: Annotated[
         int,
-        typer.Option(
-            metavar="PORT", help="Admin port for the map and /v1, on 127.0.0.1 and ::1 only."
-        ),
+        typer.Option(metavar="PORT", help="Port for the map and /v1, on loopback only."),
     ] = 8889
     metrics_port: MetricsPortOption = 8891
     public_host: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="DNS name of a proxy in the same pod for the admin port. Default: none.",
+            help="DNS name of a proxy in the same pod for the admin port.",
         ),
     ] = None
 
@@ -96,16 +94,16 @@ class Deciding:
         typer.Option(
             metavar="WHICH",
             help="Nodes to avoid because their kubelet would refuse the pod. certain: certain "
-            "refusals; possible: also possible ones, while other nodes are left; ignore: none. "
-            "Pods with required constraints avoid certain refusals in any case.",
+            "refusals; possible: also possible ones, while other nodes are left; ignore: "
+            "none. Pods with required constraints always avoid certain refusals.",
         ),
     ] = "certain"
     shadow: Annotated[
         bool,
         typer.Option(
             "--shadow",
-            help="Reject no node. Score nodes, and count and report those that would have been "
-            "rejected. Nothing is promised.",
+            help="Reject no node, promise nothing, and report which nodes would have been "
+            "rejected.",
         ),
     ] = False
     stale_after: Annotated[
@@ -143,9 +141,7 @@ class TlsFiles:
 
     tls_cert: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Certificate of the port for kube-scheduler, which then uses TLS."
-        ),
+        typer.Option(metavar="FILE", help="Certificate of the port for kube-scheduler."),
     ] = None
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Private key of this certificate.")
@@ -192,8 +188,7 @@ class Replica:
         bool,
         typer.Option(
             "--leader-elect",
-            help="Run as one of several replicas, of which the leader answers. Needs "
-            "--pod-namespace and --pod-name.",
+            help="Run as one of several replicas. Needs --pod-namespace and --pod-name.",
         ),
     ] = False
     lease: Annotated[str, typer.Option(metavar="NAME", help="Lease that names the leader.")] = (
@@ -213,7 +208,7 @@ class Replica:
         typer.Option(
             metavar="NAMESPACE",
             envvar="POD_NAMESPACE",
-            help="Namespace of this replica's pod, the Lease and the Service.",
+            help="Namespace of the pod, the Lease and the Service.",
         ),
     ] = None
     pod_name: Annotated[
@@ -229,8 +224,7 @@ class Replica:
         typer.Option(
             metavar="ADDRESS",
             envvar="POD_IP",
-            help="Address that the leader writes into the EndpointSlice of --service. Default: "
-            "none.",
+            help="Address that the leader writes into the EndpointSlice of --service.",
         ),
     ] = None
     service: Annotated[
@@ -281,7 +275,7 @@ def extender(
 ) -> None:
     """Run the scheduler extender, which kube-scheduler calls.
 
-    It serves the cluster of --cluster or of --kubeconfig, or the one in which it runs.
+    It serves the cluster of --cluster or --kubeconfig, or the one in which it runs.
 
     A client that reaches the port for kube-scheduler can have pods bound. On an address other than
     loopback, set --tls-cert, --tls-key, --client-ca and --client-name. Changed files are loaded

@@ -19,16 +19,14 @@ def certificates(
         typer.Option(
             "--ca",
             metavar="FOLDER",
-            help="Renew: sign with ca.crt and ca.key of this folder. Default: make a new CA.",
+            help="Renew: sign with ca.crt and ca.key of this folder. Default: a new CA.",
         ),
     ] = None,
     *,
     names: Names,
     days: Annotated[
         int,
-        typer.Option(
-            metavar="NUMBER", help="Days for which the two certificates are valid.", min=1, max=3650
-        ),
+        typer.Option(metavar="NUMBER", help="Validity of the two certificates.", min=1, max=3650),
     ] = 365,
     printed: Secrets,
 ) -> None:
@@ -54,8 +52,8 @@ def install(
 ) -> None:
     """Connect the kube-scheduler of this node to the extender.
 
-    KIND is kubeadm or k3s. Run it as root on every control-plane node, and again when the address
-    or the certificates change.
+    KIND is kubeadm or k3s. Run it as root on every control-plane node, and again after a change of
+    address or certificates.
 
     The command copies the certificates, and writes kube-scheduler's configuration or adds the
     extender to the existing one. On kubeadm it edits the static pod; on k3s it adds a file to k3s'

@@ -35,15 +35,14 @@ def import_(
         str | None,
         typer.Option(
             metavar="QUANTITY",
-            help="Memory of each GPU as nvidia-smi shows it in MiB, such as 40960Mi.",
+            help="Memory of each GPU, such as 40960Mi.",
         ),
     ] = None,
     allocator: Annotated[
         str | None,
         typer.Option(
             metavar="POLICY",
-            help="How the node's device plugin picks GPUs: best-effort (NVIDIA's plugin with "
-            "whole GPUs), distributed or packed (with shared GPUs), or any (unknown).  "
+            help="How the device plugin picks GPUs: best-effort, distributed, packed or any.  "
             "[default: best-effort]",
         ),
     ] = None,
@@ -94,16 +93,17 @@ class Placing:
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random pods.")] = 1
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Cluster file to use instead of the bundled one."),
+        typer.Option(metavar="FILE", help="Cluster file instead of the bundled one."),
     ] = None
 
 
 def demo(*, placing: Placing) -> None:
     """Place pods on a bundled cluster, and show the result.
 
-    The extender is the real one, over HTTP; the kubelets of the 64 nodes are emulated.
+    The extender is the real one; kubelets are emulated.
 
-    For comparison, the same pods are also placed by kube-scheduler's rules alone.
+    The cluster has 64 nodes. For comparison, the same pods are also placed by kube-scheduler's
+    rules alone.
     """
     from scheduler_extender.demo import FILES, run_demo
     from scheduler_extender.files.clusterfile import ClusterFileError

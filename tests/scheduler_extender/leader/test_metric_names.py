@@ -21,7 +21,7 @@ IN_SHADOW = {"shadow", "would_have_refused_total", "would_have_waited_total"}
 
 def test_the_page_names_every_metric(tmp_path: Path) -> None:
     page = PAGE.read_text().partition("\n## The agents")[0]
-    named = set(re.findall(r"^\| `gpu_topology_([a-z_]+)[`{]", page, re.MULTILINE))
+    named = set(re.findall(r"^\|`gpu_topology_([a-z_]+)[`{]", page, re.MULTILINE))
     with FakeApiServer() as fake:
         api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
         replication = Replication(

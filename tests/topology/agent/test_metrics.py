@@ -103,7 +103,7 @@ def test_the_page_names_every_metric_and_no_other() -> None:
         for family in with_everything().registry.collect()
         if family.name.startswith(PREFIX)
     }
-    rows = re.findall(rf"^\| `{PREFIX}_([a-z_]+)[`{{]", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(rf"^\|`{PREFIX}_([a-z_]+)[`{{]", PAGE.read_text(), re.MULTILINE)
     assert set(rows) == there
 
 
