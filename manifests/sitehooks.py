@@ -106,6 +106,8 @@ def _shown(path: Path) -> str:
 def on_page_markdown(text: str, *, page: Any, **_: Any) -> str:
     """Return the page with links that lead to pages of the site."""
     there = page.file.src_uri
+    if there.startswith(f"{DECISIONS}/") or there == OUTSIDE["CHANGELOG.md"]:
+        page.meta["search"] = {"boost": 0.3}  # pages for users come first
     if there.startswith("source/") or there == f"{DECISIONS}/index.md":
         return text
     origin = next((path for path, site in OUTSIDE.items() if site == there), f"docs/{there}")

@@ -9,7 +9,17 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
+PAGES = sorted(
+    path
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "tests/**/*.md",
+        "examples/**/*.md",
+        "manifests/**/*.md",
+    )
+    for path in ROOT.glob(pattern)
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MODULE = re.compile(r":mod:`~?\.*([\w.]+)`")
 PARTS = ("topology", "scheduler_extender", "benchmarks", "manifests", "tests")
