@@ -59,7 +59,7 @@ def _written(default: object) -> str:
 
 
 def helm() -> str:
-    """Return the table of the values with a comment, and the names of the others."""
+    """Return the table of the values with a comment, and the names of other fields."""
     every = list(values())
     rows = (
         (f"`{each.name}{f': {each.default}' if each.default else ''}`", _linked(each.comment))
@@ -67,8 +67,9 @@ def helm() -> str:
         if each.comment
     )
     told = tuple(f"{each.name}." for each in every if each.comment)
-    names = [f"`{e.name}`" for e in every if not e.comment and not e.name.startswith(told)]
-    plain = f"These values mean what they mean in Kubernetes: {', '.join(names)}."
+    others = (e.name for e in every if not e.comment and not e.name.startswith(told))
+    names = dict.fromkeys(name.split(".")[1] for name in others if "." in name)
+    plain = f"Each part also has Kubernetes' own: {', '.join(f'`{name}`' for name in names)}."
     return f"{table(('value and default', 'meaning'), rows)}\n\n{plain}"
 
 

@@ -90,14 +90,15 @@ class AgentOptions:
         str,
         typer.Option(
             metavar="POLICY",
-            help="none, best-effort, restricted or single-numa-node. auto: detected.",
+            help="The kubelet's policy: none, best-effort, restricted or single-numa-node. auto: "
+            "detected.",
         ),
     ] = "auto"
     topology_manager_scope: Annotated[
         str,
         typer.Option(
             metavar="SCOPE",
-            help="container or pod. auto: detected.",
+            help="The kubelet's scope: container or pod. auto: detected.",
         ),
     ] = "auto"
     heartbeat: Annotated[
