@@ -62,9 +62,9 @@ MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
 # kube-scheduler accepts no such name among the resources for which it calls an extender.
 BY_CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
 UNASKED = (
-    f"kube-scheduler does not ask the extender about a pod that names only {BY_CLASS}, so nothing "
-    'is promised: write nvidia.com/gpu: "0" beside it, or give the DeviceClass '
-    "extendedResourceName: nvidia.com/gpu and ask for nvidia.com/gpu"
+    f"kube-scheduler does not send the extender a pod that requests only {BY_CLASS}, so nothing is "
+    'promised: add nvidia.com/gpu: "0" to its limits, or set extendedResourceName: nvidia.com/gpu '
+    "in the DeviceClass and request nvidia.com/gpu"
 )
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server allows hundreds
@@ -176,7 +176,7 @@ def request_in(template: Template, managed: Managed) -> PodRequest | Malformed |
     asking = sum(map(len, containers.values()))
     if asking > MAX_CONTAINERS:
         return Malformed(
-            f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
+            f"{asking} containers request GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
         )
     by_class = names_class(pod)
     named = BY_CLASS if by_class else resource
@@ -198,10 +198,12 @@ def request_in(template: Template, managed: Managed) -> PodRequest | Malformed |
     constraints = Constraints(**values)
     if len(containers) > 1 and constraints != NO_CONSTRAINTS:
         kinds = " and ".join(sorted(containers))
-        return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
+        return Malformed(
+            f"constraints work with one GPU resource, but the pod requests {kinds}", counted
+        )
     if constraints.same_gpu and constraints.spread_gpus and counted.count > 1:
         both = f"{PREFIX}same-gpu and {PREFIX}spread-gpus"
-        return Malformed(f"annotations {both}: allowed is one of them", counted)
+        return Malformed(f"annotations {both}: only one of them is allowed", counted)
     return PodRequest(replace(counted, constraints=constraints, policy=policy), group_ref)
 
 
@@ -227,7 +229,9 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
     given = pod.metadata.annotations or {}
     for key in (PREFIX + name for name in GROUP_KEYS):
         if key in given:
-            return Malformed(f"annotation {key}: a pod with claims of its own can be in no group")
+            return Malformed(
+                f"annotation {key}: a pod with its own ResourceClaims cannot be in a group"
+            )
     try:
         values = _values(pod)
     except BadValueError as error:

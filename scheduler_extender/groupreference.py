@@ -128,11 +128,13 @@ def group_ref_of(pod: Pod) -> GroupReference | None:
     name = named or theirs
     wanted = next((key for key in (DOMAIN, SIZE, GROUP) if key in ours), None)
     if name is None:
-        raise BadValueError(f"annotation {wanted}: the pod is in no group, {GROUP} names one")
+        raise BadValueError(f"annotation {wanted}: the pod is in no group; set {GROUP}")
     if domain is not None and size is None:
-        raise BadValueError(f"annotation {DOMAIN}: the group's size is not known, {SIZE} tells it")
+        raise BadValueError(f"annotation {DOMAIN}: the group's size is unknown; set {SIZE}")
     if domain is None and wanted is not None and not gang:
-        raise BadValueError(f"annotation {wanted}: {DOMAIN} is missing: what the group shares")
+        raise BadValueError(
+            f"annotation {wanted}: {DOMAIN} is missing; it says which domain the members share"
+        )
     kind = SCHEDULING_GROUP if source is None else source.name
     counted = size is not None and (named is None or theirs == f"{kind}/{named}")
     found = Group(pod.metadata.namespace, name)
@@ -157,7 +159,7 @@ def _theirs(pod: Pod, labels: dict[str, str]) -> tuple[str | None, Source | None
 
 def _group_name(text: str) -> str:
     if not _name(text):
-        raise BadValueError("allowed are letters, digits, '-', '_' and '.', at most 253")
+        raise BadValueError("allowed are at most 253 letters, digits, '-', '_' and '.'")
     return text
 
 

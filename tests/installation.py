@@ -493,7 +493,7 @@ CASES = [
         "client",
     ),
     case(of_a_class, "scheduler", "fail", "kube-scheduler exits over such a name", "class"),
-    case(unasked, "probe", "warn", "default/unseen: kube-scheduler does not ask", "unasked"),
+    case(unasked, "probe", "warn", "default/unseen: kube-scheduler does not send", "unasked"),
     case(
         without_flag,
         "scheduler",
@@ -564,7 +564,13 @@ CASES = [
         "serves-none",
     ),
     case(by_dra(BUS), "plugin", "warn", "no DeviceClass has extendedResourceName nv", "unnamed"),
-    case(by_dra("0000:99:00.0"), "plugin", "fail", "gpu-0 of a ResourceSlice is no GPU", "other"),
+    case(
+        by_dra("0000:99:00.0"),
+        "plugin",
+        "fail",
+        "gpu-0 of a ResourceSlice is not among the GPUs",
+        "other",
+    ),
     case(
         changed(f"{NODES}/{NODE}", metadata={"labels": {"nvidia.com/gpu.present": None}}),
         "features",

@@ -47,7 +47,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do="Ask for less, or add other nodes.",
         ),
         _on(
-            "MIG instances have no links to each other: …",
+            "MIG instances have no links, and the pod requires …",
             do="Leave out the keys about links.",
         ),
     ),
@@ -55,14 +55,14 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.MODEL: (
         _on(
             "GPU model is …, not …",
-            "too few GPUs are …",
+            "too few GPUs are of the model …",
             do="Ask for another model, or add other nodes.",
         ),
     ),
     Reason.MEMORY: (
         _on(
-            "… memory is under …",
-            "a share's part of the … memory, …",
+            "… memory is less than …",
+            "each share's part of the … memory …",
             do="Ask for less, or add other nodes.",
         ),
     ),
@@ -74,24 +74,24 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     ),
     Reason.TOO_FEW: (
         _on(
-            "node has fewer …s than asked for",
+            "node has fewer …s than requested",
             do="Ask for fewer, or add larger nodes.",
         ),
     ),
     Reason.NOT_SERVED: (
         _on(
-            "node does not serve the GPU resource asked for",
+            "node does not serve the requested GPU resource",
             do="Ask for the plugin's resource (`nvidia.com/gpu.shared`?).",
         ),
         _on(
-            "its GPUs are not served by DRA",
+            "the node's GPUs are not served by DRA",
             do=f"Do nothing: the pod's claims need {DRA}.",
         ),
     ),
     Reason.SPLIT: (
         _on(
-            "too few GPUs that are not split by MIG",
-            "GPUs are split by MIG, which carries no topology",
+            "too few whole GPUs: the others are split by MIG",
+            "GPUs are split by MIG, and the request needs whole GPUs",
             do="Use other nodes, or ask for [MIG instances](../tasks/mig.md).",
         ),
         _on(
@@ -114,7 +114,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.SCATTERED: (
         _on("no … with …", do=EVICT),
         _on(
-            "the next free GPUs are without …",
+            "the next free GPUs do not meet …",
             do="Wait, or give the pod a [claim](../tasks/claims.md) for other GPUs.",
         ),
     ),
@@ -138,16 +138,16 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
     ),
     Reason.MEMORY_IN_USE: (
-        _on("too little GPU memory is left for … on a GPU that may come", do=EVICT),
+        _on("a GPU that the pod may get has too little memory left for …", do=EVICT),
         _on(
-            "the pod may get a share of a GPU that was promised to …",
+            "the pod may get a share of a GPU that is promised to …",
             do="Wait until the other pod has ended.",
         ),
     ),
     Reason.IN_PROGRESS: (
         _on("another GPU placement on the node is in progress", do=LASTS),
         _on(
-            "a bind of the pod to another node may still be written",
+            "an earlier bind of the pod to another node may still be written",
             do="Do nothing: other nodes may take the pod after 24 s.",
         ),
     ),
@@ -160,32 +160,32 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.KUBELET: (
         _on(
             "Topology Manager …: no NUMA node has … free",
-            "Topology Manager …: … are free on more NUMA nodes …",
+            "Topology Manager …: the free devices for … are spread …",
             "CPU Manager: fewer than … CPUs are free",
-            "CPU Manager full-pcpus-only: no whole cores with … CPUs",
-            "Memory Manager Static: no NUMA nodes have the memory",
+            "CPU Manager full-pcpus-only: too few whole cores are free for … CPUs",
+            "Memory Manager Static: no NUMA nodes have the requested memory free",
             do="Wait, or ask for less. `status.exclusive` of the record lists the CPUs.",
         ),
         _on(
-            "Topology Manager …: … cannot be aligned here, …",
-            "Topology Manager …: a container without GPUs asks for …",
+            "Topology Manager …: the node can never align …",
+            "Topology Manager …: a container without GPUs requests …",
             do="Ask for less in one container, or use nodes with another policy.",
         ),
         _on(
-            "CPU Manager full-pcpus-only: … CPUs are no whole cores of …",
+            "CPU Manager full-pcpus-only: … CPUs do not fill whole cores …",
             do="Ask for a multiple of the threads.",
         ),
         _on(
             "NVIDIA's device plugin fails when it chooses …",
-            "NVIDIA's device plugin fails: …",
+            "NVIDIA's device plugin fails because …",
             do="Use other nodes: the [plugin crashes](../concepts/outcomes.md#hazards).",
         ),
         _on(
-            "… refuses every pod for whole GPUs while … not answer",
+            "… refuses every pod with whole GPUs while … not answer",
             do="[Reset the GPU](agent.md#a-gpu-that-does-not-answer), or reboot the node.",
         ),
         _on(
-            "NVIDIA's device plugin gives a container no more …",
+            "NVIDIA's device plugin refuses a container …",
             do="Ask for one in each container, or allow [several](agent.md#several-shares).",
         ),
         _on(
@@ -197,17 +197,17 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do="Let the agent read [the kubelet](agent.md#the-kubelets-certificate).",
         ),
         _on(
-            "the node's kubelet may refuse the pod, others will not",
+            "this node's kubelet may refuse the pod, and another node's will not",
             do="Do nothing: `--refusals possible` prefers others.",
         ),
         _on(
-            "the pod's status names a claim, …",
+            "the pod's status names a ResourceClaim, …",
             do=f"Free GPUs on nodes with {DRA}, or create the pod again.",
         ),
     ),
     Reason.REFUSING: (
         _on(
-            "the node's kubelet has refused … (…): one is tried now and then",
+            "the node's kubelet has refused … (…); it gets one such pod now and then",
             do=f"Repair the node and [resume it]({SYMPTOMS}#a-pod-fails-as-soon-as-it-is-bound).",
         ),
     ),
@@ -215,17 +215,17 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         _on(
             "the node is in no domain of the kind …",
             "the pod's group is in another domain",
-            "the pod's group is in several domains, …",
-            "the pod's gang goes to another domain",
+            "the pod's group is spread over several domains, …",
+            "the pod's gang is placed in another domain",
             "reserved for members of another group",
             do="Do nothing: other nodes may take [the group](../concepts/groups.md).",
         ),
         _on(
-            "no node has the label … that group-domain names…",
+            "no node has the label … of group-domain…",
             do="Correct the annotation, or label the nodes.",
         ),
         _on(
-            "members of the group differ in …",
+            "the members of the group disagree …",
             do="Make their annotations equal.",
         ),
         _on(
@@ -238,15 +238,15 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do=EVICT,
         ),
         _on(
-            "the domain could not hold the pod's whole group …",
+            "the domain is too small for the pod's whole group, …",
             do="Use a smaller group or another domain.",
         ),
         _on(
-            "the domain of the pod's group cannot hold …",
+            "the domain of the pod's group has no capacity …",
             do="Wait, or delete the bound members.",
         ),
         _on(
-            "peers of the pod's gang may come first",
+            "other pods of the gang may take the GPUs first",
             do="Wait: without its peers the pod would pass.",
         ),
     ),
@@ -273,26 +273,26 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     ),
     Reason.DRA_ONLY: (
         _on(
-            "the DRA driver serves nothing yet",
+            "the node's DRA driver has published no GPUs yet",
             do="Read the log of the DRA driver's pod there.",
         ),
         _on(
-            "neither a device plugin nor a DRA driver serves its GPUs",
+            "neither a device plugin nor a DRA driver serves the node's GPUs",
             "no DeviceClass has extendedResourceName …",
             do=f"Check ResourceSlices and DeviceClass ({DRA}), or use claims.",
         ),
         _on(
-            "GPUs of init containers cannot be followed under DRA",
+            "init containers with GPUs are not supported on a node with DRA",
             do="Let the pod's other containers ask for GPUs.",
         ),
     ),
     Reason.CLAIMS: (
         _on(
-            "no free devices of the node meet its claims",
+            "no free devices of the node match the pod's claims",
             do=f"{EVICT} On an empty node, check selectors and device taints.",
         ),
         _on(
-            "its claims get no GPUs here",
+            "the pod's claims get no GPUs on this node",
             do="Let a claim ask for GPUs, or remove the annotations and `nvidia.com/gpu`.",
         ),
         _on(
@@ -300,17 +300,17 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do="Do nothing. If it lasts, read the extender's log.",
         ),
         _on(
-            "the pod's claim has GPUs of a node …",
+            "the pod's claim has GPUs on a node …",
             do="Do nothing: the agent's next record says it.",
         ),
         _on(
-            "a GPU of the pod's claims is in no ResourceSlice",
+            "a GPU of the pod's claim is no longer in any ResourceSlice",
             do="If it lasts, delete the claim: the driver has withdrawn the GPU.",
         ),
     ),
     Reason.UNDECIDED: (
         _on(
-            "not guaranteed: too much to work out for this node",
+            "not guaranteed: the node has too many possible outcomes to evaluate",
             do="Ask for fewer containers or a simpler pattern ([limits](../concepts/outcomes.md"
             "#limits)).",
         ),
@@ -319,11 +319,11 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do="If `node_faults_total` grows, report the log's traceback. Else check the agent.",
         ),
         _on(
-            "a pod on the node was promised GPU memory …",
+            "the node's state is unknown, and a pod there …",
             do=AGENT,
         ),
         _on(
-            "not known which GPUs its claims get: …",
+            "which GPUs the pod's claims get is unknown: …",
             do="Do nothing: bind checks the GPUs.",
         ),
     ),
@@ -339,9 +339,9 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
 
 OTHERS = (
     _on(
-        "gpu-topology extender is still working out …",
-        "the node's kubelet has not answered about the pods before: …",
-        "the bind waited too long to be begun: …",
+        "the gpu-topology extender is still evaluating …",
+        "the node's kubelet has not admitted the earlier pods yet; …",
+        "the bind waited until kube-scheduler gave it up; …",
         do=LASTS,
     ),
 )

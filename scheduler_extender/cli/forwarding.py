@@ -204,7 +204,7 @@ def _replica(flag: str, access: Access, system: str) -> str:
 
 
 def _missing(flag: str, right: str, system: str) -> str:
-    return f"{flag}: you lack the right to {right} in the namespace {system}"
+    return f"{flag}: you need permission to {right} in the namespace {system}"
 
 
 def _term(pod: Pod) -> int:

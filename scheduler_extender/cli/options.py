@@ -145,7 +145,7 @@ class Where(Source):
 
     def __post_init__(self) -> None:
         if self.cluster is not None and self.forward:
-            raise BadInputError("--cluster and --forward: allowed is one of them")
+            raise BadInputError("--cluster and --forward: only one of them is allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ class Whose:
 
     def __post_init__(self) -> None:
         if self.namespace is not None and self.all_namespaces:
-            raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
+            raise BadInputError("--namespace and --all-namespaces: only one of them is allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,8 +155,8 @@ class Evicting:
                 self._ask_to_evict(step, [("dryRun", "All")])
             except ApiError as error:
                 if error.status in FORBIDDEN:
-                    needed = f"the right to create pods/eviction in the namespace {step.namespace}"
-                    said = f"no pod was evicted: needed is {needed}: {error}"
+                    needed = f"permission to create pods/eviction in the namespace {step.namespace}"
+                    said = f"no pod was evicted: you need {needed}: {error}"
                     raise BadInputError(said) from error
         for _ in range(WRITES):
             try:

@@ -47,7 +47,7 @@ class FileBinder:
         """Record the pod as bound. Raises :class:`BindError` if it is unknown."""
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
-            raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
+            raise BindError(f"pod {binding.namespace}/{binding.name} was never sent to filter")
         bound = replace(pod, node=binding.node, called_unschedulable=False)
         self._cluster.put_pod(bound)  # with the promise of the assumed pod
         with self._lock:

@@ -2,13 +2,14 @@
 
 from topology.core.placement import IN_PROGRESS, Reason, Rejection
 
-GONE = Rejection("a GPU of the pod's claims is in no ResourceSlice", True, Reason.CLAIMS)
+GONE = Rejection("a GPU of the pod's claim is no longer in any ResourceSlice", True, Reason.CLAIMS)
 NO_CLAIM = Rejection(
-    "the pod's claim has no devices yet, or is not known yet: kube-scheduler tries again",
+    "the pod's claim has no devices yet, or the extender has not seen it yet; kube-scheduler "
+    "tries again",
     True,
     Reason.CLAIMS,
 )
 NO_RECORD = Rejection(
-    "the pod's claim has GPUs of a node whose record says nothing of claims", True, Reason.CLAIMS
+    "the pod's claim has GPUs on a node whose record shows no claims yet", True, Reason.CLAIMS
 )
 AWAITED = frozenset({IN_PROGRESS, NO_CLAIM, NO_RECORD, GONE})

@@ -22,7 +22,7 @@ from topology.core.memo import interruptible
 from topology.core.placement import NOT_SERVED_BY_DRA, Reason, Rejection
 from topology.core.requests import GpuRequest, gpu_request
 
-NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
+NO_GPUS = Rejection("the pod's claims get no GPUs on this node", False, Reason.CLAIMS)
 
 # A verb has time for about 750 nodes. If there are more nodes than this, each attempt begins at
 # another node, so that a later attempt reaches those for which the first one had no time.

@@ -53,7 +53,9 @@ VERSIONS_TRIED = 3
 # Seconds within which a Binding is sent again. The time passed by then is taken from the time of
 # the write, so that all ends within httpTimeout.
 TRIES_WITHIN = 1.0
-ANOTHER_CLAIM = "the pod names a claim that is not known yet: kube-scheduler tries again"
+ANOTHER_CLAIM = (
+    "the pod names a claim that the extender has not seen yet; kube-scheduler tries again"
+)
 
 
 class Fence(Protocol):
@@ -110,7 +112,7 @@ class KubeBinder:
         except NotFoundError:
             return None
         except ApiFailure as error:
-            raise BindUnknownError(f"cannot look the pod up: {error}") from error
+            raise BindUnknownError(f"cannot read the pod: {error}") from error
         pod = pod_decoder.decode(body)
         if pod.metadata.uid != uid:
             return None
@@ -118,8 +120,8 @@ class KubeBinder:
         record = pod_record(pod, managed) or claiming_record(pod, managed)
         if record is None:
             raise BindError(
-                f"the pod asks for none of {', '.join(managed)}: this extender binds no other pods "
-                "(see managedResources in the scheduler's configuration)"
+                f"the pod requests none of {', '.join(managed)}, and this extender binds no "
+                "other pods (see managedResources in kube-scheduler's configuration)"
             )
         return record
 
@@ -177,7 +179,10 @@ class KubeBinder:
                 break
             known = self._fence.version(binding.uid, other_than=version, within=VERSION_WITHIN)
             if known is None:
-                raise BindError("the watch on pods does not show the pod's latest version yet")
+                raise BindError(
+                    "the watch on pods has not shown the pod's latest version yet; "
+                    "kube-scheduler tries again"
+                )
             version = known
             # The check follows the look-up of the version. So the cluster's pod has that version or
             # a later one, and if it is later, the API server refuses the Binding.
@@ -190,7 +195,7 @@ class KubeBinder:
             except _ChangedError:
                 continue
             return
-        raise BindError("the pod was changed again before each try to bind it")
+        raise BindError("the pod changed at each attempt to bind it; kube-scheduler tries again")
 
     def _has_another_claim(self, binding: Binding) -> bool:
         """Check whether the pod names another claim than those on which the decision was based."""
@@ -209,14 +214,13 @@ class KubeBinder:
             return
         if pod.request != binding.request:
             raise BindError(
-                "the pod was changed while it was being bound: it asked for "
-                f"{_text(binding.request)}, now for {_text(pod.request)}; "
+                "the pod changed while it was being bound: its request was "
+                "{_text(binding.request)} and is now {_text(pod.request)}; "
                 "kube-scheduler tries again"
             )
         if pod.group_ref != binding.group_ref:
             raise BindError(
-                "the pod's group was changed while the pod was being bound; "
-                "kube-scheduler tries again"
+                "the pod's group changed while the pod was being bound; kube-scheduler tries again"
             )
         if pod.by_claim and binding.claims == frozenset():
             raise BindError(NO_RECORD.reason)
@@ -272,7 +276,7 @@ class KubeBinder:
         except BindError as error:  # the write may be committed, whatever the pod says by now
             raise BindUnknownError(str(error)) from cause
         if pod is None:
-            words = "the pod is gone, or another one bears its name"
+            words = "the pod is gone, or another pod has its name now"
             if isinstance(cause, ConflictError):
                 raise BindError(words) from cause
             raise BindUnknownError(words) from cause  # it may have been bound before it was deleted
@@ -282,9 +286,9 @@ class KubeBinder:
                 raise _ChangedError from cause
             if isinstance(cause, ConflictError):
                 raise BindError(words) from cause
-            raise BindUnknownError(f"{words} (and may be yet)") from cause
+            raise BindUnknownError(f"{words} (but it may still be written)") from cause
         if pod.node != binding.node:
-            raise BindError(f"the pod is bound to {pod.node} already") from cause
+            raise BindError(f"the pod is already bound to {pod.node}") from cause
 
 
 @dataclass(slots=True)
@@ -346,7 +350,7 @@ class Settler:
                     self._settle(flight, lambda: now + self._clock() - began)
                 except Exception:
                     # A failure about one pod must not keep the others assumed.
-                    log.exception("a bind could not be settled", pod=pod.name)
+                    log.exception("the result of a bind could not be determined", pod=pod.name)
 
     def _settle(self, flight: _Flight, clock: Callable[[], float]) -> None:
         pod = flight.pod
@@ -356,7 +360,7 @@ class Settler:
             read = self._binder.find(pod.namespace, pod.name, pod.uid)
             version = self._binder.version() if read is None else 0
         except (BindUnknownError, BindError) as error:
-            log.info("an assumed pod cannot be looked up", pod=pod.name, cause=str(error))
+            log.info("an assumed pod cannot be read", pod=pod.name, cause=str(error))
             return
         with self._cluster.lock:
             if self._cluster.assumed(pod.uid) is not pod:
@@ -374,7 +378,7 @@ class Settler:
 
 
 def _text(request: GpuRequest | Malformed) -> str:
-    return request.text if isinstance(request, GpuRequest) else "what cannot be read"
+    return request.text if isinstance(request, GpuRequest) else "an unreadable request"
 
 
 def _pod_path(namespace: str, name: str) -> str:

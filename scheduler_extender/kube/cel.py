@@ -59,7 +59,7 @@ class Version:
     @property
     def order(self) -> _Order:
         """The key by which versions are compared. Raises :class:`CelError`."""
-        return _order(self.text) or _fail(f"{cut(self.text, 60)} is no semantic version")
+        return _order(self.text) or _fail(f"{cut(self.text, 60)} is not a semantic version")
 
     @classmethod
     def shortened(cls, text: str) -> Version:
@@ -125,7 +125,7 @@ def matches(text: str, device: Known) -> bool:
     try:
         return _flag(_compiled(text).value(device))
     except RecursionError as error:
-        raise CelError("too deep") from error
+        raise CelError("the expression is nested too deeply") from error
 
 
 def words_of(texts: Iterable[str]) -> set[str] | None:
@@ -162,7 +162,7 @@ class _Compiled:
 def _compiled(text: str) -> _Compiled:
     try:
         if len(text) > MOST_LONG:
-            _fail(f"{len(text)} characters; at most {MOST_LONG} are read")
+            _fail(f"{len(text)} characters; at most {MOST_LONG} are allowed")
         reading = _Reading(text)
         whole = reading.whole()
         return _Compiled(whole, None if reading.names else reading.words, len(text))
@@ -190,7 +190,7 @@ class _Reading:
     def _chosen(self) -> Expression:
         self._depth += 1
         if self._depth > MOST_DEEP:
-            raise CelError(f"more than {MOST_DEEP} parentheses, one in the other")
+            raise CelError(f"more than {MOST_DEEP} nested parentheses")
         found = self._either()
         if self._take("?"):
             condition, one = found, self._either()
@@ -268,7 +268,7 @@ class _Reading:
 
     def _called(self, name: str, on: Expression) -> Expression:
         if name != "matches" and name not in _FUNCTIONS:
-            raise CelError(f"the function {cut(name, 60)} is not followed")
+            raise CelError(f"the function {cut(name, 60)} is not supported")
         arguments = self._listed(")")
         if name == "matches" and len(arguments) == 1:
             return _matching(on, arguments[0])
@@ -324,7 +324,11 @@ class _Reading:
 
     def _error(self) -> CelError:
         rest = " ".join(token for _, token in self._tokens[self._at : self._at + 8])
-        return CelError(f"not followed from here on: {cut(rest, 60)}" if rest else "it has no end")
+        return CelError(
+            f"not supported from here on: {cut(rest, 60)}"
+            if rest
+            else "the expression is incomplete"
+        )
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
@@ -333,7 +337,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     while at < end:
         found = _TOKEN.match(text, at)
         if found is None:
-            raise CelError(f"not followed from here on: {cut(text[at : at + 60], 60)}")
+            raise CelError(f"not supported from here on: {cut(text[at : at + 60], 60)}")
         at = found.end()
         yield found.lastgroup or "", found[found.lastgroup or 0]
 
@@ -418,12 +422,12 @@ def _looked_up(holder: Value, key: Value) -> Value:
     if isinstance(holder, Known) and key == "allowMultipleAllocations":
         return holder.shared
     if not isinstance(holder, dict) or not isinstance(key, str):
-        return _fail("only attributes and capacity of a device are looked up")
+        return _fail("only attributes and capacity of a device can be read")
     try:
         found = holder[key]
     except KeyError:
         raise _MissingError(f"the device has no {cut(key, 60)}") from None
-    return _fail(f"the value of {cut(key, 60)} is not read") if found is None else found
+    return _fail(f"the type of {cut(key, 60)} is not supported") if found is None else found
 
 
 def _path(keys: Sequence[str]) -> Expression:
@@ -434,7 +438,7 @@ def _path(keys: Sequence[str]) -> Expression:
     if len(keys) == 3 and keys[0] in ("attributes", "capacity"):
         kind, domain, name = keys
         missing = f"the device has no {cut(name, 60)}"
-        unread = f"the value of {cut(name, 60)} is not read"
+        unread = f"the type of {cut(name, 60)} is not supported"
 
         def value(device: Known) -> Value:
             try:
@@ -483,14 +487,14 @@ def _matching(text: Expression, pattern: Expression) -> Expression:
     def value(device: Known) -> bool:
         of, wanted = text(device), pattern(device)
         if not isinstance(of, str) or not isinstance(wanted, str):
-            raise CelError("matches is not for this value")
+            raise CelError("matches does not accept this value")
         program = _program(wanted)
         if isinstance(program, str):
             raise CelError(program)
         device.left -= program.size * (len(of) + 1)
         device.left -= 0 if is_literal else TO_COMPILE * len(wanted)
         if device.left < 0 or not of.isascii():
-            raise _EndingError("its regular expressions are too much for the device")
+            raise _EndingError("its regular expressions take too many steps")
         return program.found_in(of)
 
     return value
@@ -516,19 +520,19 @@ def _program(pattern: str) -> _Program | str:
 
     interruptible()
     if len(pattern) > MOST_MATCHED // TO_COMPILE or not pattern.isascii() or r"\C" in pattern:
-        return "the regular expression is not followed"
+        return "the regular expression is not supported"
     options = re2.Options()
     options.max_mem, options.log_errors, options.never_capture = MOST_COMPILED, False, True
     try:
         read = re2.compile(pattern.encode(), options)
     except re2.error:
-        return "the regular expression is not followed"
+        return "the regular expression is not supported"
     return _Program(lambda text: read.search(text.encode()) is not None, read.programsize)
 
 
 def _quantity(text: Value) -> Decimal:
     try:
-        return quantity(text) if isinstance(text, str) else _fail("a quantity is a text")
+        return quantity(text) if isinstance(text, str) else _fail("a quantity must be a text")
     except BadValueError as error:
         raise CelError(str(error)) from error
 
@@ -538,11 +542,11 @@ _SINGLE = (bool, int, str, Decimal, Version)
 
 def _equal(left: Value, right: Value) -> bool:
     if not isinstance(left, _SINGLE) or not isinstance(right, _SINGLE):
-        raise CelError("only single values are compared")
+        raise CelError("only single values can be compared")
     if isinstance(left, Version) and isinstance(right, Version):
         return left.order == right.order
     if isinstance(left, Version | Decimal) and type(left) is not type(right):
-        raise CelError("a version or a quantity is compared with its own kind alone")
+        raise CelError("a version or a quantity can only be compared with its own kind")
     return type(left) is type(right) and bool(left == right)
 
 
@@ -554,7 +558,7 @@ def _differ(left: Value, right: Value) -> bool:
 def _in(left: Value, right: Value) -> bool:
     if isinstance(right, list):
         if isinstance(left, Version) and not any(isinstance(each, Version) for each in right):
-            raise _EndingError("a version is looked up in literals")
+            raise _EndingError("a version can only be looked up among literals")
         same = (each for each in right if type(each) is type(left) or type(each) not in _SINGLE)
         return any(_equal(left, each) for each in same)
     if not isinstance(left, str) or not isinstance(right, Mapping) or isinstance(right, Domains):
@@ -574,7 +578,7 @@ def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value]
 def _sum(join: Callable[[Value, Value], Value], *kinds: type) -> Callable[[Value, Value], Value]:
     def both(left: Value, right: Value) -> Value:
         if type(left) is not type(right) or type(left) not in kinds:
-            raise CelError("two values of these kinds are not added")
+            raise CelError("two values of these kinds cannot be added")
         found = join(left, right)
         if isinstance(found, int) and not -(2**63) <= found < 2**63:
             raise CelError("a number is too large")
@@ -644,12 +648,12 @@ _FUNCTIONS: dict[str, tuple[tuple[tuple[type, ...], ...], Callable[..., Value]]]
 def _function(name: str, arguments: int) -> Callable[..., Value]:
     known = _FUNCTIONS.get(name)
     if known is None or arguments not in map(len, known[0]):
-        raise CelError(f"{cut(name, 60)} with {arguments} arguments is not followed")
+        raise CelError(f"{cut(name, 60)} with {arguments} arguments is not supported")
     kinds, function = known
 
     def value(*given: Value) -> Value:
         if tuple(map(type, given)) in kinds:
             return function(*given)
-        return _fail(f"{name} is not for this value")
+        return _fail(f"{name} does not accept this value")
 
     return value

@@ -371,7 +371,7 @@ class DraNodes:
             given = [key for key in keys if key in made]
         too_large = sum(len(bytes(each)) for each in wanted) > MOST_ASKED
         if too_large or len(wanted) + len(given) < len(keys):
-            return lambda _: unsaid("a claim is not made yet, or they are larger than is followed")
+            return lambda _: unsaid("a claim does not exist yet, or the claims are too large")
         try:
             specs = list(map(decode_spec, wanted))
         except UNREADABLE:
@@ -415,7 +415,7 @@ class DraNodes:
             self._read(NOWHERE)
             with self._lock:
                 devices, classes = self._devices_of(NOWHERE), dict(self._classes.at(ALL))
-            will_do = "devices of no one node will do"
+            will_do = "devices that belong to no single node match"
             return will_do if devices.all and devices.would_do(specs, classes) else ""
         except (DraError, NotFollowedError) as error:
             return str(error)

@@ -82,7 +82,7 @@ class EventWriter:
         # kubectl describe looks for a node's Events by its name in place of the UID, since kubelets
         # write them so.
         node = {"apiVersion": "v1", "kind": "Node", "name": refusal.node, "uid": refusal.node}
-        told = f"refused a pod that asks for GPUs ({reason}){refusal.follows}"
+        told = f"the kubelet refused a pod with GPUs ({reason}){refusal.follows}"
         self._take(reason, node, REFUSED, told, refusal.node)
         said = f": {refusal.refusal.message}" if refusal.refusal.message else ""
         about = _pod(pod.namespace, pod.name, pod.uid)

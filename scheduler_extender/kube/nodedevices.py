@@ -37,15 +37,15 @@ from topology.core.report import Allocation
 MOST_DEVICES = 2000  # of a node, including the parts of its GPUs (MIG)
 MOST_OF_NODE, MOST_SLICES = 2 << 20, 256 << 20  # bytes of devices, of one node and of all
 NO_QUOTA = (
-    "there is no room for its ResourceSlices: at most"
-    f" {MOST_OF_NODE >> 20} MiB are read of one node, and {MOST_SLICES >> 20} MiB of all"
+    f"the ResourceSlices are too large: at most {MOST_OF_NODE >> 20} MiB are read for one node, "
+    f"and {MOST_SLICES >> 20} MiB for all nodes"
 )
 Barred = Collection[str | None]
 # The most characters that one evaluation reads, over all devices: the selectors' characters, and
 # BESIDE more for each selector and for each attribute that devices must have in common.
 MOST_READ, BESIDE = 1_500_000, 200
-TOO_MUCH = "too many devices for so many and so long selectors"
-NO_DEVICES = Rejection("no free devices of the node meet its claims", True, Reason.CLAIMS)
+TOO_MUCH = "too many devices for the number and length of the selectors"
+NO_DEVICES = Rejection("no free devices of the node match the pod's claims", True, Reason.CLAIMS)
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 _numbers = count()
@@ -133,10 +133,10 @@ class NodeDevices:
         for at in positions(self._of_class(wanted)):
             driver, pool, device = self.all[at]
             if (driver, pool) in self._incomplete:
-                raise DraError(f"the pool {pool[:64]} of its ResourceSlices is not complete")
+                raise DraError(f"the pool {pool[:64]} of the node's ResourceSlices is incomplete")
             if at in self._special:
                 said = f"device {device.name[:64]} of a ResourceSlice has {self._special[at]}"
-                raise DraError(f"{said}, which is not followed")
+                raise DraError(f"{said}, which is not supported")
             yield device if self.tainted >> at & 1 else replace(device, tainted=False)
 
     def others(self, wanted: DeviceClass) -> Iterator[Published]:
@@ -152,7 +152,7 @@ class NodeDevices:
             return self.selected(wanted.conditions)
         except NotFollowedError as error:
             name = wanted.metadata.name
-            problem = f"the selector of DeviceClass {name[:64]} cannot be followed: {error}"
+            problem = f"the selector of DeviceClass {name[:64]} cannot be evaluated: {error}"
             raise DraError(problem) from error
 
     def foreseen(
@@ -178,7 +178,7 @@ class NodeDevices:
         at = positions(self._of_class(serving))
         gpus = dict(zip(at, topology.allocator.published, strict=False))
         if len(gpus) != len(at) or len(gpus) != len(topology.allocator.published):
-            raise DraError("the record is of other devices")
+            raise DraError("the node's record lists other devices")
         uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
         ids = {position: DeviceId(uuids[index]) for position, index in gpus.items()}
         bits = topology.bit_of_uuid
@@ -201,7 +201,10 @@ class NodeDevices:
             asked = claim.devices.requests or []
             for constraint in claim.devices.constraints or ():
                 if constraint.match_attribute is None:
-                    raise NotFollowedError("a claim has a constraint other than matchAttribute")
+                    raise NotFollowedError(
+                        "a claim has a constraint other than matchAttribute, which is not "
+                        "supported, which is not supported"
+                    )
                 concerned = (
                     (len(requests) + number, place)
                     for number, request in enumerate(asked)
@@ -212,7 +215,7 @@ class NodeDevices:
                 alike.append(Alike(values, frozenset(concerned)))
             mine = [[self._alternative(e, classes) for e in r.alternatives] for r in asked]
             if sum(max(e.count or e.devices.bit_count() for e in each) for each in mine) > MOST:
-                raise NotFollowedError(f"a claim asks for more than {MOST} devices")
+                raise NotFollowedError(f"a claim requests more than {MOST} devices")
             requests += mine
         given = allocated(free & ~self.tainted, requests, alike)
         if given is None:
@@ -220,21 +223,25 @@ class NodeDevices:
         outside = self._gpus_of(topology)
         for position in (position for position in given if position not in gpus):
             if position in self._special:
-                raise NotFollowedError("a device is handed out in parts")
+                raise NotFollowedError("a device is shared in parts, which is not supported")
             if outside >> position & 1:
                 raise NotFollowedError(
-                    f"a GPU outside the DeviceClass {serving.metadata.name[:64]}"
+                    "the claim could get the claim could get a GPU outside the DeviceClass "
+                    "{serving.metadata.name[:64]}"
                 )
         return tuple(ids[position] for position in given if position in ids)
 
     def _alternative(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Alternative:
         if wanted.admin_access or wanted.tolerations or wanted.capacity:
-            raise NotFollowedError("a request has adminAccess, tolerations or capacity")
+            raise NotFollowedError(
+                "a request has adminAccess, tolerations or capacity, which are not supported, "
+                "which are not supported"
+            )
         if wanted.allocation_mode == "All" and self._incomplete:
-            raise NotFollowedError("a pool of its ResourceSlices is not complete")
+            raise NotFollowedError("a pool of the node's ResourceSlices is incomplete")
         devices = self.selected(_conditions(wanted, classes))
         if devices & self._shared:
-            raise NotFollowedError("a device may be given more than once")
+            raise NotFollowedError("a device allows multiple allocations, which is not supported")
         return Alternative(devices, None if wanted.allocation_mode == "All" else wanted.count)
 
     def would_do(
@@ -285,7 +292,9 @@ class NodeDevices:
                 known = device.attributes or {}
                 given = known.get(attribute) or (known.get(name) if domain == driver else None)
                 if given is not None and given.value is None:
-                    raise NotFollowedError("devices have to have values alike that are not read")
+                    raise NotFollowedError(
+                        "matchAttribute names an attribute whose type is not supported"
+                    )
                 values.append(None if given is None else (type(given.value), given.value))
             return Values(values)
 
@@ -324,7 +333,7 @@ def _conditions(wanted: Request, classes: Mapping[str, DeviceClass]) -> tuple[st
     """
     of_class = classes.get(wanted.device_class_name)
     if of_class is None:
-        raise NotFollowedError(f"no DeviceClass {wanted.device_class_name}")
+        raise NotFollowedError(f"DeviceClass {wanted.device_class_name} does not exist")
     return (*of_class.conditions, *wanted.conditions)
 
 
@@ -370,7 +379,7 @@ def _read(slices: Iterable[Slice]) -> Iterator[_Part]:
             raise DraError(f"ResourceSlice {name} cannot be read: {error}") from error
         found += len(devices)
         if found > MOST_DEVICES:
-            raise DraError(f"its ResourceSlices have more than {MOST_DEVICES} devices")
+            raise DraError(f"the node's ResourceSlices have more than {MOST_DEVICES} devices")
         yield each, devices
 
 

@@ -41,8 +41,8 @@ log = structlog.get_logger(__name__)
 TIMEOUT = 30.0  # seconds for one page
 OTHERS_TIMEOUT = 2.0  # seconds for the pods of one node
 FORBIDDEN = (401, 403)
-NO_NODES = "nodes without a topology record are not known to this answer"
-NO_DRA = "what nodes with DRA have is not known to this answer"
+NO_NODES = "this answer leaves out nodes without a topology record"
+NO_DRA = "this answer leaves out the devices of nodes with DRA"
 NOT_INSTALLED = "the cluster has no GPUTopology records: is gpu-topology installed?"
 
 
@@ -51,7 +51,7 @@ class MissingRightError(ApiFailure):
 
     def __init__(self, where: str, error: ApiError) -> None:
         kind = where.rpartition("/")[2]
-        super().__init__(f"needed is the right to list {kind} of the whole cluster: {error}")
+        super().__init__(f"you need permission to list {kind} in the whole cluster: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def one_look(
         pods, version = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)
         namespaces = frozenset({namespace})
         notes.append(
-            f"you may list the pods of the namespace {namespace} only: pods of other namespaces "
-            "that no report shows yet are not counted"
+            f"you may list pods only in the namespace {namespace}: unacknowledged pods of other "
+            "namespaces are not counted"
         )
     cluster = Cache(clock, replace(settings, all_pods_known=namespaces is None))
     cluster.today = api.today  # use the API server's clock, not ours

@@ -156,7 +156,7 @@ class ObjectSink:
         if isinstance(error, UNREADABLE):
             self._tell("object cannot be read", key, **which, problem=str(error))
         else:
-            self._tell("object cannot be taken in", key, **which, exc_info=error)
+            self._tell("object cannot be added to the cache", key, **which, exc_info=error)
 
     def _tell(self, event: str, key: Hashable, **said: object) -> None:
         """Log a problem of an object, once for each ``key``, however often the object is written.
@@ -179,9 +179,11 @@ def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
         given = {part: bytes(raw) for part, raw in parts.items() if raw is not msgspec.UNSET}
         size = sum(map(len, given.values()))
         if size > MAX_RECORD:
-            raise RecordError(f"spec and status have {size} bytes; at most {MAX_RECORD} are read")
+            raise RecordError(
+                f"spec and status have {size} bytes; at most {MAX_RECORD} are allowed"
+            )
         if (values := sum(raw.count(b",") for raw in given.values())) > MAX_RECORD_VALUES:
-            most = f"at most {MAX_RECORD_VALUES} are read"
+            most = f"at most {MAX_RECORD_VALUES} are allowed"
             raise RecordError(f"spec and status have more than {values} values; {most}")
     except UNREADABLE as error:
         raise RecordError(f"the object cannot be read: {error}") from error
@@ -244,7 +246,9 @@ class RecordSink(ObjectSink):
         except Exception as error:  # noqa: BLE001 (told)
             # A fault of our code costs this node, not the list with its record.
             key = (name, repr(error))
-            self._tell("topology record cannot be taken in", key, node=name, exc_info=error)
+            self._tell(
+                "topology record cannot be added to the cache", key, node=name, exc_info=error
+            )
             self._feed.put_problem(name, f"internal error: {type(error).__name__}")
         return metadata.name
 
@@ -375,7 +379,7 @@ class NodeSink(ObjectSink):
         name = NodeName(node.metadata.name)
         if excess:
             told = {"node": name, "allowed": MOST_OF_A_NODE, **excess}
-            self._tell("a Node says too much", name, **told)
+            self._tell("a Node object is too large", name, **told)
         offered = node.status.allocatable
         advertises = offered is None or bool(managed_among(offered, managed))
         resumed = seconds_of((node.metadata.annotations or {}).get(RESUME, "")) or 0.0

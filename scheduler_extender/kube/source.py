@@ -200,7 +200,10 @@ class KubeSource:
         was, self._is_stale = self._is_stale, self._cluster.is_stale()
         if self._is_stale and not was:
             names = freshness.stale_watches(self.watches(), now)
-            log.error("required pods are refused: watches are stale", watches=names)
+            log.error(
+                "pods with required constraints are rejected because watches are stale",
+                watches=names,
+            )
         elif was and not self._is_stale:
             log.info("all watches are up to date again")
             self._cluster.tell_of_all_nodes()

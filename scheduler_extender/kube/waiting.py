@@ -23,7 +23,7 @@ AT_ONCE = 20  # pods evaluated in one round; those whose evaluation is longest a
 # Seconds for which the nodes' answers to one pod may be worked out. Most answers are cached, since
 # kube-scheduler has just requested them.
 SECONDS = 0.1
-MORE = "kubectl gpu-topology why says more"
+MORE = "kubectl gpu-topology why gives details"
 
 
 @dataclass(frozen=True, slots=True)

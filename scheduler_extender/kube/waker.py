@@ -224,7 +224,7 @@ class Waker:
             # A pod whose evaluation fails must not cost the other pods their wake.
             self.failed += 1
             if self._limit.untold(pod.request, time.monotonic()) is not None:
-                log.exception("an unschedulable pod could not be worked out", pod=pod.full_name)
+                log.exception("an unschedulable pod could not be evaluated", pod=pod.full_name)
             return False, self._last
         return False, tried
 

@@ -25,7 +25,7 @@ from scheduler_extender.verbs.shadowing import (
     preempt_in_shadow,
 )
 
-NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
+NOT_SYNCED = "the gpu-topology extender has not read the cluster from the API server yet"
 
 __all__ = [
     "NOT_SYNCED",

@@ -26,7 +26,7 @@ from topology.core.requests import GpuRequest
 from topology.times import seconds_of, time_text
 
 STILL_COUNTING = (
-    "the reservations of other groups are still being worked out: kube-scheduler tries again"
+    "the extender is still evaluating the reservations of other groups; kube-scheduler tries again"
 )
 # How often a bind is decided while its node keeps changing; after that, once with the lock held.
 TRIES = 3
@@ -83,7 +83,7 @@ def assume(
             snapshot = cluster.snapshot()
             info, before = snapshot.node_info(node), snapshot.assumed.get(pod.uid)
             if before is not None and before.node != node:
-                raise BindError(f"a bind of the pod to {before.node} is still in flight")
+                raise BindError(f"an earlier bind of the pod to {before.node} has not finished")
             results = _asked(snapshot, question, node)
             if _is_bound(cluster, pod.uid, node):
                 return None
@@ -107,7 +107,7 @@ def assume(
                 return DecidedBind(
                     results.request, decision, judged, ours, before, sets, after, claims
                 )
-    raise BindError("this node changes all the time; kube-scheduler tries again")
+    raise BindError("the node's state changed at each attempt; kube-scheduler tries again")
 
 
 def _asked(snapshot: Snapshot, question: Question, node: NodeName) -> Results:
@@ -182,7 +182,7 @@ def _refused(
         cluster.tallies.veto()
         published = () if info.topology is None else info.topology.allocator.published
         devices = ", ".join(map(str, published[: results.request.effective_count]))
-        return BindError(f"its claim has the GPUs {devices}: {rejection.reason}")
+        return BindError(f"the pod's claim has the GPUs {devices}: {rejection.reason}")
     if not assumed:
         if results.group is not None and rejection in results.group.alike:
             return BindError(rejection.reason)
@@ -226,7 +226,7 @@ def _is_bound(cluster: Cache, uid: PodUid, node: NodeName) -> bool:
     if known is None or known.node is None:
         return False
     if known.node != node:
-        raise BindError(f"pod is bound to {known.node} already")
+        raise BindError(f"the pod is already bound to {known.node}")
     return True
 
 

@@ -34,8 +34,8 @@ from topology.times import time_text
 
 T = TypeVar("T")
 
-TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up, and tries again"
-NO_ANSWER = "the node's kubelet has not answered about the pods before: kube-scheduler tries again"
+TOO_LATE = "the bind waited until kube-scheduler gave it up; kube-scheduler tries again"
+NO_ANSWER = "the node's kubelet has not admitted the earlier pods yet; kube-scheduler tries again"
 MAX_SETS_WRITTEN = 16
 
 
@@ -204,7 +204,7 @@ def unbound(cluster: Cache, binder: Binder, args: BindingArgs) -> PodRecord | No
     """
     uid, node = PodUid(args.pod_uid), NodeName(args.node)
     if not cluster.has_node(node):
-        raise BindError("this node does not exist")
+        raise BindError("the node does not exist")
     pod = cluster.pod(uid)
     if pod is None or (pod.node is not None and pod.node != node):
         try:
@@ -214,10 +214,10 @@ def unbound(cluster: Cache, binder: Binder, args: BindingArgs) -> PodRecord | No
     if pod is None:
         raise BindError(f"pod {args.pod_namespace}/{args.pod_name} with this UID is gone")
     if (pod.namespace, pod.name) != (args.pod_namespace, args.pod_name):
-        raise BindError("this UID is that of another pod")
+        raise BindError("the UID belongs to another pod")
     if pod.node is not None:
         if pod.node != node:
-            raise BindError(f"pod is bound to {pod.node} already")
+            raise BindError(f"the pod is already bound to {pod.node}")
         return None
     return pod
 

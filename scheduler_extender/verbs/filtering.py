@@ -13,7 +13,7 @@ from scheduler_extender.state.pods.record import requesting_record
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.placement import Rejection
 
-STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
+STILL_WORKING = "the gpu-topology extender is still evaluating the nodes for this pod"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,8 @@ class WouldRefuse:
             told.append(f"{left} × other reasons")
         nodes = "node" if self.offered == 1 else "nodes"
         which = f"all {self.offered}" if self.none_left else f"{self.refused} of {self.offered}"
-        then = "; the pod would wait" if self.none_left else ""
-        return f"in shadow: {which} {nodes} would be refused ({', '.join(told)}){then}"
+        then = "; the pod would stay Pending" if self.none_left else ""
+        return f"in shadow: {which} {nodes} would be rejected ({', '.join(told)}){then}"
 
 
 def filter_in_shadow(

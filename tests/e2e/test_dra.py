@@ -75,7 +75,7 @@ def test_a_pair_waits_until_the_next_two_are_one(real: RealCluster) -> None:
         assert real.node_of(name) == "full"
     ask(real, "waits", 2, "full", "mixed")
     message = real.unschedulable("waits")
-    assert "1 the next free GPUs are without link=nvlink" in message
+    assert "1 the next free GPUs do not meet link=nvlink" in message
     assert "1 cannot allocate all claims" in message, "kube-scheduler says so of the full node"
     done = asked(main, "why", "waits", "--kubeconfig", real.control_plane.kubeconfig())
     assert "1 GPU in place of 2" in done.stdout
@@ -150,7 +150,7 @@ def test_a_claim_that_would_get_the_wrong_devices_waits(real: RealCluster) -> No
     add_node(real, "wrong", (0, 2, 1, 3))
     before = vetoes(real)
     add_claimant(real, "any", "wrong")
-    assert "the next free GPUs are without link=nvlink" in real.unschedulable("any")
+    assert "the next free GPUs do not meet link=nvlink" in real.unschedulable("any")
     assert vetoes(real) == before
 
 
@@ -197,7 +197,7 @@ def test_a_pod_whose_claims_get_no_gpus_waits(real: RealCluster) -> None:
     }
     real.create(f"{API}/deviceclasses", of_nics)
     add_claimant(real, "without", "nics", device_class="nic")
-    assert "its claims get no GPUs here" in real.unschedulable("without")
+    assert "the pod's claims get no GPUs on this node" in real.unschedulable("without")
 
 
 def add_slice(real: RealCluster, node: str, driver: str, *devices: dict[str, Any]) -> None:
@@ -213,7 +213,7 @@ def test_two_claims_of_one_gpu_each_are_foreseen_together(real: RealCluster) -> 
     add_node(real, "linked", (3, 2, 0, 1))
     before = vetoes(real)
     add_claimant(real, "parted", "apart", each=1)
-    assert "the next free GPUs are without link=nvlink" in real.unschedulable("parted")
+    assert "the next free GPUs do not meet link=nvlink" in real.unschedulable("parted")
     add_claimant(real, "joined", "linked", each=1)
     assert real.node_of("joined") == "linked"
     assert claimed(real, "joined") == [2, 3]

@@ -174,7 +174,7 @@ def test_a_tainted_device_is_promised_to_no_pod_that_waits(real: ReplicatedClust
     real.create(f"{API}/devicetaintrules", rule)
 
     def passed_over() -> bool:
-        return "the next free GPUs are without link=nvlink" in real.unschedulable("waits")
+        return "the next free GPUs do not meet link=nvlink" in real.unschedulable("waits")
 
     free(real, "holder")
     real.until(passed_over, "GPU 1 is passed over: the next are 0 and 2")

@@ -99,7 +99,7 @@ def test_a_pair_is_refused_where_the_next_two_are_none(
     real: RealCluster, nodes: Mapping[str, Joined]
 ) -> None:
     ask(real, "refused", 2, "mixed", link="nvlink")
-    assert "the next free GPUs are without link=nvlink" in real.unschedulable("refused")
+    assert "the next free GPUs do not meet link=nvlink" in real.unschedulable("refused")
     real.remove_pod("refused")
     start(real, "plain", 2, "mixed")
     assert held(nodes, "mixed", "plain") == [3, 1]
@@ -116,7 +116,7 @@ def test_a_node_moves_from_plugin_to_driver(real: RealCluster, nodes: Mapping[st
     ask(real, "after", 2, "mover", link="nvlink")
     assert "topology record unusable" in real.unschedulable("after")
     done = asked(main, "node", "mover", "--kubeconfig", real.control_plane.kubeconfig())
-    assert "which a pod has of a device plugin" in done.stdout + done.stderr
+    assert "but a pod holds it through a device plugin" in done.stdout + done.stderr
     real.remove_pod("before")
     real.until(lambda: phase(real, "after") == "Running", "after runs")
     assert held(nodes, "mover", "after") == [1, 0]

@@ -108,7 +108,7 @@ def test_who_lacks_the_right_is_told_its_name(real: RealCluster) -> None:
     done = forwarded(real, BOB, "why", "default/quad")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: --forward: you lack the right to create pods/portforward in the namespace "
+        "error: --forward: you need permission to create pods/portforward in the namespace "
         f"{SYSTEM}\n"
     )
 

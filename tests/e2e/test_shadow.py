@@ -62,7 +62,7 @@ def test_a_pod_that_would_wait_runs_and_is_told_of(real: RealCluster) -> None:
     assert counted(real, "gpu_topology_would_have_waited_total") >= 1
     real.until(lambda: events(real, "linked"), "an Event tells what would have been")
     (event,) = events(real, "linked")
-    assert event["message"].startswith("in shadow: all 1 node would be refused (1 × ")
+    assert event["message"].startswith("in shadow: all 1 node would be rejected (1 × ")
     assert event["type"] == "Normal"
 
 

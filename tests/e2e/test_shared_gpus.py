@@ -193,7 +193,7 @@ def test_no_pod_of_two_replicas_is_sent_where_one_was_refused(
     """The test above has taught the agent what this plugin does."""
     create(real_nodes, "one-each", "another", 2, wishes)
     try:
-        stays_away(real_nodes, "another", "gives a container no more than one share of a GPU")
+        stays_away(real_nodes, "another", "refuses a container that requests more than one share")
     finally:
         real_nodes.cluster.remove_pod("another")
 
@@ -224,7 +224,7 @@ def test_mps_gives_a_container_one_share(real_nodes: RealNodes) -> None:
     assert placement(real_nodes.cluster.pod("share"))["verdict"] == "guaranteed"
     create(real_nodes, "mps", "shares", 2)
     try:
-        stays_away(real_nodes, "shares", "gives a container no more than one share of a GPU")
+        stays_away(real_nodes, "shares", "refuses a container that requests more than one share")
     finally:
         real_nodes.cluster.remove_pod("shares")
     remove(real_nodes, "mps", "share")
@@ -245,8 +245,8 @@ def test_a_node_all_of_mig_devices(real_nodes: RealNodes) -> None:
 @pytest.mark.parametrize(
     ("count", "wishes", "reason"),
     [
-        (2, {"link": "nvlink"}, "MIG instances have no links to each other: link=nvlink"),
-        (1, {"min-gpu-memory": "8Gi"}, "MIG instance memory is under 8Gi"),
+        (2, {"link": "nvlink"}, "MIG instances have no links, and the pod requires link=nvlink"),
+        (1, {"min-gpu-memory": "8Gi"}, "MIG instance memory is less than 8Gi"),
         (1, {"gpu-model": "A30"}, "GPU model is a30-mig-1g.6gb, not a30"),
         (5, {"spread-gpus": "true"}, "has no set of 5 MIG instances with spread-gpus"),
         (2, {"same-gpu": "true"}, "may hand out MIG instances without same-gpu"),
@@ -340,9 +340,9 @@ def test_mig_devices_of_a_profile_are_promised_beside_whole_gpus(real_nodes: Rea
 @pytest.mark.parametrize(
     ("count", "wishes", "resource", "reason"),
     [
-        (1, {"min-gpu-memory": "10Gi"}, SMALL, "MIG instance memory is under 10Gi"),
+        (1, {"min-gpu-memory": "10Gi"}, SMALL, "MIG instance memory is less than 10Gi"),
         (2, {"spread-gpus": "true"}, SMALL, "has no set of 2 MIG instances with spread-gpus"),
-        (2, {"link": "nvlink"}, SMALL, "MIG instances have no links to each other"),
+        (2, {"link": "nvlink"}, SMALL, "MIG instances have no links"),
         (2, {"same-gpu": "true"}, GPU, "no set of 2 GPUs is on one GPU (same-gpu)"),
     ],
     ids=["memory", "spread", "links", "whole"],

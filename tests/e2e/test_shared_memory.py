@@ -49,7 +49,7 @@ NODES = {
         PluginSettings(config=sharing("mps", 2), environment=MPS, serves=((GPU, 8),)),
     ),
 }
-LITTLE = "too little GPU memory is left for"
+LITTLE = "a GPU that the pod may get has too little memory left for"
 
 
 @pytest.mark.parametrize(("node", "resource"), [("sliced", GPU), ("renamed", SHARED), ("mps", GPU)])
@@ -99,7 +99,9 @@ def test_who_wants_to_be_alone_gets_every_share_of_its_gpus(real_nodes: RealNode
     stays_away(real_nodes, "three", "sharing=exclusive")
     real_nodes.cluster.remove_pod("three")
     create(real_nodes, "sliced", "two", 2, {"sharing": "exclusive"})
-    stays_away(real_nodes, "two", "GPUs have 3 shares, the pod has to ask for all of each")
+    stays_away(
+        real_nodes, "two", "GPUs have 3 shares each, and the pod must request all shares of each"
+    )
     real_nodes.cluster.remove_pod("two")
     ids = run(real_nodes, "sliced", "all", 12, {"sharing": "exclusive"})
     assert len(ids) == 12

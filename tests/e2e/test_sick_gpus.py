@@ -93,7 +93,7 @@ def test_no_pod_is_sent_where_all_are_refused(real_nodes: RealNodes, lost: str, 
     try:
         gpu = real_nodes.kubelets[lost].topology.gpus[3]
         words = (
-            f"NVIDIA's device plugin {VERSION} refuses every pod for whole GPUs while {gpu.uuid} "
+            f"NVIDIA's device plugin {VERSION} refuses every pod with whole GPUs while {gpu.uuid} "
             "does not answer"
         )
         stays_away(real_nodes, kind, words)

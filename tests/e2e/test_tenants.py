@@ -124,7 +124,7 @@ def test_a_tenant_is_told_what_rbac_does_not_let_them_list(real: RealCluster) ->
     for command in ("map", "nodes", "waiting"):
         done = ask(real, TENANT, command, "-o", "json")
         notes = json.loads(done.stdout)["notes"]
-        assert "you may list the pods of the namespace default only" in notes[0]
+        assert "you may list pods only in the namespace default" in notes[0]
         assert "you may not list nodes" in notes[1]
     node = ask(real, TENANT, "node", "train-07")
     assert node.returncode == 0
@@ -176,7 +176,7 @@ def test_a_waiting_pod_is_told_why_and_then_where_it_went(real: RealCluster) -> 
     assert REASONS in done.stdout
     assert "GPU 0 is held by default/notebook" in done.stdout
     assert "default/notebook on train-07 ends: the node takes the pod then" in done.stdout
-    assert "you may list the pods of the namespace default only" in done.stdout
+    assert "you may list pods only in the namespace default" in done.stdout
     assert "you may not list nodes" in done.stdout
 
     real.remove_pod("notebook")

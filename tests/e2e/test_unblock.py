@@ -165,7 +165,7 @@ def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: Held
 def test_who_may_not_list_budgets_is_told_the_right(real: RealCluster, blocked: HeldNode) -> None:
     code, out, errors = unblock(real, f"{blocked.node.name}-waits", "--evict", user="reader")
     assert (code, out) == (2, "")
-    needed = "needed is the right to list poddisruptionbudgets of the whole cluster"
+    needed = "you need permission to list poddisruptionbudgets in the whole cluster"
     assert f"error: {needed}: 403 Forbidden" in errors
     assert blocked.evicted() == []
 

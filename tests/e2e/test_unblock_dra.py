@@ -88,7 +88,7 @@ def test_a_shared_claim_is_freed_and_the_pod_runs(real: RealCluster, tmp_path: P
         return [e["message"] for e in ours if e["involvedObject"]["name"] == "waits"]
 
     real.until(told, "it is told why it waits")
-    assert "no free devices of the node meet its claims (1 node)" in told()[0]
+    assert "no free devices of the node match the pod's claims (1 node)" in told()[0]
     real.until(lambda: plan(real), "there is a plan")
     found = plan(real)
     assert found is not None

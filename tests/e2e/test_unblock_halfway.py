@@ -129,7 +129,7 @@ def test_who_may_not_evict_all_keeps_no_place(real: RealCluster, scene: Scene) -
     may(real, "one", {**one, "verbs": ["create"]})
     code, errors = scene.evict("one")
     assert code == 2
-    needed = "needed is the right to create pods/eviction in the namespace default: 403 Forbidden"
+    needed = "you need permission to create pods/eviction in the namespace default: 403 Forbidden"
     assert needed in errors
     assert scene.kept() == ""
     assert scene.node.evicted() == []

@@ -79,6 +79,8 @@ def test_the_example_of_shared_gpus_says_what_the_page_says() -> None:
     assert {name for name, row in rows.items() if not row["reason"]} == {
         *("shared-01", "packed-00", "whole-00"),
     }
-    assert rows["shared-00"]["reason"].startswith("too little GPU memory is left for 12Gi")
+    assert rows["shared-00"]["reason"].startswith(
+        "a GPU that the pod may get has too little memory left for 12Gi"
+    )
     assert [gpu["shares"] for gpu in rows["shared-01"]["sharedGpus"]] == [4, 4, 4, 4]
     assert "sharedGpus" not in rows["whole-00"]

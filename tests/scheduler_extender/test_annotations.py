@@ -106,7 +106,7 @@ def test_an_absurd_number_of_containers_is_refused() -> None:
     init = [container(f"i{n}", 1) for n in range(MAX_CONTAINERS)]
     found = asked(pod(2, init=init))
     assert isinstance(found, Malformed)
-    assert found.reason == "4097 containers ask for GPUs; at most 4096 are allowed in a pod"
+    assert found.reason == "4097 containers request GPUs; at most 4096 are allowed in a pod"
 
 
 def test_words_are_read_in_any_case() -> None:
@@ -144,14 +144,16 @@ def test_instances_of_two_profiles_get_no_constraints() -> None:
     two["metadata"]["annotations"] = {"gpu-topology.io/same-gpu": "true"}
     refused = asked(two)
     assert isinstance(refused, Malformed)
-    assert refused.reason.startswith("constraints need one GPU resource, the pod asks for nvidia")
+    assert refused.reason.startswith(
+        "constraints work with one GPU resource, but the pod requests nvidia"
+    )
 
 
 def test_on_one_gpu_and_on_several_at_once_is_refused() -> None:
     both = {"same-gpu": "true", "spread-gpus": "true"}
     assert refusal(both) == (
-        "annotations gpu-topology.io/same-gpu and gpu-topology.io/spread-gpus: allowed is one of "
-        "them"
+        "annotations gpu-topology.io/same-gpu and gpu-topology.io/spread-gpus: only one of them "
+        "is allowed"
     )
     assert isinstance(asked(pod(1, both)), GpuRequest)
     assert constraints({"same-gpu": "true"}) == Constraints(same_gpu=True)

@@ -93,8 +93,8 @@ def served(
     for at in map(base_uuid, chain.from_iterable(former)):
         if at in ours:  # Do not name the pod: commands print this to people who may not see it.
             raise DraError(
-                f"a DRA driver publishes GPU {at}, which a pod has of a device plugin: "
-                "status.allocations of the record names the pod"
+                f"a DRA driver publishes GPU {at}, but a pod holds it through a device plugin; "
+                "the record names that pod in status.allocations"
             )
     held: dict[tuple[PodUid, str, str, tuple[PodUid, ...], str, bool], list[DeviceId]] = {}
     taken = [(each, (each.pool, each.device)) for each in claimed]
@@ -152,9 +152,11 @@ def _gpus(
     for device in published:
         uuid = found(device)
         if uuid is None:
-            raise DraError(f"device {device.name[:64]} of a ResourceSlice is no GPU of the record")
+            raise DraError(
+                f"device {device.name[:64]} of a ResourceSlice is not among the GPUs of the record"
+            )
         if uuid in gpus.values() or device.key in gpus:
-            raise DraError(f"two devices of its ResourceSlices are the GPU {uuid}")
+            raise DraError(f"two devices of the node's ResourceSlices name the same GPU {uuid}")
         gpus[device.key] = uuid
     return gpus
 

@@ -146,8 +146,8 @@ def _instances(topology: NodeTopology, resource: GpuResource) -> ServedDevices:
     problem = ""
     if len(places) > MAX_GPUS:
         problem = (
-            f"resources: {resource.name} has {len(places)} MIG instances that are time-sliced, at "
-            f"most {MAX_GPUS} can be followed"
+            f"resources: {resource.name} has {len(places)} time-sliced MIG instances; at most "
+            f"{MAX_GPUS} are supported"
         )
         places = places[:MAX_GPUS]
     whole, gpus = topology.shape, [place.gpu for place in places]

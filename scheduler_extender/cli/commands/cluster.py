@@ -194,7 +194,9 @@ def map_(
     """
     form = form_of(output)
     if open_ and where.cluster is not None:
-        raise BadInputError("--open and --cluster: allowed is one of them, a file has no extender")
+        raise BadInputError(
+            "--open and --cluster: only one of them is allowed, a file has no extender"
+        )
     if open_:
         from scheduler_extender.cli.forwarding import open_map
 

@@ -26,6 +26,6 @@ def refusing(reason: str, *, alike: bool) -> Rejection:
     request as this one. No eviction helps. The text is the same in a pause and while one pod is
     tried, because kube-scheduler looks at a pod again whenever its reason changes.
     """
-    which = "pods that ask the same" if alike else "pods"
-    words = f"the node's kubelet has refused {which} ({reason}): one is tried now and then"
+    which = "pods with this request" if alike else "pods"
+    words = f"the node's kubelet has refused {which} ({reason}); it gets one such pod now and then"
     return Rejection(words, False, Reason.REFUSING)

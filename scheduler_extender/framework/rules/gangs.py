@@ -10,7 +10,7 @@ from scheduler_extender.framework.rule import NodeEvaluation, Rule
 from scheduler_extender.state.node.arrivals import with_peers
 from topology.core.placement import Reason, Rejection, Verdict
 
-PEERS = Rejection("peers of the pod's gang may come first", True, Reason.GROUP)
+PEERS = Rejection("other pods of the gang may take the GPUs first", True, Reason.GROUP)
 _BEST_FIRST = list(Verdict)
 
 

@@ -11,7 +11,7 @@ from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
 
 MAY_REFUSE = Rejection(
-    "the node's kubelet may refuse the pod, others will not", True, Reason.KUBELET
+    "this node's kubelet may refuse the pod, and another node's will not", True, Reason.KUBELET
 )
 
 

@@ -6,8 +6,7 @@ from topology.core.placement import IN_PROGRESS, Reason, Rejection, endangers
 from topology.core.requests import GpuRequest
 
 PROMISED = Rejection(
-    "a pod on the node was promised GPU memory or GPUs of its own, and the node's state is not "
-    "known",
+    "the node's state is unknown, and a pod there was promised GPU memory or whole GPUs",
     True,
     Reason.UNDECIDED,
 )

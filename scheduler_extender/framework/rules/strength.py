@@ -19,6 +19,6 @@ class Strength(Rule):
             return None
         if assessed.verdict is Verdict.GUARANTEED:
             return None
-        others = " or others take the CPUs first" if request.exclusive.cpus else ""
+        others = " or other pods take the CPUs first" if request.exclusive.cpus else ""
         words = f"not guaranteed if a running GPU pod ends{others}: {request.constraints.text}"
         return Rejection(words, True, Reason.NOT_GUARANTEED)

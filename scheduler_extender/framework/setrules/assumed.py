@@ -6,7 +6,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from topology.core.placement import Reason, Rejection
 
 ASSUMED = Rejection(
-    "a bind of the pod to another node may still be written", False, Reason.IN_PROGRESS
+    "an earlier bind of the pod to another node may still be written", False, Reason.IN_PROGRESS
 )
 
 

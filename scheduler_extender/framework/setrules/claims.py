@@ -12,7 +12,7 @@ from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
 
 HAD_CLAIM = Rejection(
-    "the pod's status names a claim, so that only a kubelet with DRA can start it",
+    "the pod's status names a ResourceClaim, so only a kubelet with DRA can start the pod",
     False,
     Reason.KUBELET,
 )

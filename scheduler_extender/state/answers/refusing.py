@@ -43,7 +43,7 @@ class NodeRefusal:
     def words(self) -> str:
         """One line for people."""
         known = ", ".join(self.foreseen)
-        foreseen = f"foreseen as a hazard ({known})" if known else "not foreseen"
+        foreseen = f"a known hazard ({known})" if known else "no known hazard"
         return (
             f"{self.node} refused {self.pod.namespace}/{self.pod.name} "
             f"({self.refusal.reason}), {foreseen}{self.follows}"
@@ -52,8 +52,8 @@ class NodeRefusal:
     @property
     def follows(self) -> str:
         """The number of refusals in a row, and the pause that follows; it names no pod."""
-        row = f"; {self.in_a_row} in a row" if self.in_a_row > 1 else ""
-        pause = f", no GPU pods for {self.pause:.0f} s" if self.pause else ""
+        row = f"; {self.in_a_row} refusals in a row" if self.in_a_row > 1 else ""
+        pause = f"; the node gets no GPU pods for {self.pause:.0f} s" if self.pause else ""
         return f"{row}{pause}"
 
 

@@ -27,29 +27,29 @@ from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest, Policy
 
 T = TypeVar("T")
-NO_DOMAIN = Rejection(
-    "the node is in no domain of the kind that group-domain names", False, Reason.GROUP
-)
+NO_DOMAIN = Rejection("the node is in no domain of the kind in group-domain", False, Reason.GROUP)
 OFF_FABRIC = Rejection(
     "the node is in no NVLink domain: its NVLink fabric is not ready", False, Reason.GROUP
 )
 ELSEWHERE = Rejection("the pod's group is in another domain", False, Reason.GROUP)
 SPLIT = Rejection(
-    "the pod's group is in several domains, and most of it in another one", False, Reason.GROUP
+    "the pod's group is spread over several domains, and most of it is in another one",
+    False,
+    Reason.GROUP,
 )
-ANOTHER_CHOSEN = Rejection("the pod's gang goes to another domain", True, Reason.GROUP)
+ANOTHER_CHOSEN = Rejection("the pod's gang is placed in another domain", True, Reason.GROUP)
 TOO_SMALL = Rejection("the domain cannot hold the pod's whole group", True, Reason.GROUP)
 NEVER = Rejection(
-    "the domain could not hold the pod's whole group if it were empty", False, Reason.GROUP
+    "the domain is too small for the pod's whole group, even when empty", False, Reason.GROUP
 )
 NO_LONGER = Rejection(
-    "the domain of the pod's group cannot hold the members that are still to come",
+    "the domain of the pod's group has no capacity for its remaining members",
     True,
     Reason.GROUP,
 )
 RESERVED_FOR_GROUP = Rejection("reserved for members of another group", True, Reason.GROUP)
 DISAGREE = Rejection(
-    "members of the group differ in group-size or group-domain", False, Reason.GROUP
+    "the members of the group disagree on group-size or group-domain", False, Reason.GROUP
 )
 MOST_SKEW = 3600.0
 """Seconds by which the clocks of two replicas may differ."""
@@ -63,13 +63,13 @@ def in_no_domain(kind: str, domains: Mapping[str, str]) -> Rejection:
     ``domains`` has the domains of the other nodes.
 
     >>> in_no_domain("nodes", {}).reason
-    'no node has the label nodes that group-domain names: did you mean node?'
+    'no node has the label nodes of group-domain: did you mean node?'
     """
     if domains or kind in (NODE, NVLINK_DOMAIN):
         return NO_DOMAIN
     close = get_close_matches(kind.lower(), (NODE, NVLINK_DOMAIN), n=1)
-    hint = f": did you mean {close[0]}?" if close else f" (without a label there are {_OTHERS})"
-    words = f"no node has the label {cut(kind)} that group-domain names{hint}"
+    hint = f": did you mean {close[0]}?" if close else f" (domains without a label are {_OTHERS})"
+    words = f"no node has the label {cut(kind)} of group-domain{hint}"
     return Rejection(words, False, Reason.GROUP)
 
 

@@ -93,12 +93,12 @@ get no GPUs, or why that cannot be predicted. Do not call it with the cache's lo
 
 def unsaid(why: str) -> Rejection:
     """Return the rejection for a pod whose claims cannot be predicted."""
-    return Rejection(f"not known which GPUs its claims get: {why}", False, Reason.UNDECIDED)
+    return Rejection(f"which GPUs the pod's claims get is unknown: {why}", False, Reason.UNDECIDED)
 
 
 def nobody_foresees(_namespace: str, _names: Sequence[str]) -> Callable[[NodeInfo], Rejection]:
     """Return a :data:`Foresees` function for an extender that does not follow claims."""
-    return lambda _: unsaid("claims are not followed here")
+    return lambda _: unsaid("this command does not evaluate claims")
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,7 +68,10 @@ def _in_instances(topology: NodeTopology, report: Report, served: GpuResource) -
     if devices.problem:
         yield devices.problem
     if not devices.counts:
-        yield f"resources: {served.name} is served from MIG instances, and the devices have none"
+        yield (
+            f"resources: {served.name} is served from MIG instances, but no device in the record "
+            "has any"
+        )
     known = instance_ids(topology)
     for device in report.allocatable or ():
         if device.startswith(MIG_IDS) and base_uuid(device) not in known:
@@ -87,7 +90,10 @@ def _in_shares(topology: NodeTopology, report: Report, served: GpuResource) -> I
     for device in report.allocatable or ():
         number = device.rpartition("::")[2] if "::" in device else ""
         if number.isdecimal() and int(number) >= served.replicas:
-            yield f"status.allocatable: {device} is none of the {served.replicas} shares of its GPU"
+            yield (
+                f"status.allocatable: {device} is not one of the {served.replicas} shares of its "
+                "GPU"
+            )
     parts = instance_ids(topology) if served.strategy == MIG else topology.bit_of_uuid.keys()
     for allocation in report.allocations:
         if topology.resource(allocation.resource) not in (None, served):
@@ -98,8 +104,9 @@ def _in_shares(topology: NodeTopology, report: Report, served: GpuResource) -> I
                 continue
             if device not in (report.allocatable or ()):
                 yield (
-                    f"status.allocations: {device} is none of the {served.replicas} shares of its "
-                    "GPU: a pod holds it from before the device plugin's configuration was changed"
+                    f"status.allocations: {device} is not one of the {served.replicas} shares of "
+                    "its GPU: a pod holds it since before the device plugin's configuration "
+                    "changed"
                 )
 
 
@@ -117,7 +124,10 @@ def _in_whole(topology: NodeTopology, report: Report) -> Iterator[str]:
     for allocation in report.allocations:
         for device in allocation.device_ids:
             if "::" in device and base_uuid(device) not in instances:
-                yield f"status.allocations: {device} is a share, but resources say whole GPUs"
+                yield (
+                    f"status.allocations: {device} is a share of a GPU, but the record's "
+                    "resources are whole GPUs"
+                )
 
 
 def _twice_held(allocations: Iterable[Allocation]) -> Iterator[str]:
@@ -131,8 +141,8 @@ def _twice_held(allocations: Iterable[Allocation]) -> Iterator[str]:
                 # Do not name the holders: Events and commands show this text to people who may not
                 # see these pods.
                 yield (
-                    f"status.allocations: {device} is held by two pods or containers, one may "
-                    "hold it"
+                    f"status.allocations: {device} is held by two pods or containers; only one "
+                    "may hold it"
                 )
 
 

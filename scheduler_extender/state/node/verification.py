@@ -57,10 +57,10 @@ class Misprediction:
     def message(self) -> str:
         """One line for people. It becomes an Event on the pod, so it names no other pod."""
         words = {
-            OUTSIDE: "GPUs that the node's allocator was not expected to hand out",
-            BROKEN: "GPUs that do not meet what the pod requires",
+            OUTSIDE: "these GPUs were not predicted for this pod",
+            BROKEN: "these GPUs do not meet the pod's constraints",
         }
-        why = "; others bound pods there, unacknowledged until now" if self.foreign else ""
+        why = "; pods bound without the extender may have taken GPUs first" if self.foreign else ""
         return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
 
 

@@ -46,8 +46,8 @@ class Reservation:
             return ""
         ends = datetime.fromtimestamp(self.until, UTC).strftime("%Y-%m-%d %H:%M UTC")
         return (
-            f"the annotation {RESERVED} reserves nothing yet: it ends at {ends}, and a "
-            "reservation lasts an hour at most"
+            f"the annotation {RESERVED} is not in effect yet: it ends at {ends}, and a "
+            "reservation lasts at most one hour"
         )
 
     @property
@@ -63,7 +63,7 @@ class Reservation:
         '12:05 UTC'
         """
         if self.by_nomination:
-            return "kube-scheduler has placed it"
+            return "kube-scheduler has bound the pod"
         return datetime.fromtimestamp(self.until, UTC).strftime("%H:%M UTC")
 
 

@@ -142,7 +142,8 @@ def test_why_there_is_no_set_is_said(tmp_path: Path) -> None:
         ("nvidia.com/gpu: 2, cpu: 4}, requests: {nvidia.com/gpu: 2}", "cpu: 4}", "asks for no GPU"),
         ("link: nvlink", "lnik: nvlink", "unknown key"),
         ("link: nvlink", "link: nvlink, gpu-topology.io/group: a, gpu-topology.io/group-size: '2', "
-         "gpu-topology.io/group-domain: node", "a pod with claims of its own can be in no group"),
+         "gpu-topology.io/group-domain: node",
+         "a pod with its own ResourceClaims cannot be in a group"),
         ("nvidia.com/gpu: 2, cpu: 4}, requests: {nvidia.com/gpu: 2}",
          "nvidia.com/mig-1g.10gb: 1}", "a claim asks for whole GPUs (nvidia.com/gpu), not for"),
         ("spec:", "spec:\n  resourceClaims: [{name: gpus, resourceClaimName: x}]",

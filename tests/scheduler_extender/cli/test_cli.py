@@ -511,10 +511,10 @@ def test_check_calls_things_by_their_name(tmp_path: Path) -> None:
     unserved = said("nvidia.com/mig-7g.80gb", 1, CLUSTER)
     assert unserved.returncode == 1
     assert "0 of 8 nodes would take it" in unserved.stdout
-    assert "node does not serve the GPU resource asked for" in unserved.stdout
+    assert "node does not serve the requested GPU resource" in unserved.stdout
     assert "never" in unserved.stdout
     shared = said("nvidia.com/gpu", 1000, ROOT / "examples" / "clusters" / "shared.yaml")
-    assert "node has fewer GPU shares than asked for" in shared.stdout
+    assert "node has fewer GPU shares than requested" in shared.stdout
 
 
 MIG_CLUSTER = ROOT / "examples" / "clusters" / "mig.yaml"

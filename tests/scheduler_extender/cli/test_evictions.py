@@ -140,7 +140,7 @@ def test_who_may_not_evict_keeps_no_place(cluster: Cluster) -> None:
     cluster.fake.refuse(403, None, path="eviction$")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 2
-    assert "needed is the right to create pods/eviction in the namespace team: 403" in done.stderr
+    assert "you need permission to create pods/eviction in the namespace team: 403" in done.stderr
     assert written(cluster) is None
     assert evictions(cluster) == []
 
@@ -241,7 +241,7 @@ def test_a_place_too_far_ahead_is_told(cluster: Cluster) -> None:
     value = value_of(PodUid("waits"), NodeName("pairs"), time.time() + 7200, [])
     cluster.pod(pod(2, {"link": "nvlink", "reserved": value}, name="waits", uid="waits"), "team")
     done = cluster.asked("unblock", "team/waits")
-    assert "the annotation gpu-topology.io/reserved reserves nothing yet: it ends at" in done.stdout
+    assert "the annotation gpu-topology.io/reserved is not in effect yet: it ends at" in done.stdout
 
 
 def test_a_cluster_without_records_is_told(cluster: Cluster) -> None:
@@ -320,6 +320,6 @@ def test_who_may_not_list_all_is_told_the_right(cluster: Cluster, kind: str) -> 
         done = cluster.asked("unblock", "team/waits", *words)
         assert (done.returncode, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
-        needed = f"error: needed is the right to list {kind} of the whole cluster: 403"
+        needed = f"error: you need permission to list {kind} in the whole cluster: 403"
         assert line.startswith(needed)
     assert evictions(cluster) == []

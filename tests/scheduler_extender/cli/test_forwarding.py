@@ -104,7 +104,7 @@ def test_without_a_browser_the_address_is_printed(
 
 def test_a_file_has_no_page_to_open() -> None:
     done = asked(main, "map", "--open", "--cluster", "examples/clusters/where.yaml")
-    said = "error: --open and --cluster: allowed is one of them, a file has no extender\n"
+    said = "error: --open and --cluster: only one of them is allowed, a file has no extender\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
@@ -137,7 +137,7 @@ FORBIDDEN = (
     [
         pytest.param(
             f"sys.exit({FORBIDDEN!r})",
-            "you lack the right to create pods/portforward in the namespace gpu-topology-system",
+            "you need permission to create pods/portforward in the namespace gpu-topology-system",
             id="right",
         ),
         pytest.param(
@@ -191,7 +191,7 @@ def test_without_a_pod_that_is_ready_there_is_nobody_to_ask(kubectl: Installed) 
     kubectl.fake.refuse(403, None, path=".*/elsewhere/pods")
     done = forwarded(kubectl, "nodes", "--system", "elsewhere")
     assert done.stderr == (
-        "error: --forward: you lack the right to list pods in the namespace elsewhere\n"
+        "error: --forward: you need permission to list pods in the namespace elsewhere\n"
     )
 
 
@@ -275,7 +275,7 @@ def test_doctor_is_told_what_kube_scheduler_has_asked(kubectl: Installed) -> Non
 def test_a_file_has_no_extender_to_ask(kubectl: Installed) -> None:
     for words in (("nodes",), ("why", "a"), ("node", "a")):
         done = forwarded(kubectl, *words, "--cluster", "examples/clusters/why.yaml")
-        refused(done, "--cluster and --forward: allowed is one of them")
+        refused(done, "--cluster and --forward: only one of them is allowed")
 
 
 def test_what_is_no_extender_is_told(kubectl: Installed) -> None:

@@ -80,7 +80,7 @@ def test_kubectl_has_it_too() -> None:
         (("-o", "xml"), "--output: allowed are table, wide, json, yaml, name, not 'xml'"),
         (("--longer-than", "3y"), "--longer-than: allowed is a whole number with s, m, h or d"),
         (("--longer-than", "9" * 99), "--longer-than: allowed is"),
-        (("-n", "a", "-A"), "--namespace and --all-namespaces: allowed is one of them"),
+        (("-n", "a", "-A"), "--namespace and --all-namespaces: only one of them is allowed"),
         (("-l", "a=b=c"), "--selector: 'a=b=c' cannot be read from 'a=b=c' on"),
     ],
 )
@@ -159,7 +159,7 @@ def test_idle_pods_of_others_are_those_that_the_records_name(cluster: Cluster) -
     cluster.node("n", serve=("team-a", 0, 3), notebook=("team-b", 2, 5))
     cluster.fake.refuse(403, None, path="^/api/v1/pods")
     done = cluster.idle("-n", "team-a")
-    assert "you may list the pods of the namespace team-a only" in done.stderr
+    assert "you may list pods only in the namespace team-a" in done.stderr
     config = json.loads(cluster.kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = "team-a"
     cluster.kubeconfig.write_text(json.dumps(config))

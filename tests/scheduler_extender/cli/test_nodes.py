@@ -153,9 +153,9 @@ def test_a_tenant_is_told_which_pods_are_not_counted(cluster: Cluster) -> None:
     done = cluster.asked("node", "train-07")
     assert done.returncode == 0
     assert "team-b/notebook" in done.stdout, "the record names it"
-    assert "note: you may list the pods of the namespace team-a only" in done.stderr
+    assert "note: you may list pods only in the namespace team-a" in done.stderr
     data = json.loads(cluster.asked("map", "-o", "json").stdout)
-    assert "team-a only" in data["notes"][0]
+    assert "in the namespace team-a" in data["notes"][0]
 
 
 def test_pods_on_their_way_and_a_reservation(cluster: Cluster) -> None:

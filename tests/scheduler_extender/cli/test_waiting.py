@@ -59,7 +59,7 @@ def test_the_pods_of_the_namespace(cluster: Cluster, monkeypatch: pytest.MonkeyP
     assert done.stdout == (
         "pod           waits  asks for     why\n"
         "team-a/large    2 d  8 GPUs       no node takes it: node has fewer GPUs than\n"
-        "                                  asked for (2 nodes)\n"
+        "                                  requested (2 nodes)\n"
         "team-a/train    3 h  2 GPUs       no node takes it: no set of 2 free GPUs with\n"
         "                     link=nvlink  link=nvlink (1 node); the hardware has no set\n"
         "                                  of 2 GPUs with link=nvlink (1 node)\n"
@@ -84,7 +84,7 @@ def test_with_the_rights_of_one_namespace_its_pods_are_answered(cluster: Cluster
     found = json.loads(done.stdout)
     assert found["pods"] == whole["pods"]
     (note,) = found["notes"]
-    assert note.startswith("you may list the pods of the namespace team-a only: ")
+    assert note.startswith("you may list pods only in the namespace team-a: ")
 
 
 def test_selected_pods(cluster: Cluster) -> None:

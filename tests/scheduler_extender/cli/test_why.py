@@ -87,7 +87,7 @@ def test_what_the_caller_may_not_list_is_said(cluster: Cluster) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert "GPU 0 is held by team-b/serve" in done.stdout, "the record names it"
     assert "no node takes it: no set of 2 free GPUs with link=nvlink (1 node)" in done.stdout
-    assert "you may list the pods of the namespace team-a only" in done.stdout
+    assert "you may list pods only in the namespace team-a" in done.stdout
     assert "you may not list nodes" in done.stdout
     cluster.fake.refuse(403, None, path=RECORDS_PATH)
     denied = cluster.why("train")
@@ -516,7 +516,8 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
     assert done.stdout == (
         "ns/train\n"
         "asks for the GPUs of its claims: every two joined by NVLink (link=nvlink)\n"
-        "no node takes it: its GPUs are not served by DRA (1 node); the next free GPUs are without "
+        "no node takes it: the node's GPUs are not served by DRA (1 node); the next free GPUs "
+        "do not meet "
         "link=nvlink (1 node)\n"
         "\n"
         "what would help\n"
@@ -565,7 +566,7 @@ def test_a_node_of_which_a_part_may_not_be_seen_has_nothing_free(
     told = json.loads(claiming.why("ns/plain", "-o", "json").stdout)
     assert {row["kind"] for row in told["nodes"] if row["node"] == NODE} == {"dra-only"}
     assert told["notes"] == [
-        f"you may not list {hidden}: what nodes with DRA have is not known to this answer"
+        f"you may not list {hidden}: this answer leaves out the devices of nodes with DRA"
     ]
 
 
@@ -573,12 +574,16 @@ def test_a_node_of_which_a_part_may_not_be_seen_has_nothing_free(
     ("requests", "says"),
     [
         pytest.param(
-            [exactly(9)], "no free devices of the node meet its claims (1 node)", id="too many"
+            [exactly(9)],
+            "no free devices of the node match the pod's claims (1 node)",
+            id="too many",
         ),
-        pytest.param([], "not known which GPUs its claims get: a claim is not made yet", id="none"),
+        pytest.param(
+            [], "which GPUs the pod's claims get is unknown: a claim does not exist yet", id="none"
+        ),
         pytest.param(
             [exactly(1, "device.driver.substring(1) == 'x'")],
-            "not known which GPUs its claims get: ",
+            "which GPUs the pod's claims get is unknown: ",
             id="not read",
         ),
     ],
@@ -591,7 +596,7 @@ def test_where_a_claim_gets_nothing_or_nobody_can_say_it_why_does(
     done = claiming.why("ns/train", "-o", "json")
     told = json.loads(done.stdout)
     assert says in told["headline"] + " ".join(row["note"] for row in told["nodes"])
-    assert done.returncode == ("not known" not in says)
+    assert done.returncode == ("is unknown" not in says)
 
 
 NAMELESS = {"metadata": {"name": DRIVER}, "spec": {}}
@@ -602,8 +607,12 @@ SPLIT = msgspec.json.decode(a_slice(device(0, consumesCounters=[{"counterSet": "
     ("where", "obj", "says"),
     [
         pytest.param("deviceclasses", NAMELESS, "no DeviceClass has extendedRes", id="no name"),
-        pytest.param("resourceslices", slice_of(NODE, name="s", pool=NODE), "the DRA driver serves",
-                     id="no driver"),
+        pytest.param(
+            "resourceslices",
+            slice_of(NODE, name="s", pool=NODE),
+            "the node's DRA driver has published no GPUs",
+            id="no driver",
+        ),
         pytest.param("resourceslices", SPLIT, "device gpu-0 of a ResourceSlice has consumesCoun",
                      id="not followed"),
     ],
@@ -705,5 +714,5 @@ def test_what_kubectl_printed_of_a_node_with_dra_is_no_busy_node(tmp_path: Path)
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps({"kind": "List", "items": [{"kind": "Node", **told}, served, asks]}))
     done = why("w", "--cluster", file)
-    words = "neither a device plugin nor a DRA driver serves its GPUs (1 node)"
+    words = "neither a device plugin nor a DRA driver serves the node's GPUs (1 node)"
     assert f"no node takes it: {words}\n" in done.stdout

@@ -233,7 +233,9 @@ def test_a_pod_whose_successor_has_its_claim_at_once_is_not_evicted(
 def test_where_nobody_can_say_what_a_claim_gets_no_node_is_called_unfit() -> None:
     found = evictions(Scene(HALVES, exactly(2, 'device.driver.substring(1) == "x"')).world())
     assert found.plan is None
-    assert "not known which GPUs its claims get: the function substring is not" in found.text[0]
+    assert (
+        "which GPUs the pod's claims get is unknown: the function substring is not" in found.text[0]
+    )
 
 
 def test_a_claim_of_nobody_is_freed_by_no_eviction() -> None:
@@ -353,7 +355,7 @@ def test_a_pod_that_waits_is_counted_and_told() -> None:
     events.round(0.0)
     ((name, text),) = told
     assert name == WANTS
-    assert "no node takes it: the next free GPUs are without link=nvlink (1 node)" in text
+    assert "no node takes it: the next free GPUs do not meet link=nvlink (1 node)" in text
 
 
 def test_who_has_gpus_by_claims_is_named_on_the_node_and_does_not_end() -> None:

@@ -100,14 +100,14 @@ def test_what_all_nodes_of_a_kind_say_is_said_and_else_what_they_have_in_common(
         cluster.put_record(node, Report("boot", 1, missing=silent))
     found = explained(cluster, waiting("one", gpu_request(1)))
     (said,) = {row.reason for row in found.nodes}
-    assert "refuses every pod for whole GPUs while GPU 2 does not answer" in said
+    assert "refuses every pod with whole GPUs while GPU 2 does not answer" in said
     assert found.headline == f"no node takes it: {said} (2 nodes)"
     cluster.put_record(pcie(4, "c"), Report("boot", 1))
     zone = replace(
         waiting("member", gpu_request(1)), group_ref=GroupReference(Group("t", "g"), 2, "z")
     )
     found = explained(cluster, zone)
-    assert "; no node has the label z that group-domain names" in found.headline
+    assert "; no node has the label z of group-domain" in found.headline
     other = Report("boot", 2, missing=(replace(silent[0], name="GPU 3"),))
     cluster.put_record(replace(node, name=NodeName("b")), other)
     assert "2 nodes have kubelets that may refuse it" in explained(cluster, zone).headline
@@ -398,12 +398,12 @@ def test_shares_and_instances_are_called_so() -> None:
     assert row.miss is not None
     assert row.miss.words == "0 of 1 GPU share is free; others are held by team/p0 and team/p1"
     (row,) = explained(cluster, waiting("p", gpu_request(3))).nodes
-    assert row.reason == "node has fewer GPU shares than asked for"
+    assert row.reason == "node has fewer GPU shares than requested"
     node = cut(switched(4, "node"), ["3g.20gb"], gpus=[0])
     (row,) = explained(
         cluster_of({node: {}}), waiting("p", gpu_request(2, resource="nvidia.com/mig-3g.20gb"))
     ).nodes
-    assert row.reason == "node has fewer MIG instances than asked for"
+    assert row.reason == "node has fewer MIG instances than requested"
 
 
 def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:

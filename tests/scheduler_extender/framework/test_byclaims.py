@@ -42,7 +42,7 @@ from topology.core.requests import gpu_request
 
 OTHER = NodeName("other")
 NVLINK = {"link": "nvlink"}
-REFUSED = "the next free GPUs are without link=nvlink"
+REFUSED = "the next free GPUs do not meet link=nvlink"
 NIC: Json = {"driver": "nics.example.com", "pool": "fabric"}
 
 
@@ -102,7 +102,7 @@ def test_a_group_that_nobody_would_keep_together_is_refused(world: DraWorld, key
     for more in ({}, NVLINK):
         answered = verbs.filter_nodes(world.cluster, of_claim({key: "4", **more}, "c"), [NODE])
         (why,) = (answered.unresolvable or {}).values()
-        said = "a pod with claims of its own can be in no group"
+        said = "a pod with its own ResourceClaims cannot be in a group"
         assert why == f"annotation gpu-topology.io/{key}: {said}"
 
 
@@ -176,7 +176,7 @@ def test_no_node_passes_undecided_where_the_time_is_up(world: DraWorld) -> None:
     late = Deadline(lambda: 2.0, 1.0)
     answered = verbs.filter_nodes(world.cluster, of_claim(NVLINK, "c"), [NODE], late)
     assert answered.node_names == []
-    assert "still working" in answered.error
+    assert "still evaluating" in answered.error
 
 
 @dataclass
@@ -271,7 +271,7 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
     assert decided is not None
     answered = verbs.filter_nodes(world.cluster, wanted, [NODE, OTHER])
     assert (answered.node_names, answered.unresolvable) == ([NODE], {OTHER: ASSUMED.reason})
-    with pytest.raises(BindError, match="still in flight"):
+    with pytest.raises(BindError, match="has not finished"):
         assume(world.cluster, record, OTHER, lambda: "")
 
 
@@ -319,7 +319,7 @@ def test_a_gpu_that_is_published_no_more_is_still_the_claims(world: DraWorld) ->
     world.slices.apply(a_slice(*map(device, (3, 2, 0)), generation=2))
     own = of_claim(NVLINK, "c")
     for wanted in own, by_number(NVLINK):
-        with pytest.raises(BindError, match="is in no ResourceSlice"):
+        with pytest.raises(BindError, match="no longer in any ResourceSlice"):
             bind(world, wanted)
     assert refusal(world, own) == GONE.reason
     bind(world, by_number({}))
@@ -352,7 +352,7 @@ def test_a_number_and_claims_of_its_own_are_judged_together(world: DraWorld, las
     with pytest.raises(BindError, match="claim has no devices yet"):
         bind(world, msgspec.convert(manifest, Pod))
     world.claims.apply(late)
-    with pytest.raises(BindError, match="its claim has the GPUs"):
+    with pytest.raises(BindError, match="the pod's claim has the GPUs"):
         bind(world, msgspec.convert(manifest, Pod))
     world.claims.apply(claim(last, 0 if last == "number" else 2, pod="a"))
     bind(world, msgspec.convert(manifest, Pod))

@@ -92,7 +92,7 @@ def not_ready(info: NodeInfo) -> NodeInfo:
 
 
 OUTAGE = (
-    "NVIDIA's device plugin 0.19.3 refuses every pod for whole GPUs while GPU-3 does not answer"
+    "NVIDIA's device plugin 0.19.3 refuses every pod with whole GPUs while GPU-3 does not answer"
 )
 GOOD = node(switched())
 ROWS = {
@@ -180,7 +180,7 @@ ROWS = {
         node(cut(switched(), ["1g.5gb"] * 7, strategy="single")),
         "",
         "",
-        "MIG instances have no links to each other: link=nvlink",
+        "MIG instances have no links, and the pod requires link=nvlink",
     ),
     "all of its GPUs in MIG mode, handed out as if they were whole": (
         node(

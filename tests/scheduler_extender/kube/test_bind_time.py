@@ -84,7 +84,7 @@ def test_it_ends_in_time(watch: float, api: float, monkeypatch: pytest.MonkeyPat
     binding = Binding(
         metadata["namespace"], metadata["name"], PodUid(metadata["uid"]), NodeName("n"), "{}"
     )
-    with pytest.raises(BindError, match="the pod was changed again before each try"):
+    with pytest.raises(BindError, match="the pod changed at each attempt to bind it"):
         found.write(binding)
     assert clock.now + BIND_STARTS_WITHIN <= HTTP_TIMEOUT, busy.server_limits
     for limit in busy.server_limits:

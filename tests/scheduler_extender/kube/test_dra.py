@@ -128,7 +128,7 @@ def test_pools_and_slices_come_in_their_order(world: DraWorld) -> None:
     )
     assert order(world) == (1, 3, 2)
     world.slices.delete(a_slice(device(3), name="a", count=2))
-    assert "pool node of its ResourceSlices is not complete" in world.problem
+    assert "pool node of the node's ResourceSlices is incomplete" in world.problem
     world.slices.replace([], "10")
     assert world.offer == DRA_ONLY
 
@@ -223,9 +223,9 @@ def test_a_rule_taints_devices_as_long_as_it_stands(
     ("expression", "devices", "said"),
     [
         pytest.param(
-            "device.driver.substring(1) == 'gpu'", [device(0)], "cannot be followed", id="cel"
+            "device.driver.substring(1) == 'gpu'", [device(0)], "cannot be evaluated", id="cel"
         ),
-        pytest.param(IS_GPU, [device(7)], "is no GPU of the record", id="another GPU"),
+        pytest.param(IS_GPU, [device(7)], "is not among the GPUs of the record", id="another GPU"),
         pytest.param(
             IS_GPU,
             [device(0, allowMultipleAllocations=True)],
@@ -501,7 +501,7 @@ def test_the_slices_of_a_node_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
     world.speak(1, other)
     world.slices.apply(slice_of(other, device(0), name="o", pool=other))
     world.slices.apply(a_slice(large(5, 5000), name="t", pool="another"))
-    assert "no room for its ResourceSlices: at most 2 MiB" in world.problem
+    assert "the ResourceSlices are too large: at most 2 MiB" in world.problem
     assert len(world.problem) < 200
     assert world.slices.outside == 1
     assert isinstance(world.cluster.node_info(other).offer("nvidia.com/gpu"), Offer)
@@ -519,7 +519,7 @@ def test_the_slices_of_all_nodes_have_a_bound_and_the_largest_node_pays(
     world.slices.apply(evil)
     assert isinstance(world.cluster.node_info(other).offer("nvidia.com/gpu"), Offer)
     world.slices.apply(a_slice(large(4, 800, "nic"), name="t", pool="another"))
-    assert "no room" in (world.cluster.node_info(other).record.problem or "")
+    assert "too large" in (world.cluster.node_info(other).record.problem or "")
     assert world.problem == ""
     world.slices.delete(a_slice(name="t", pool="another"))
     assert world.slices.again()

@@ -77,7 +77,7 @@ def test_an_event_names_no_pod_but_its_own() -> None:
     (event,) = api.written
     assert event["involvedObject"]["uid"] == "uid-a"
     assert (event["type"], event["reason"]) == ("Warning", "GPUPlacementMispredicted")
-    assert "unacknowledged until now" in event["message"]
+    assert "bound without the extender" in event["message"]
     assert "secret" not in json.dumps(event)
 
 
@@ -175,8 +175,8 @@ def test_an_event_that_everybody_may_read_names_no_pod() -> None:
     assert on_node["involvedObject"]["kind"] == "Node"
     assert on_node["metadata"]["namespace"] == "default"
     assert on_node["message"] == (
-        "refused a pod that asks for GPUs (UnexpectedAdmissionError); 2 in a row, "
-        "no GPU pods for 30 s"
+        "the kubelet refused a pod with GPUs (UnexpectedAdmissionError); 2 refusals in a row; "
+        "the node gets no GPU pods for 30 s"
     )
     assert on_pod["involvedObject"]["uid"] == "u"
     assert on_pod["metadata"]["namespace"] == "team-a"

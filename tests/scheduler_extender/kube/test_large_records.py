@@ -59,7 +59,7 @@ def test_a_record_up_to_the_limit_is_read_and_a_larger_one_is_a_problem(cluster:
     assert problem(cluster, sized(quota)) is None
     assert cluster.node_info(NodeName("node")).topology is not None
     assert problem(cluster, sized(quota + 1)) == (
-        f"spec and status have {MAX_RECORD + 1} bytes; at most {MAX_RECORD} are read"
+        f"spec and status have {MAX_RECORD + 1} bytes; at most {MAX_RECORD} are allowed"
     )
     assert problem(cluster, small()) is None  # the next one is good again
 
@@ -69,7 +69,7 @@ def test_a_record_of_too_many_values_is_a_problem(cluster: Cache) -> None:
     dense["spec"]["filler"] = [[]] * MAX_RECORD_VALUES
     said = problem(cluster, dense)
     assert said is not None
-    assert said.endswith(f" values; at most {MAX_RECORD_VALUES} are read")
+    assert said.endswith(f" values; at most {MAX_RECORD_VALUES} are allowed")
 
 
 def test_what_the_api_server_notes_beside_a_record_does_not_count(cluster: Cache) -> None:

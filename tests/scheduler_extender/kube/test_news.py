@@ -52,7 +52,7 @@ def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
     told = Told(cluster)
     words = (
         f"no node takes it: {LINKS} (2 nodes); not enough free GPUs (1 node) "
-        "(kubectl gpu-topology why says more)"
+        "(kubectl gpu-topology why gives details)"
     )
     assert told.round(0.0) == [("wants", words)]
     for now in range(1, int(RARELY), int(EVERY)):
@@ -78,7 +78,7 @@ def test_another_reason_is_news_and_another_count_only_rarely() -> None:
     assert f"{LINKS} (2 nodes)" in text
     cluster.put_record(switched(1, "c"), cluster.node_info(NodeName("a")).report)
     ((_, text),) = told.round(RARELY + 3 * AGAIN)
-    assert "node has fewer GPUs than asked for (1 node)" in text
+    assert "node has fewer GPUs than requested (1 node)" in text
 
 
 def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
@@ -88,7 +88,7 @@ def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
     cluster.put_pod(replace(waiting("member", PAIR), group_ref=rack))
     ((name, text),) = Told(cluster).round(0.0)
     assert name == "member"
-    assert "no node has the label rack that group-domain names" in text
+    assert "no node has the label rack of group-domain" in text
 
 
 def test_a_round_looks_at_few_pods_and_forgets_those_that_are_gone() -> None:

@@ -136,7 +136,7 @@ def test_a_pod_that_asks_for_something_else_by_now_is_not_bound_as_it_was_decide
     found.fake.allow()
     bind.join()
     assert answers == [
-        "the pod was changed while it was being bound: it asked for 2 GPUs, now for 2 GPUs "
+        "the pod changed while it was being bound: its request was 2 GPUs and is now 2 GPUs "
         "link=nvlink; kube-scheduler tries again"
     ]
     assert found.node_of(train) is None
@@ -207,7 +207,7 @@ def test_a_bind_that_was_settled_as_unbound_cannot_be_written_later(
 
     with monkeypatch.context() as one_server:
         one_server.setattr(first.api, "create", stands_still)
-        assert "may be yet" in first.bind(late)
+        assert "may still be written" in first.bind(late)
     binder = KubeBinder(first.api, first.cluster, first.leader)
     settler = Settler(first.cluster, binder, patience=0.0)
     for now in range(2):

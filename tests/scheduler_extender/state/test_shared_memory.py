@@ -97,12 +97,12 @@ class Node:
         return found.reason if found is not None else ""
 
 
-LITTLE = "too little GPU memory is left for"
+LITTLE = "a GPU that the pod may get has too little memory left for"
 
 
 # --- What min-gpu-memory speaks of ----------------------------------------------------------------
 
-PART = "a share's part of the {} memory, one of 4, is under {}"
+PART = "each share's part of the {} memory (1/4) is less than {}"
 
 
 @pytest.mark.parametrize("strategy", ["time-slicing", "mps"])
@@ -112,9 +112,9 @@ PART = "a share's part of the {} memory, one of 4, is under {}"
         (1, {"min-gpu-memory": "10Gi"}, ""),
         (1, {"min-gpu-memory": "11Gi"}, PART.format("GPU", "11Gi")),
         (4, {"min-gpu-memory": "11Gi"}, PART.format("GPU", "11Gi")),
-        (1, {"min-gpu-memory": "41Gi"}, "GPU memory is under 41Gi"),
+        (1, {"min-gpu-memory": "41Gi"}, "GPU memory is less than 41Gi"),
         (1, {"min-gpu-memory": "40Gi", "gpu-memory": "2Gi"}, ""),
-        (1, {"min-gpu-memory": "1Gi", "gpu-memory": "41Gi"}, "GPU memory is under 41Gi"),
+        (1, {"min-gpu-memory": "1Gi", "gpu-memory": "41Gi"}, "GPU memory is less than 41Gi"),
         (4, {"min-gpu-memory": "40Gi", "sharing": "exclusive"}, ""),
     ],
     ids=["a part", "more", "of several", "than all", "what it uses", "too much", "alone"],
@@ -195,7 +195,7 @@ def test_memory_is_counted_once_for_each_gpu() -> None:
 def test_whole_gpus_have_to_have_the_memory_and_no_more() -> None:
     whole = Node(replace(node(), resources=(GpuResource(),), allocator=AllocatorConfig("any")))
     assert whole.reason(1, uses(40)) == ""
-    assert whole.reason(1, uses(41)) == "GPU memory is under 41Gi"
+    assert whole.reason(1, uses(41)) == "GPU memory is less than 41Gi"
     before = whole.cluster.node_info(NAME).key(GPU)
     whole.holds("first", ["0"], uses(4))
     held = whole.cluster.node_info(NAME).key(GPU)
@@ -208,7 +208,7 @@ def test_a_gpu_that_could_never_do_is_refused_for_good() -> None:
     found = Node(node()).answer(1, uses(41))
     assert found.rejection is not None
     assert (found.rejection.reason, found.rejection.resolvable) == (
-        "GPU memory is under 41Gi",
+        "GPU memory is less than 41Gi",
         False,
     )
 
@@ -305,7 +305,11 @@ ALONE = {"sharing": "exclusive"}
     [
         (4, ""),
         (8, ""),
-        (2, "sharing=exclusive: GPUs have 4 shares, the pod has to ask for all of each"),
+        (
+            2,
+            "sharing=exclusive: GPUs have 4 shares each, and the pod must request all shares of "
+            "each",
+        ),
     ],
 )
 def test_who_wants_to_be_alone_asks_for_every_share(count: int, reason: str) -> None:
@@ -331,7 +335,7 @@ def test_a_gpu_in_use_is_no_gpu_alone() -> None:
 def test_links_are_asked_of_the_gpus_that_it_has_alone() -> None:
     shared = Node(node(gpus=2))
     assert shared.reason(8, {**ALONE, "link": "node"}) == ""
-    assert shared.reason(8, {"link": "node"}) == "node has fewer GPUs than asked for"
+    assert shared.reason(8, {"link": "node"}) == "node has fewer GPUs than requested"
     assert "link=nvlink" in shared.reason(8, {**ALONE, "link": "nvlink"})
 
 
@@ -356,7 +360,7 @@ def test_a_share_that_is_not_handed_out_now_belongs_to_its_gpu() -> None:
     """NVIDIA's plugin calls one share sick for an Xid, and forgets it when it starts anew."""
     shared = Node(node())
     shared.report(frozenset(DeviceId(f"GPU-0::{i}") for i in range(3)))
-    assert "the pod has to ask for all of each" in shared.reason(3, ALONE)
+    assert "the pod must request all shares of each" in shared.reason(3, ALONE)
     assert shared.reason(4, ALONE) == "not enough free GPU shares"
     shared.report()
     assert shared.reason(4, ALONE) == ""
@@ -382,7 +386,7 @@ def test_nobody_gets_shares_that_come_to_a_gpu_which_is_anothers_alone(
     shared.topology = node(replicas=4)
     shared.report()
     count = 4 if asked == ALONE else 2
-    reason = "a GPU that was promised to another one alone"
+    reason = "a GPU that is promised to another pod alone"
     assert reason in shared.reason(2, asked) or count == 4
     assert shared.reason(count, asked) != ""
     shared.cluster.drop_pod(PodUid("alone"))
@@ -398,7 +402,7 @@ def test_other_gpus_are_open_beside_one_that_is_anothers_alone() -> None:
     shared.topology = node(gpus=2, replicas=4)
     shared.report()
     assert shared.reason(1) == "", "distributed takes the GPU with more shares left"
-    assert "promised to another one alone" in shared.reason(4)
+    assert "promised to another pod alone" in shared.reason(4)
     assert [(row.gpu, row.used // GIB) for row in rows(shared)] == [(0, 40), (1, 0)]
 
 
@@ -436,7 +440,7 @@ def test_nothing_is_promised_beside_a_pod_with_a_device_of_before(device: str, k
     here.report(frozenset(DeviceId(f"GPU-0::{i}") for i in range(4)) if known else None)
     for count, asked in ((1, uses(31)), (1, uses(5)), (4, {"sharing": "exclusive"})):
         assert here.reason(count, asked) == "topology record unusable"
-    assert f"GPU-{device} is none of the 4 shares" in (
+    assert f"GPU-{device} is not one of the 4 shares" in (
         here.cluster.node_info(NAME).record.contradiction(GPU) or ""
     )
     assert here.reason(1) == "", "a plain pod is not held up"
@@ -465,4 +469,4 @@ def test_a_sick_instance_that_is_not_shared_is_none_from_before() -> None:
     assert contradiction(node, report, small) is None
     old = Allocation(PodUid("c"), "x", "c", "main", small, (DeviceId(two),))
     report = replace(report, allocations=(*allocations, old))
-    assert "none of the 4 shares" in (contradiction(node, report, small) or "")
+    assert "not one of the 4 shares" in (contradiction(node, report, small) or "")

@@ -55,7 +55,7 @@ def test_a_late_commit_finds_its_gpus_still_held(kube: Kube, bound: Running) -> 
     train = kube.create(pod(4, NVLINK))
     kube.sees(train)
     kube.fake.delay("/binding$", FOREVER)
-    assert "may be yet" in bound.bind(train, "switched")
+    assert "may still be written" in bound.bind(train, "switched")
     assert "nodeName" not in kube.fake.read(PATH)["spec"], "the test is of a commit to come"
     rival = pod(4, NVLINK, name="rival", uid="uid-2")
     assert bound.filter(rival, "switched")["FailedNodes"] == {"switched": "not enough free GPUs"}
@@ -89,7 +89,7 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
 ) -> None:
     """As while its bind waits for its turn."""
     refused = refused_over_news(kube, pod(2, first), pod(2, edited))
-    assert re.search(r"was changed while (it|the pod) was being bound", refused)
+    assert re.search(r"changed while (it|the pod) was being bound", refused)
 
 
 @pytest.mark.parametrize("asks", [NVLINK, {}], ids=["required", "plain"])
@@ -132,7 +132,7 @@ def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
     answer = bound.filter(train, "switched", "bridged")
     assert answer["NodeNames"] == ["switched"]
     assert answer["FailedAndUnresolvableNodes"] == {"bridged": ASSUMED.reason}
-    assert "still in flight" in bound.bind(train, "bridged")
+    assert "has not finished" in bound.bind(train, "bridged")
     assert bound.bind(train, "switched") == ""
     assert kube.fake.read(PATH)["spec"]["nodeName"] == "switched"
 
@@ -171,7 +171,7 @@ def test_a_pod_that_cannot_be_judged_after_the_write_stays_assumed(
     train = pod(4, NVLINK)
     kube.sees(train)
     kube.fake.refuse(503, path="/binding$")
-    assert "asks for none of" in bound.bind(train, "switched")
+    assert "requests none of" in bound.bind(train, "switched")
     assert len(kube.cluster.snapshot().assumed) == 1
 
 
@@ -379,7 +379,7 @@ def test_binds_that_waited_behind_slow_writes_are_refused(
 
 def test_a_pod_without_gpus_is_not_ours_to_bind(kube: Kube, bound: Running) -> None:
     plain = kube.create(pod(None))
-    assert "asks for none of nvidia.com/gpu" in bound.bind(plain, "switched")
+    assert "requests none of nvidia.com/gpu" in bound.bind(plain, "switched")
     assert kube.bindings() == 0
 
 
@@ -486,7 +486,7 @@ def test_a_pod_in_flight_elsewhere_meanwhile_is_not_in_flight_twice(
     known = kube.cluster.pod(PodUid("uid-1"))
     assert known is not None
     DecidedMeanwhile(monkeypatch, lambda: void(kube.cluster.assume(NodeName("switched"), known)))
-    assert "still in flight" in _bind(bound)
+    assert "has not finished" in _bind(bound)
     assert [p.node for p in list(kube.cluster.snapshot().assumed.values())] == ["switched"]
 
 

@@ -36,13 +36,13 @@ def test_a_pod_that_names_the_device_class_is_judged_as_one_that_names_the_resou
     plugin = NodeName("plugin")
     world.cluster.put_node(plugin, NodeObject(exists=True))
     world.cluster.put_record(bridged(name=plugin), Report("boot", 1))
-    for held, why in (("", "the next free GPUs are without link=nvlink"), ("other", None)):
+    for held, why in (("", "the next free GPUs do not meet link=nvlink"), ("other", None)):
         if held:
             world.claims.apply(claim(held, 1, pod="b"))
             world.claims.apply(claim("another", 0, pod="c"))
         answered = verbs.filter_nodes(world.cluster, wanted, [NODE, plugin])
         assert (answered.failed or {}).get(NODE) == why
-        assert answered.unresolvable == {plugin: "its GPUs are not served by DRA"}
+        assert answered.unresolvable == {plugin: "the node's GPUs are not served by DRA"}
     record = requesting_record(wanted, MANAGED)
     assert record is not None
     world.cluster.put_pod(record)

@@ -120,7 +120,7 @@ def test_a_claim_with_other_devices_is_refused_and_counted(world: World) -> None
     """As where another pod's devices were on their way when filter was asked."""
     world.add(pair("a"))
     world.claim(a=(1, 2))
-    with pytest.raises(BindError, match="its claim has the GPUs 1, 2: the next free GPUs are"):
+    with pytest.raises(BindError, match="the pod's claim has the GPUs 1, 2: the next free GPUs do"):
         world.bind("a")
     assert world.written.bindings == []
     assert world.cluster.tallies.vetoes == 1
@@ -130,7 +130,7 @@ def test_nothing_is_written_while_a_device_of_its_claim_is_not_known(world: Worl
     """As where a GPU has fallen out of its node, and was alone in its pool."""
     world.add(pair("a"))
     world.claim(a=(0,))
-    with pytest.raises(BindError, match="claim has no devices yet, or is not known"):
+    with pytest.raises(BindError, match="claim has no devices yet, or the extender"):
         world.bind("a")
 
 
@@ -385,7 +385,7 @@ def test_the_devices_of_a_pods_own_claim_are_held_against_its_constraints(
     with pytest.raises(BindError, match="claim has no devices yet"):
         verbs.bind(world.cluster, world.written, args, lambda: "")
     world.claim(a=(1, 2))
-    with pytest.raises(BindError, match="its claim has the GPUs 1, 2"):
+    with pytest.raises(BindError, match="the pod's claim has the GPUs 1, 2"):
         verbs.bind(world.cluster, world.written, args, lambda: "")
     world.claim(a=(2, 3))
     verbs.bind(world.cluster, world.written, args, lambda: "")
@@ -397,7 +397,7 @@ def test_a_claim_that_is_bound_to_the_wrong_devices_is_freed_by_a_refusal(world:
     assert world.filter(manifest) == "", "nothing is allocated"
     world.holders["mine"] = claim_holder("mine")
     world.claim(mine=(1, 2))
-    assert world.filter(manifest) == "the next free GPUs are without link=nvlink"
+    assert world.filter(manifest) == "the next free GPUs do not meet link=nvlink"
     assert world.filter(with_claim(NVLINK, "another")) == ""
     assert world.filter(with_claim({})) == "", "it requires nothing"
     world.claim(mine=(2, 3))
@@ -417,7 +417,7 @@ def test_a_claim_on_a_node_that_has_just_moved_waits_for_the_nodes_record(
     manifest = pod(2, asks, extendedResourceClaimStatus={"requestMappings": [mapping]})
     manifest["metadata"]["uid"] = "moved"
     world.add(manifest)
-    with pytest.raises(BindError, match="whose record says nothing of claims"):
+    with pytest.raises(BindError, match="whose record shows no claims yet"):
         world.bind("moved")
 
 

@@ -261,15 +261,15 @@ def test_any_node_label_names_a_domain(scheduler: Scheduler) -> None:
         ("Node", ": did you mean node?"),
         ("nvlink_domain", ": did you mean nvlink-domain?"),
         ("nvlink", ": did you mean nvlink-domain?"),
-        ("example.com/nothing", " (without a label there are node and nvlink-domain)"),
-        ("rack", " (without a label there are node and nvlink-domain)"),
+        ("example.com/nothing", " (domains without a label are node and nvlink-domain)"),
+        ("rack", " (domains without a label are node and nvlink-domain)"),
     ],
 )
 def test_a_label_that_no_node_has_is_no_domain(
     scheduler: Scheduler, written: str, hint: str
 ) -> None:
     asked = member("first", annotations={"group-domain": written})
-    said = f"no node has the label {written} that group-domain names{hint}"
+    said = f"no node has the label {written} of group-domain{hint}"
     assert scheduler.filter(asked).unresolvable == dict.fromkeys(scheduler.names, said)
     assert scheduler.bind(asked, "a-00") == said
     scheduler.cluster.put_node(NodeName("a-00"), NodeObject(labels={written: "x"}))

@@ -37,7 +37,7 @@ from topology.core.report import Report
 from topology.machines import machine
 
 NODE = NodeName("pairs")
-REASON = "reserved for another pod until kube-scheduler has placed it"
+REASON = "reserved for another pod until kube-scheduler has bound the pod"
 PRIORITY = 10
 
 

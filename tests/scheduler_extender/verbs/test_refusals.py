@@ -38,7 +38,7 @@ def pinned(count: int, annotations: dict[str, str] | None = None) -> dict[str, A
 
 
 FIVE, TWO = pinned(5), pinned(2)
-NO_NODE = "Topology Manager single-numa-node: 5 GPUs cannot be aligned here, whichever pods end"
+NO_NODE = "Topology Manager single-numa-node: the node can never align 5 GPUs"
 
 
 def under(refusals: Refusals) -> Settings:

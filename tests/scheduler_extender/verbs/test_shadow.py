@@ -51,7 +51,7 @@ def test_every_node_passes_and_what_would_be_refused_is_told() -> None:
     assert Reason.LINKS in would.reasons
     assert not would.none_left
     assert f"1 × {words}" in would.words
-    assert would.words.startswith(f"in shadow: {would.refused} of 3 nodes would be refused (")
+    assert would.words.startswith(f"in shadow: {would.refused} of 3 nodes would be rejected (")
 
 
 def test_nothing_is_told_of_a_pod_that_passes_everywhere() -> None:
@@ -96,7 +96,7 @@ def test_a_bind_is_written_without_a_promise(kube: Kube) -> None:
         shadow=lambda _: None,
     ) as service:
         assert service.bind(pair, "pcie") == ""
-        assert service.bind(pair, "no-such-node") == "this node does not exist"
+        assert service.bind(pair, "no-such-node") == "the node does not exist"
     stored = msgspec.json.decode(
         kube.api.get("/api/v1/namespaces/default/pods/train", timeout=PATIENCE)
     )
@@ -121,11 +121,11 @@ def would(name: str, **counts: int) -> WouldRefuse:
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ({"x": 9}, "all 9 nodes would be refused (9 × x); the pod would wait"),
-        ({"x": 1, "y": 2}, "3 of 9 nodes would be refused (2 × y, 1 × x)"),
+        ({"x": 9}, "all 9 nodes would be rejected (9 × x); the pod would stay Pending"),
+        ({"x": 1, "y": 2}, "3 of 9 nodes would be rejected (2 × y, 1 × x)"),
         (
             {"a": 1, "b": 1, "c": 1, "d": 1, "e": 2},
-            "6 of 9 nodes would be refused (2 × e, 1 × a, 1 × b, 2 × other reasons)",
+            "6 of 9 nodes would be rejected (2 × e, 1 × a, 1 × b, 2 × other reasons)",
         ),
     ],
     ids=["all", "some", "many-reasons"],
@@ -155,7 +155,7 @@ def test_the_pod_gets_one_event_a_while() -> None:
         writer.round()
     (event,) = api.written
     assert (event["type"], event["reason"]) == ("Normal", "GPUPlacementWouldBeRefused")
-    assert event["message"] == "in shadow: 3 of 9 nodes would be refused (3 × x)"
+    assert event["message"] == "in shadow: 3 of 9 nodes would be rejected (3 × x)"
     assert (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("Pod", "a")
 
 

@@ -53,16 +53,25 @@ def test_a_part_is_no_gpu_though_it_has_the_pci_address_of_one() -> None:
     """A MIG instance has that of its GPU, and a GPU that was exchanged that of the former one."""
     gpus = tuple(replace(gpu, pci_bus_id=f"0000:0{gpu.index}:00.0") for gpu in BARE.gpus)
     part = Published("pool", "x", "MIG-0", "0000:02:00.0")
-    with pytest.raises(DraError, match="device x of a ResourceSlice is no GPU of"):
+    with pytest.raises(DraError, match="device x of a ResourceSlice is not among the GPUs of"):
         served(replace(BARE, gpus=gpus), Report(), GPU, [part], ())
 
 
 @pytest.mark.parametrize(
     ("published", "said"),
     [
-        ([Published("pool", "gpu-9", "GPU-9")], "device gpu-9 of a ResourceSlice is no GPU of"),
-        ([device(1), Published("other", "gpu-1", "GPU-1")], "two devices .* are the GPU GPU-1"),
-        ([device(1), Published("pool", "gpu-1", "GPU-2")], "two devices .* are the GPU GPU-2"),
+        (
+            [Published("pool", "gpu-9", "GPU-9")],
+            "device gpu-9 of a ResourceSlice is not among the GPUs of",
+        ),
+        (
+            [device(1), Published("other", "gpu-1", "GPU-1")],
+            "two devices .* name the same GPU GPU-1",
+        ),
+        (
+            [device(1), Published("pool", "gpu-1", "GPU-2")],
+            "two devices .* name the same GPU GPU-2",
+        ),
     ],
 )
 def test_what_contradicts_the_record_is_an_error(published: list[Published], said: str) -> None:
@@ -74,7 +83,9 @@ def test_a_published_gpu_that_a_plugin_gave_to_a_pod_is_named() -> None:
     """kube-scheduler does not know of it, and would give the GPU away once more."""
     left = Allocation(PodUid("a"), "team", "old", "main", GPU, (DeviceId("GPU-1"),))
     report = Report("boot", 7, allocations=(left,))
-    with pytest.raises(DraError, match="publishes GPU GPU-1, which a pod has of a device plugin"):
+    with pytest.raises(
+        DraError, match="publishes GPU GPU-1, but a pod holds it through a device plugin"
+    ):
         served(BARE, report, GPU, [device(1)], ())
     served(BARE, report, GPU, [device(2)], ())
 

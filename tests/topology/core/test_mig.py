@@ -135,7 +135,7 @@ def test_instances_that_are_time_sliced_have_a_position_each() -> None:
 
 def test_more_than_can_be_followed_is_a_problem() -> None:
     node = sliced(["1g.5gb"] * 7, "dgx2", replicas=2)
-    assert "112 MIG instances that are time-sliced" in served(node, SMALL).problem
+    assert "112 time-sliced MIG instances" in served(node, SMALL).problem
 
 
 def test_what_no_plugin_serves_cannot_be_cut() -> None:
@@ -221,12 +221,12 @@ def test_instances_of_one_gpu_are_promised_where_one_gpu_alone_has_some() -> Non
     ("size", "wanted", "words"),
     [
         (2, Constraints(link=LinkKind.NVLINK),
-         "MIG instances have no links to each other: link=nvlink"),
+         "MIG instances have no links, and the pod requires link=nvlink"),
         (8, Constraints(same_gpu=True),
          "the hardware has no set of 8 MIG instances with same-gpu"),
         (9, Constraints(spread_gpus=True),
          "the hardware has no set of 9 MIG instances with spread-gpus"),
-        (1, Constraints(min_gpu_memory=Bytes(10 * GIB)), "MIG instance memory is under 10Gi"),
+        (1, Constraints(min_gpu_memory=Bytes(10 * GIB)), "MIG instance memory is less than 10Gi"),
         (1, Constraints(models=("h100*",)), "GPU model is a100-sxm4-40gb-mig-1g.5gb, not h100*"),
         (1, Constraints(models=("a100-sxm4-40gb",)),
          "GPU model is a100-sxm4-40gb-mig-1g.5gb, not a100-sxm4-40gb"),
@@ -290,7 +290,7 @@ def test_whole_gpus_beside_instances_are_as_they_were() -> None:
     assert assess(choosing, now, pair).verdict is Verdict.GUARANTEED
     seven = assess(choosing, now, gpu_request(7, Constraints(link=LinkKind.NVLINK)))
     assert seven.rejection is not None
-    assert seven.rejection.reason == "too few GPUs that are not split by MIG"
+    assert seven.rejection.reason == "too few whole GPUs: the others are split by MIG"
 
 
 def test_a_gpu_in_mig_mode_that_is_handed_out_whole_meets_nothing() -> None:

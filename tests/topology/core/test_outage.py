@@ -106,7 +106,8 @@ def test_the_reason_names_plugin_and_gpu() -> None:
     refusal = assessed("v0.19.3", LOST, OFFERED).refusal
     assert refusal is not None
     assert refusal.reason == (
-        "NVIDIA's device plugin 0.19.3 refuses every pod for whole GPUs while GPU-2 does not answer"
+        "NVIDIA's device plugin 0.19.3 refuses every pod with whole GPUs while GPU-2 does not "
+        "answer"
     )
     assert not refusal.resolvable, "no eviction brings the GPU back"
     several = assessed("v0.19.3", (*GONE, *NAMELESS), OFFERED).refusal
@@ -133,7 +134,7 @@ def test_a_plugin_that_gives_one_share_at_most_says_so(strategy: str) -> None:
     idle = Availability(pack([2] * 4, 2), width=2)
     found = assess(kubelet_of(topology, shared), idle, gpu_request(2))
     assert found.refusal is not None
-    assert found.refusal.reason.endswith("gives a container no more than one share of a GPU")
+    assert found.refusal.reason.endswith("refuses a container that requests more than one share")
     assert not found.refusal.resolvable
     one_each = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(c, 1) for c in "ab"))
     both = assess(kubelet_of(topology, shared), idle, one_each)

@@ -90,7 +90,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             5,
             Constraints(link=LinkKind.NODE),
             Verdict.NEVER,
-            "node has fewer GPUs than asked for",
+            "node has fewer GPUs than requested",
             id="too few GPUs",
         ),
         pytest.param(
@@ -108,7 +108,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             1,
             Constraints(min_gpu_memory=Bytes(80 * GIB)),
             Verdict.NEVER,
-            "GPU memory is under 80Gi",
+            "GPU memory is less than 80Gi",
             id="memory",
         ),
         pytest.param(

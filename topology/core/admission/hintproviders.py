@@ -242,7 +242,9 @@ class _StaticManagers:
             if not whole and not sure:
                 self._hazards.add(MANAGERS)
             if not whole and not memory:
-                self._refused = "Memory Manager Static: no NUMA nodes have the memory"
+                self._refused = (
+                    "Memory Manager Static: no NUMA nodes have the requested memory free"
+                )
             # A manager without any hint is left out.
             providers += [memory] * len(demand.memory) if memory else []
         return Hints(tuple(providers), accepted)
@@ -266,9 +268,13 @@ class _StaticManagers:
         if hints.accepted is not None and merged.may_fail and not self._strict:
             self._hazards.add(MANAGERS)
         if self._strict and not merged.nodes:
-            where = "no NUMA node has them free" if single else "they need more NUMA nodes"
+            where = (
+                "and and no NUMA node has them free"
+                if single
+                else "and they are spread over too many NUMA nodes"
+            )
             self._refused = (
-                f"Topology Manager {self._policy}: a container without GPUs asks for "
+                f"Topology Manager {self._policy}: a container without GPUs requests "
                 f"{_text(demand)}, {where}"
             )
 
@@ -296,11 +302,13 @@ class _StaticManagers:
             self._hazards.add(MANAGERS)
         if option and uneven:
             self._refused = (
-                f"CPU Manager full-pcpus-only: {demand.cpus} CPUs are no whole cores of "
+                f"CPU Manager full-pcpus-only: {demand.cpus} CPUs do not fill whole cores of "
                 f"{threads} threads"
             )
         elif option and demand.cpus > numa_free.whole + numa_free.whole_back:
-            self._refused = f"CPU Manager full-pcpus-only: no whole cores with {demand.cpus} CPUs"
+            self._refused = (
+                f"CPU Manager full-pcpus-only: too few whole cores are free for {demand.cpus} CPUs"
+            )
 
 
 def _as_one(demands: tuple[Demand, ...]) -> Demand:

@@ -74,7 +74,10 @@ UNEQUAL = "unequal-links"
 HAZARDS = MappingProxyType(
     {
         PADDED: "NVIDIA's device plugin fails when it chooses among the free GPUs",
-        UNEQUAL: "NVIDIA's device plugin fails: two GPUs count the links between them differently",
+        UNEQUAL: (
+            "NVIDIA's device plugin fails because two GPUs report different link counts for "
+            "each other"
+        ),
     }
 )
 

@@ -115,7 +115,10 @@ def _allocated(
     except NotFollowedError as error:
         return str(error)
     except RecursionError:
-        return "too many devices to allocate"
+        return (
+            "there are there are too many devices to allocate for the pod's claims for the "
+            "pod's claims"
+        )
     return None if given is None else tuple(each.device for each in given)
 
 
@@ -233,7 +236,7 @@ class _Search:
     def _step(self) -> None:
         self.steps += 1
         if self.steps > STEPS:
-            raise NotFollowedError("too many ways to allocate its claims")
+            raise NotFollowedError("there are too many ways to allocate the pod's claims")
         self._look(1)
 
     def _look(self, at: int) -> None:
@@ -241,7 +244,7 @@ class _Search:
         interruptible()
         self.looks += at
         if self.looks > LOOKS:
-            raise NotFollowedError("too much to look at to allocate its claims")
+            raise NotFollowedError("there are too many devices to compare for the pod's claims")
 
     def _goes_with(self, alike: Alike, new: _Given, given: tuple[_Given, ...]) -> bool:
         if (new.request, new.alternative) not in alike.requests:

@@ -88,7 +88,7 @@ class Outage(Allocator):
         plugin = " ".join(filter(None, ("NVIDIA's device plugin", self.version.removeprefix("v"))))
         first, more = self.names[0], len(self.names) - 1
         some = f"{first} and {more} more do" if more else f"{first} does"
-        return {MISSING: f"{plugin} refuses every pod for whole GPUs while {some} not answer"}
+        return {MISSING: f"{plugin} refuses every pod with whole GPUs while {some} not answer"}
 
     def outcomes(self, call: Call) -> Outcomes:
         """Return no set if the plugin surely fails, else every choice, with the hazard that it

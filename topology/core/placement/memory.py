@@ -38,7 +38,7 @@ from topology.core.placement.rejections import IN_PROGRESS, Reason, Rejection
 from topology.core.requests import GpuRequest, memory_text
 
 NOT_ALONE = Rejection(
-    "the pod may get a share of a GPU that was promised to another one alone (sharing: exclusive)",
+    "the pod may get a share of a GPU that is promised to another pod alone (sharing=exclusive)",
     True,
     Reason.MEMORY_IN_USE,
 )
@@ -92,7 +92,7 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
     if not _blamed(kubelet, sharing, newcomer):
         return NOT_ALONE
     some = memory_text(declared) if declared else "the pod's shares"
-    words = f"too little GPU memory is left for {some} on a GPU that may come"
+    words = f"a GPU that the pod may get has too little memory left for {some}"
     return Rejection(words, True, Reason.MEMORY_IN_USE)
 
 

@@ -89,11 +89,11 @@ class Rejection:
     kind: Reason = field(default=Reason.OTHER, compare=False)
 
 
-NOT_SERVED = Rejection("node does not serve the GPU resource asked for", False, Reason.NOT_SERVED)
-TOO_FEW = Rejection("node has fewer GPUs than asked for", False, Reason.TOO_FEW)
+NOT_SERVED = Rejection("node does not serve the requested GPU resource", False, Reason.NOT_SERVED)
+TOO_FEW = Rejection("node has fewer GPUs than requested", False, Reason.TOO_FEW)
 BUSY = Rejection("not enough free GPUs", True, Reason.BUSY)
-TOO_FEW_WHOLE = Rejection("too few GPUs that are not split by MIG", False, Reason.SPLIT)
-SPLIT = Rejection("GPUs are split by MIG, which carries no topology", False, Reason.SPLIT)
+TOO_FEW_WHOLE = Rejection("too few whole GPUs: the others are split by MIG", False, Reason.SPLIT)
+SPLIT = Rejection("GPUs are split by MIG, and the request needs whole GPUs", False, Reason.SPLIT)
 ALL_SPLIT = Rejection("all GPUs of the node are split by MIG", False, Reason.SPLIT)
 IN_PROGRESS = Rejection(
     "another GPU placement on the node is in progress", True, Reason.IN_PROGRESS
@@ -107,19 +107,22 @@ ALL_SICK = Rejection("the node would hand out a sick GPU", True, Reason.SICK)
 UNASKED = Rejection(
     "not guaranteed: the node's Topology Manager policy is unknown", True, Reason.KUBELET
 )
-TOO_MUCH = Rejection("not guaranteed: too much to work out for this node", True, Reason.UNDECIDED)
-DRA_ONLY = Rejection(
-    "neither a device plugin nor a DRA driver serves its GPUs", False, Reason.DRA_ONLY
+TOO_MUCH = Rejection(
+    "not guaranteed: the node has too many possible outcomes to evaluate", True, Reason.UNDECIDED
 )
-NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NOT_SERVED)
-DRIVER_WAITS = Rejection("the DRA driver serves nothing yet", False, Reason.DRA_ONLY)
+DRA_ONLY = Rejection(
+    "neither a device plugin nor a DRA driver serves the node's GPUs", False, Reason.DRA_ONLY
+)
+NOT_SERVED_BY_DRA = Rejection("the node's GPUs are not served by DRA", False, Reason.NOT_SERVED)
+DRIVER_WAITS = Rejection("the node's DRA driver has published no GPUs yet", False, Reason.DRA_ONLY)
 BY_CLAIMS_ALONE = Rejection(
-    "no DeviceClass has extendedResourceName nvidia.com/gpu: pods need claims (gpu-topology claim)",
+    "no DeviceClass has extendedResourceName nvidia.com/gpu, so the pod needs a ResourceClaim "
+    "(gpu-topology claim)",
     False,
     Reason.DRA_ONLY,
 )
 INIT_UNDER_DRA = Rejection(
-    "GPUs of init containers cannot be followed under DRA", False, Reason.DRA_ONLY
+    "init containers with GPUs are not supported on a node with DRA", False, Reason.DRA_ONLY
 )
 UNUSABLE = Rejection("topology record unusable", False, Reason.UNUSABLE)
 
@@ -135,7 +138,7 @@ def too_few(unit: str) -> Rejection:
     """Return :data:`TOO_FEW` with the word for the devices that the pod would get here."""
     if unit == "GPU":
         return TOO_FEW
-    return Rejection(f"node has fewer {unit}s than asked for", False, Reason.TOO_FEW)
+    return Rejection(f"node has fewer {unit}s than requested", False, Reason.TOO_FEW)
 
 
 def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | None:
@@ -146,9 +149,11 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
     """
     wanted, count = request.constraints, request.count
     if wanted.exclusive_gpus and count % kubelet.replicas:
-        each = f"{unit_of(kubelet.shape)}s have {kubelet.replicas} shares"
+        each = f"{unit_of(kubelet.shape)}s have {kubelet.replicas} shares each each"
         return Rejection(
-            f"sharing=exclusive: {each}, the pod has to ask for all of each", False, Reason.SHARES
+            f"sharing=exclusive: {each}, and the pod must request all shares of each",
+            False,
+            Reason.SHARES,
         )
     if kubelet.shape.of_mig:
         return _ruled_out(kubelet, wanted, count)
@@ -190,7 +195,7 @@ def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> R
 
     If there are none, the text names the models that there are.
     """
-    words = f"too few GPUs are {wanted.models_text}"
+    words = f"too few GPUs are of the model {wanted.models_text}"
     meant = of_models(shape, wanted.models)
     if not any(meant >> p & 1 for p in there):
         others = first_few(sorted({shape.products[p] for p in there}))
@@ -205,9 +210,9 @@ def _too_little(
     them."""
     least, unit = wanted.least_memory(1), unit_of(shape)
     few = memory_text(least)
-    words = f"{unit} memory is under {few}"
+    words = f"{unit} memory is less than {few}"
     if replicas > 1 and any(shape.memory[p] >= least for p in there):
-        words = f"a share's part of the {unit} memory, one of {replicas}, is under {few}"
+        words = f"each share's part of the {unit} memory (1/{replicas}) is less than {few}"
     return Rejection(words, False, Reason.MEMORY)
 
 
@@ -218,7 +223,7 @@ def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection |
     usable = positions(shape.all_gpus & ~shape.in_mig_mode)
     if shape.of_mig:
         if wanted.over_links and count > 1:
-            words = f"MIG instances have no links to each other: {wanted.text}"
+            words = f"MIG instances have no links, and the pod requires {wanted.text}"
             return Rejection(words, False, Reason.LINKS)
     elif len(usable) < count:
         if not shape.in_mig_mode:  # shared GPUs: enough shares, but on too few GPUs
@@ -292,7 +297,7 @@ def certain_refusal(
     if of_plugin and kubelet.allocator.broken:
         words = of_plugin
     elif SEVERAL in foreseen.hazards:
-        words = "NVIDIA's device plugin gives a container no more than one share of a GPU"
+        words = "NVIDIA's device plugin refuses a container that requests more than one share"
     elif answers.refused:
         words = answers.reason
     elif AFFINITY in foreseen.hazards:
@@ -319,10 +324,13 @@ def _affinity_words(
     policy = kubelet.config.topology_manager_policy
     some = _to_align(kubelet, now, request)
     if not resolvable:
-        return f"Topology Manager {policy}: {some} cannot be aligned here, whichever pods end"
+        return f"Topology Manager {policy}: the node can never align {some}"
     if policy == "single-numa-node":
         return f"Topology Manager {policy}: no NUMA node has {some} free"
-    return f"Topology Manager {policy}: {some} are free on more NUMA nodes than they need to be"
+    return (
+        f"Topology Manager {policy}: the free devices for {some} are spread over too many NUMA "
+        "nodes"
+    )
 
 
 def _to_align(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:

@@ -266,7 +266,7 @@ def _not_promised(
         words = "not guaranteed: the node's kubelet may refuse the pod"
         rejection = Rejection(words, True, Reason.KUBELET)
     elif not judgement.some and kubelet.allocator.settled:
-        words = f"the next free GPUs are without {text}"
+        words = f"the next free GPUs do not meet {text}"
         rejection = Rejection(words, True, Reason.SCATTERED)
     elif not judgement.some:
         shared = kubelet.replicas > 1 and not kubelet.shape.of_mig

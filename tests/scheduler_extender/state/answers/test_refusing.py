@@ -326,6 +326,6 @@ def test_who_is_told_learns_whether_it_was_foreseen(world: World) -> None:
     world.refuse("b")
     assert [r.foreseen for r in world.told] == [(), ()]
     assert world.told[1].words == (
-        "switched refused default/b (UnexpectedAdmissionError), not foreseen; 2 in a row, "
-        "no GPU pods for 20 s"
+        "switched refused default/b (UnexpectedAdmissionError), no known hazard; 2 refusals in "
+        "a row; the node gets no GPU pods for 20 s"
     )

@@ -229,7 +229,7 @@ def bound_again(world: World) -> str:
 
 def bind_repeated(world: World) -> str:
     former = assumed(world)
-    assert bind(world, "other") == "a bind of the pod to switched is still in flight"
+    assert bind(world, "other") == "an earlier bind of the pod to switched has not finished"
     assert world.cluster.assumed(UID) is former
     assert not bind(world)
     world.cluster.forget(former)  # another one is in flight

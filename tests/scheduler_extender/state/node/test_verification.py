@@ -141,8 +141,8 @@ def test_a_pod_that_nobody_told_us_of_is_named() -> None:
     (outside, broken) = mispredictions(report(shows("pair", 0, 5), *taken), PAIR)
     assert (outside.kind, broken.kind) == (OUTSIDE, BROKEN)
     assert broken.foreign[0] == "default/foreign-1"
-    assert broken.message.endswith("others bound pods there, unacknowledged until now")
-    assert broken.message.startswith("node gave GPUs 0,5: GPUs that do not meet what the pod ")
+    assert broken.message.endswith("pods bound without the extender may have taken GPUs first")
+    assert broken.message.startswith("node gave GPUs 0,5: these GPUs do not meet the pod's ")
 
 
 def test_a_half_admitted_pod_is_judged_when_it_is_whole() -> None:

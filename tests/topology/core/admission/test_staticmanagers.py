@@ -239,14 +239,14 @@ def test_a_container_without_gpus_may_be_what_is_refused() -> None:
     asked = replace(gpu_request(1), exclusive=Exclusive(True, True, demands))
     found = assess(node(), Availability(0b1111, numa_free=EMPTY), asked).refusal
     assert found is not None
-    assert "a container without GPUs asks for 12 CPUs" in found.reason
+    assert "a container without GPUs requests 12 CPUs" in found.reason
 
 
 @pytest.mark.parametrize(
     ("cpus", "reason"),
     [
-        pytest.param(3, "3 CPUs are no whole cores of 2 threads", id="half a core"),
-        pytest.param(16, "no whole cores with 16 CPUs", id="more than there are"),
+        pytest.param(3, "3 CPUs do not fill whole cores of 2 threads", id="half a core"),
+        pytest.param(16, "too few whole cores are free for 16 CPUs", id="more than there are"),
         pytest.param(14, None, id="all whole cores"),
     ],
 )
@@ -266,7 +266,7 @@ def test_the_memory_manager_refuses_what_no_numa_nodes_have() -> None:
     assert assess(kubelet, Availability(0b1111, numa_free=full), pod(0, memory=4)).hazards == ()
     found = assess(kubelet, Availability(0b1111, numa_free=full), pod(0, memory=8))
     assert found.refusal is not None
-    assert "no NUMA nodes have the memory" in found.refusal.reason
+    assert "no NUMA nodes have the requested memory free" in found.refusal.reason
     terminating = replace(full, blocks=(block(10, 1),), terminating=(block(10, 0),))
     unsure = assess(kubelet, Availability(0b1111, numa_free=terminating), pod(0, memory=8))
     assert (unsure.refusal, unsure.hazards) == (None, (MANAGERS,))

@@ -98,11 +98,11 @@ def words(config: AllocatorConfig, free: Mask, pod: GpuRequest) -> tuple[str, bo
 def test_the_reason_names_policy_and_count() -> None:
     assert words(SINGLE_NODE, SPREAD, gpu_request(2)) is None
     assert words(SINGLE_NODE, SPREAD, gpu_request(3)) == (
-        "Topology Manager single-numa-node: 3 GPUs cannot be aligned here, whichever pods end",
+        "Topology Manager single-numa-node: the node can never align 3 GPUs",
         False,  # what is not free here is not held by pods
     )
     assert words(RESTRICTED, SPREAD, gpu_request(3)) == (
-        "Topology Manager restricted: 3 GPUs cannot be aligned here, whichever pods end",
+        "Topology Manager restricted: the node can never align 3 GPUs",
         False,
     )
 
@@ -117,7 +117,8 @@ def test_evictions_help_where_running_pods_hold_what_is_missing() -> None:
     split = assess(Kubelet(DGX.shape, RESTRICTED), held, gpu_request(3)).refusal
     assert split is not None
     assert split.reason == (
-        "Topology Manager restricted: 3 GPUs are free on more NUMA nodes than they need to be"
+        "Topology Manager restricted: the free devices for 3 GPUs are spread over too many NUMA "
+        "nodes"
     )
     never = assess(kubelet, Availability(0xFF), gpu_request(5)).refusal
     assert never is not None
