@@ -60,7 +60,7 @@ def _section(name: str) -> str:
         "",
     ]
     if name in SERVICES:
-        lines += [f"Flags: [settings](settings.md#{SERVICES[name]})"]
+        lines += [f"See [its flags](settings.md#{SERVICES[name]})."]
     else:
         common = set(_shared(name))
         lines += [f"* {o.typed}: {o.help}" for o in options(name) if o not in common]

@@ -38,7 +38,7 @@ CHART = ("docs/install/upgrade.md", "docs/install/managed.md")
 # The first two need an empty cluster, the third pods that wait; the fourth lets one of them in.
 FIRST = [
     "docs/install/kubeadm.md",
-    "docs/reference/settings.md",
+    "docs/reference/map.md",
     "docs/tasks/why.md",
     "docs/tasks/idle-gpus.md",
 ]
