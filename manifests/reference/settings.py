@@ -69,7 +69,8 @@ def helm() -> str:
     told = tuple(f"{each.name}." for each in every if each.comment)
     others = (e.name for e in every if not e.comment and not e.name.startswith(told))
     names = dict.fromkeys(name.split(".")[1] for name in others if "." in name)
-    plain = f"Each part also has these fields of Kubernetes: {', '.join(f'`{name}`' for name in names)}."
+    fields = ", ".join(f"`{name}`" for name in names)
+    plain = f"Each part also has these fields of Kubernetes: {fields}."
     return f"{table(('value and default', 'meaning'), rows)}\n\n{plain}"
 
 
