@@ -234,7 +234,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "the domain cannot hold the pod's whole group",
-            "there is room for … of the group's … members at once",
+            "only … of the group's … members fit at once",
             do=EVICT,
         ),
         _on(

@@ -191,7 +191,9 @@ class Checked(Struct, frozen=True):
     file: str
     nodes: list[NodeAnswer]
     copies: Annotated[int, Meta(description="pods that its object makes at one time")] = 1
-    fit: Annotated[int | None, Meta(description="how many of them surely fit at once")] = None
+    fit: Annotated[
+        int | None, Meta(description="the number of these pods that certainly fit at once")
+    ] = None
     group: GroupFit | None = None
 
 
@@ -290,13 +292,13 @@ def _remarks(row: NodeAnswer) -> str:
     """Return why the node does not take the pod, or what to beware of if it does."""
     fields = ", ".join(row.lacks)
     remarks = (
-        f"closed to it by {row.bar}" if row.closed else "",
+        f"not eligible because of {row.bar}" if row.closed else "",
         row.reason,
         f"also: {', '.join(row.also)}" if row.also else "",
         row.note,
         row.miss.words if row.miss is not None and row.miss.holders else "",
         memory_in_use(row.shared_gpus),
         f"beware: {', '.join(row.hazards)}" if row.hazards else "",
-        f"CPUs and memory count for nothing: the record has no {fields}" if fields else "",
+        f"CPUs and memory are not taken into account: the record has no {fields}" if fields else "",
     )
     return "; ".join(filter(None, remarks))

@@ -152,8 +152,9 @@ def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None
         )
         if there and told.placed is None:
             _line(console, f"it may go to {listed([row.node for row in there])}")
-        for words in told.placed.words[1:] if told.placed else ():
-            _line(console, words, "red" if "lack" in words or "not among" in words else "")
+        if told.placed is not None:
+            for words in told.placed.words[1:]:
+                _line(console, words, "red" if told.placed.is_fault(words) else "")
         _section(console, "nearest", [f"{near.node}: {near.words}" for near in told.nearest])
         _section(console, "what would help", list(_helps(told, unblock)))
     _section(console, "good to know", told.notes)

@@ -34,7 +34,7 @@ from scheduler_extender.doctor.observations import (
 )
 from scheduler_extender.doctor.schedulerconfig import entry_in
 from scheduler_extender.kube.dra import GROUP
-from scheduler_extender.kube.reading import FORBIDDEN, NO_DRA, listed, one_look
+from scheduler_extender.kube.reading import FORBIDDEN, listed, one_look
 from scheduler_extender.kube.sinks import NODES_PATH, PAGE, RECORDS_PAGE, RECORDS_PATH
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -187,7 +187,7 @@ class Look:
                 return Unseen("it is no kubelet's configuration")
 
         for first in names[:1]:  # a caller who may not query one kubelet may query none
-            if isinstance(found := ask(first), Unseen) and found.why.startswith("you"):
+            if isinstance(found := ask(first), Unseen) and found.forbidden:
                 return dict.fromkeys(names, found)
         with ThreadPoolExecutor(AT_ONCE) as threads:
             return dict(zip(names, threads.map(ask, names), strict=True))
@@ -199,8 +199,7 @@ class Look:
             seen = one_look(self._api, self._asked.namespace, settings, time.monotonic)
         except ApiError as error:
             return _refused(error, "pods and GPUTopology records"), None
-        lost = (note.partition(":")[0] for note in seen.notes if note.endswith(NO_DRA))
-        return seen.cluster, next(map(Unseen, lost), None)
+        return seen.cluster, Unseen(seen.dra_unread) if seen.dra_unread else None
 
 
 def _refused(error: ApiError, what: str, *, always: bool = False) -> Unseen:
@@ -209,7 +208,7 @@ def _refused(error: ApiError, what: str, *, always: bool = False) -> Unseen:
     Other errors are raised again. With ``always`` they become the reason instead.
     """
     if error.status in FORBIDDEN and error.status != 401:
-        return Unseen(f"you may not read {what}")
+        return Unseen(f"you may not read {what}", forbidden=True)
     if always:
         return Unseen(f"{error.status} {error.message or error.reason}"[:200])
     raise error

@@ -42,6 +42,7 @@ class Unseen:
     """The reason why something could not be read."""
 
     why: str
+    forbidden: bool = False  # the caller lacks the permission
 
 
 class _Write(msgspec.Struct, frozen=True):

@@ -39,7 +39,10 @@ class Step:
         if self.relocation is None:
             return f"{who} is lost: {self.why}"
         controller = pod.attributes.controller
-        return f"{who} moves: its {controller} makes it anew, {self.relocation} has a place"
+        return (
+            f"{who} moves: its {controller} recreates it, and {self.relocation} has a guaranteed "
+            "placement for it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +82,31 @@ class Advice:
         """
         name = pod.full_name
         if self.takes is not None:
-            return [f"no pod has to be evicted: {self.takes} has a guaranteed place for {name} now"]
+            return [
+                f"no pod has to be evicted: {self.takes} has a guaranteed placement for {name} now"
+            ]
         if self.plan is None:
             return [f"no pod is worth evicting for {name}: {self.reason}"]
         found = self.plan
         if not found.steps:
             terminating = ", ".join(p.full_name for p in found.terminating)
             lines = [
-                f"no pod has to be evicted: {found.node} has a place once {terminating} let go"
+                f"no pod has to be evicted: {found.node} has a guaranteed placement once "
+                f"these pods have terminated: {terminating}"
             ]
         else:
             count = len(found.steps)
             pods = "1 pod" if count == 1 else f"{count} pods"
-            lines = [f"evict {pods} on {found.node}: then {name} has a guaranteed place there"]
+            lines = [f"evict {pods} on {found.node}: then {name} has a guaranteed placement there"]
             lines += [f"  {step.text()}" for step in found.steps]
             if beside:
                 lines.append(
-                    f"room for {beside} more of its group is counted there; --evict keeps "
-                    f"only the place of {name}, until it is bound"
+                    f"{beside} more members of its group fit there, but --evict reserves only "
+                    f"the placement of {name}, until it is bound"
                 )
         if found.resources_unknown:
             where = ", ".join(found.resources_unknown)
-            lines.append(f"whether CPU and memory are free is not known of {where}")
+            lines.append(f"whether enough CPU and memory are free is unknown for {where}")
         if not self.whole:
-            lines.append("not every set of pods was looked at: a cheaper plan may exist")
+            lines.append("not every set of pods was examined, so a cheaper plan may exist")
         return lines

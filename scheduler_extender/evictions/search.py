@@ -50,9 +50,9 @@ MAX_SETS = 200_000
 
 # Above every priority that Kubernetes allows.
 HIGHEST = 2**31
-BARE = "no controller makes it anew"
-HOMELESS = "no node has a guaranteed place for it"
-BY_CLAIMS = "it has claims of its own, and it is unknown which GPUs the next ones get"
+BARE = "no controller recreates it"
+HOMELESS = "no node has a guaranteed placement for it"
+BY_CLAIMS = "it has its own ResourceClaims, and which GPUs the new claims get is unknown"
 
 
 # Asks the rules of the set about the waiting pod's group: for a node as it would be, the pods that
@@ -156,7 +156,7 @@ class _Search:
                 self._takes = info
                 return True
             if not self._sick and (words := self._places.sick(without, self._request)):
-                self._sick = f"{info.name} would take it, and {words}"
+                self._sick = f"{info.name} would take it, but {words}"
         sites = list(self._sites())
         for size in range(MAX_VICTIMS + 1):
             if self._best is not None and self._best.cost < Cost(0, size):
@@ -181,16 +181,19 @@ class _Search:
         if self._sick:
             why = self._sick
         elif not whole:
-            why = "no plan was found among the sets of pods that were looked at, and there are more"
+            why = (
+                "no plan was found among the sets of pods that were examined, but there are "
+                "more sets"
+            )
         elif not self._could:
-            never = "no node that it may go to has GPUs that can ever keep what it asks for"
+            never = "no eligible node has GPUs that can ever meet its constraints"
             why = self._unsaid or never
         else:
             why = (
-                "no node gets a guaranteed place for it, with the CPU and memory that it asks for, "
-                f"if up to {MAX_VICTIMS} pods are evicted. A pod may be evicted if no budget "
-                "forbids it, and if its priority is lower, or it has a controller and a guaranteed "
-                "place elsewhere"
+                "no node gets a guaranteed placement for it, with the CPU and memory that "
+                "it requests, even if up to {MAX_VICTIMS} pods are evicted. A pod may be "
+                "evicted if no PodDisruptionBudget forbids it, and if its priority is lower, or "
+                "it has a controller and a guaranteed placement elsewhere"
             )
         return Advice(reason=why, whole=whole)
 
@@ -388,9 +391,9 @@ def unplanned(
     able = {pod.uid: pod for pod in found if _may_be_planned(pod, waiting)}
     for pod in victims:
         if pod.uid not in able:
-            return f"no plan evicts {pod.full_name} for it"
+            return f"no plan may evict {pod.full_name} for it"
     if lost(places, without, waiting, [able[pod.uid] for pod in victims]) == inf:
-        return "a pod would be lost whose priority is not lower"
+        return "a pod of the same or a higher priority would be lost"
     return ""
 
 

@@ -246,12 +246,18 @@ class Counts:
         refused = sentence(self.refused)
         if self.takes == self.closed:
             would = (
-                "node that would is"
+                "node that would take it is"
                 if self.closed == 1
-                else f"{self.closed:,} nodes that would are"
+                else f"{self.closed:,} nodes that would take it are"
             )
-            closed = f"the {would} closed to it by {bars_text(self.bars)}" if self.closed else ""
-            none = "not worked out in time, so far no node takes it" if self.late else NO_NODE
+            closed = (
+                f"the {would} not eligible because of {bars_text(self.bars)}" if self.closed else ""
+            )
+            none = (
+                "not all nodes were evaluated in time; so far no node takes it"
+                if self.late
+                else NO_NODE
+            )
             return f"{none}: {'; '.join(filter(None, (closed, refused)))}"
         taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
         promised = self.takes - sum(self.doubted.values())
@@ -296,10 +302,10 @@ def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
     if not doubtful:
         return text
     if request.plain:
-        return f"{text}; on {doubtful} of them nothing is promised about the {request.unit}s"
+        return f"{text}, {doubtful} of them without a promise about the {request.unit}s"
     return (
-        f"{text}: {promised} promise what it asks for, {doubtful} do not "
-        "(policy preferred refuses no node for that, it scores them lower)"
+        f"{text}: {promised} promise its constraints, {doubtful} do not (with policy=preferred "
+        "these nodes get a lower score and are not rejected)"
     )
 
 
@@ -309,12 +315,13 @@ def closed_text(counts: Counts) -> str:
     Empty if none is closed.
 
     >>> closed_text(Counts(3, takes=2, closed=1, bars={"taint gpu:NoSchedule": 1}))
-    ', 1 of them closed to it by taint gpu:NoSchedule'
+    ', but 1 of them is not eligible because of taint gpu:NoSchedule'
     """
     if not counts.closed:
         return ""
     some = f"{counts.closed:,}" if counts.closed < counts.takes else "all"
-    return f", {some} of them closed to it by {bars_text(counts.bars)}"
+    are = "is" if some == "1" else "are"
+    return f", but {some} of them {are} not eligible because of {bars_text(counts.bars)}"
 
 
 def bars_text(bars: Mapping[str, int]) -> str:

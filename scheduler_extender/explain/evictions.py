@@ -23,8 +23,8 @@ from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
 from topology.times import time_text
 
-NO_BUDGETS = "the PodDisruptionBudgets are not known (yet): nothing is planned without them"
-LATE = "whether the place is there was not worked out in time: ask again"
+NO_BUDGETS = "no evictions are planned until the PodDisruptionBudgets are known"
+LATE = "the reservation could not be checked in time; try again"
 
 
 class Eviction(Struct, frozen=True):
@@ -34,7 +34,9 @@ class Eviction(Struct, frozen=True):
     pod: str
     uid: str
     priority: int
-    controller: Annotated[str, Meta(description="the kind of the object that makes it anew")]
+    controller: Annotated[
+        str, Meta(description="the kind of the controller that recreates the pod")
+    ]
 
     @property
     def name(self) -> str:
@@ -46,9 +48,10 @@ class PlanStep(Eviction, frozen=True):
     """One eviction of a plan."""
 
     relocation: Annotated[
-        str | None, Meta(description="where the pod would go; null if it is lost")
+        str | None,
+        Meta(description="the node to which the pod would move; null if the pod is lost"),
     ]
-    why: Annotated[str, Meta(description="why it is lost")]
+    why: Annotated[str, Meta(description="why the pod is lost; empty if it moves")]
 
 
 class EvictionPlan(Struct, frozen=True):
@@ -57,9 +60,12 @@ class EvictionPlan(Struct, frozen=True):
     node: str
     cost: Cost
     steps: list[PlanStep]
-    waits_for: Annotated[list[str], Meta(description="pods that are ending already")]
+    waits_for: Annotated[
+        list[str],
+        Meta(description="pods on which the plan waits because they are terminating already"),
+    ]
     resources_unknown: Annotated[
-        list[str], Meta(description="nodes of which it is unknown whether CPU and memory are free")
+        list[str], Meta(description="nodes whose free CPU and memory are unknown")
     ]
 
 
@@ -68,9 +74,11 @@ class Reservation(Struct, frozen=True):
 
     node: str
     until: str
-    victims: Annotated[list[str], Meta(description="UIDs of the pods that are evicted for it")]
-    left: Annotated[list[Eviction], Meta(description="those that are not evicted yet")]
-    problem: Annotated[str, Meta(description="why it is of no use; empty if it is there then")]
+    victims: Annotated[
+        list[str], Meta(description="UIDs of the pods that are evicted for the reservation")
+    ]
+    left: Annotated[list[Eviction], Meta(description="the victims that are not evicted yet")]
+    problem: Annotated[str, Meta(description="why the reservation is not usable; empty if it is")]
 
 
 class EvictionAdvice(Struct, frozen=True, omit_defaults=False):
@@ -78,15 +86,19 @@ class EvictionAdvice(Struct, frozen=True, omit_defaults=False):
 
     pod: str
     uid: str
-    node: Annotated[str | None, Meta(description="where the pod is")]
-    takes: Annotated[str | None, Meta(description="a node that takes it as it is")] = None
+    node: Annotated[str | None, Meta(description="the node of the pod; null if it is not bound")]
+    takes: Annotated[
+        str | None, Meta(description="a node that takes the pod without evictions")
+    ] = None
     plan: Annotated[
         EvictionPlan | None,
-        Meta(description="null if no pod has to be evicted, and if that would not help"),
+        Meta(description="null if no pod has to be evicted, or if evictions would not help"),
     ] = None
     whole: Annotated[bool, Meta(description="false if a cheaper plan may exist")] = True
     reservation: Reservation | None = None
-    undecided: Annotated[str, Meta(description="why nothing can be said now; empty if it can")] = ""
+    undecided: Annotated[
+        str, Meta(description="why there is no answer now; empty if there is one")
+    ] = ""
     text: list[str] = []
 
     @property
@@ -122,13 +134,13 @@ def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice
     except OutOfTimeError:
         return answer(undecided=LATE, text=[LATE])
     if reservation is not None:
-        state = "it is of no use" if reservation.problem else "it is there"
+        state = "it is not usable" if reservation.problem else "it is in effect"
         text = [f"reservation on {reservation.node} until {reservation.until}; {state}"]
         if reservation.problem:
             text.append(reservation.problem)
         elif reservation.left:
             names = ", ".join(each.name for each in reservation.left)
-            text.append(f"still to be evicted for it: {names}")
+            text.append(f"still to be evicted: {names}")
         return answer(reservation=reservation, text=text)
     if snapshot.budgets is None:
         return answer(undecided=NO_BUDGETS, text=[NO_BUDGETS])
@@ -168,7 +180,7 @@ def _why_not_scheduled(pod: PodRecord) -> str:
     if pod.terminating:
         return "it is being deleted"
     if pod.gated:
-        return "it has scheduling gates; until they are gone kube-scheduler does not look at it"
+        return "it has scheduling gates, and kube-scheduler ignores it until they are removed"
     return ""
 
 
@@ -200,14 +212,14 @@ def _reservation_now(
         """Return why the placement is not possible once these pods are gone; empty if it is."""
         then = without(gone)
         if not (may_go(snapshot, pod)(info) and places.takes(then, pod, request)):
-            return f"{reservation.node} has no guaranteed place for the pod"
+            return f"{reservation.node} has no guaranteed placement for the pod"
         if not places.spare_resources.takes(then, pod):
             return f"{reservation.node} has too little CPU or memory for the pod"
         rejection = afterwards.on(then, gone).rejection
         return "" if rejection is None else rejection.reason
 
     gone = reservation.victims
-    problem = f"another pod's reservation on {reservation.node} counts"
+    problem = f"another pod's reservation on {reservation.node} takes precedence"
     if reservation.node in snapshot.reserved_nodes(pod.uid):
         problem = lacks(gone)
     alive = [each for uid, each in info.pods.bound.alive.items() if uid in gone]

@@ -33,9 +33,11 @@ class GroupInBrief(Struct, frozen=True):
 
     name: str
     gang: bool
-    size: Annotated[int | None, Meta(description="how many members it is to have, if that is said")]
-    domain: Annotated[str | None, Meta(description="the kind of domain that they share")]
-    come: Annotated[int, Meta(description="how many members have come")]
+    size: Annotated[
+        int | None, Meta(description="the number of members that the group will have, if known")
+    ]
+    domain: Annotated[str | None, Meta(description="the kind of domain that the members share")]
+    come: Annotated[int, Meta(description="the number of members that exist or have succeeded")]
     nodes: dict[NodeName, int]
     domains: dict[str, int]
 
@@ -55,28 +57,33 @@ class Explanation(Struct, frozen=True):
 
     pod: str
     node: str | None
-    headline: Annotated[str, Meta(description="where it stands, in a line")]
-    asks: Annotated[str, Meta(description="the request and the group in a few words")]
+    headline: Annotated[str, Meta(description="the pod's state in one line")]
+    asks: Annotated[str, Meta(description="the request and the group, in short form")]
     request: Annotated[str, Meta(description="the request in a sentence")]
     takes: Annotated[int, Meta(description="nodes that would take the pod")]
     closed: Annotated[
         int,
         Meta(
-            description="those of them to which kube-scheduler will not send it: its selector or "
+            description="those of them that are not eligible: because of the pod's selector or "
             "affinity, or the node's taints or cordon"
         ),
     ]
     refusals: Annotated[
-        dict[str, int], Meta(description="by kind of reason, the nodes that do not take it")
+        dict[str, int],
+        Meta(description="the number of nodes that reject the pod, by kind of reason"),
     ]
     doubts: Annotated[
         dict[str, int],
-        Meta(description="by kind, those that take it and promise nothing"),
+        Meta(
+            description="the number of nodes that take the pod without a promise, by kind of reason"
+        ),
     ]
     nearest: list[NearMiss]
     helps: list[Help]
-    whole: Annotated[bool, Meta(description="there was time to try all that may help")]
-    unblocks: Annotated[bool, Meta(description="evictions may help")]
+    whole: Annotated[
+        bool, Meta(description="whether there was time to try everything that may help")
+    ]
+    unblocks: Annotated[bool, Meta(description="whether evictions may help")]
     notes: list[str]
     placed: Placed | None
     nodes: list[NodeAnswer]
@@ -139,13 +146,13 @@ def explanation_of(
 
 
 NOT_ALL_ASKED = (
-    "there was no time for every node: the others count as not worked out, and their taints and "
-    "labels were not compared with the pod; ask again, for what was worked out is remembered"
+    "there was no time to evaluate every node, and the others count as not evaluated; try "
+    "again: the answers so far are cached"
 )
 
 BY_SETS = (
-    "its claims leave the choice to kube-scheduler, which takes the first free GPUs; a claim can "
-    "name the sets that will do: gpu-topology claim"
+    "the pod's claims let kube-scheduler take the first free GPUs; gpu-topology claim writes a "
+    "claim that names the suitable sets"
 )
 
 
@@ -175,7 +182,7 @@ def _notes(
     if pod.ended and pod.refusal is None:
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
-        yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
+        yield f"the kubelet refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
     if waits and pod.of_claims is not None and Reason.SCATTERED in by_kind(counts.refused):
         yield BY_SETS
     if pod.uid in snapshot.assumed:
@@ -204,8 +211,9 @@ def passed_over(whom: str, said: str = "") -> str:
     It includes what kube-scheduler ``said`` about it.
     """
     if said:
-        return f"kube-scheduler has found no node for {whom}, though. It says: {said}"
+        return f"kube-scheduler has found no node for {whom} yet. It says: {said}"
     return (
-        f"kube-scheduler has found no node for {whom}, though: CPU, memory or another of its own "
-        "rules is missing, or it has not looked again yet (kubectl describe pod)"
+        f"kube-scheduler has found no node for {whom} yet: CPU, memory or another of "
+        "its own "
+        "rules prevents it, or it has not tried again yet (kubectl describe pod)"
     )

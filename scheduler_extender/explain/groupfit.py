@@ -102,8 +102,8 @@ class GroupFit(Struct, frozen=True):
     group: str
     namespace: str
     pods: list[str]
-    members: Annotated[int, Meta(description="those that have no place yet")]
-    fit: Annotated[int, Meta(description="how many of them fit at once")]
+    members: Annotated[int, Meta(description="the number of members without a node")]
+    fit: Annotated[int, Meta(description="the number of these members that fit at once")]
 
     @property
     def refused(self) -> bool:
@@ -115,14 +115,17 @@ class GroupFit(Struct, frozen=True):
         """The same as text.
 
         >>> GroupFit("podgroup/gang", "team", ["a", "b"], 4, 3).text
-        'group podgroup/gang: there is room for 3 of its 4 members at once, so it is refused'
+        'group podgroup/gang: only 3 of its 4 members fit at once, so the group waits'
         >>> GroupFit("train", "team", ["a"], 4, 4).text
-        'group train: there is room for all of its 4 members at once'
+        'group train: all of its 4 members fit at once'
         """
-        room = f"group {self.group}: there is room for"
+        room = f"group {self.group}:"
         if self.refused:
-            return f"{room} {self.fit:,} of its {self.members:,} members at once, so it is refused"
-        return f"{room} all of its {self.members:,} members at once"
+            return (
+                f"{room} only {self.fit:,} of its {self.members:,} members fit at once, so the "
+                "group waits"
+            )
+        return f"{room} all of its {self.members:,} members fit at once"
 
 
 class ObjectFit(Struct, frozen=True):
@@ -130,13 +133,13 @@ class ObjectFit(Struct, frozen=True):
 
     object: str
     file: str
-    copies: Annotated[int, Meta(description="pods that it makes at one time")]
-    fit: Annotated[int, Meta(description="how many of them surely fit at once")]
+    copies: Annotated[int, Meta(description="the number of pods that the object runs at one time")]
+    fit: Annotated[int, Meta(description="the number of these pods that certainly fit at once")]
 
     @property
     def text(self) -> str:
         """The same as text."""
-        return f"{self.object}: there is room for {self.fit:,} of its {self.copies:,} pods at once"
+        return f"{self.object}: {self.fit:,} of its {self.copies:,} pods fit at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,7 @@ def _refused(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:
     if fit is None or not fit.refused:
         return judged
     why = Rejection(
-        f"there is room for {fit.fit:,} of the group's {fit.members:,} members at once",
+        f"only {fit.fit:,} of the group's {fit.members:,} members fit at once",
         True,
         Reason.GROUP,
     )

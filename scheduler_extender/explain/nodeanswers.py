@@ -60,22 +60,25 @@ class Holding(Struct, frozen=True):
 
     pod: str
     gpus: Annotated[list[int], Meta(description="driver indices")]
-    devices: Annotated[int, Meta(ge=0, description="how many it has of the resource")]
+    devices: Annotated[
+        int, Meta(ge=0, description="the number of devices of this resource that the pod holds")
+    ]
     seconds: Annotated[
-        float | None, Meta(description="since its kubelet admitted it; null if unknown")
+        float | None, Meta(description="seconds since its kubelet admitted it; null if unknown")
     ]
 
 
 class Miss(Struct, frozen=True):
     """The distance of a node from promising the pod's request."""
 
-    wants: Annotated[int, Meta(ge=0, description="devices that the pod asks for")]
-    have: Annotated[int, Meta(ge=0, description="those of them that are free")]
+    wants: Annotated[int, Meta(ge=0, description="the number of devices that the pod requests")]
+    have: Annotated[int, Meta(ge=0, description="the number of these that are free")]
     words: str
     gpus: Annotated[
-        list[int], Meta(description="the nearest set, by driver index; empty if sets are counted")
+        list[int],
+        Meta(description="the nearest set, as driver indices; empty if only devices are counted"),
     ]
-    free: Annotated[list[int], Meta(description="GPUs of the set that no pod is seen to hold")]
+    free: Annotated[list[int], Meta(description="GPUs of the set that no pod is known to hold")]
     holders: list[Holding]
 
     @property
@@ -182,7 +185,7 @@ class _Node:
             return self.counted()  # it only seems free: the GPUs of some pods are not seen
         if not missing:
             seem = "seems" if len(called) == 1 else "seem"
-            words = f"{gpus_text(called)} would do and {seem} free"
+            words = f"{gpus_text(called)} {_are(called)} suitable and {seem} free"
             tail = self._not_sure()
             return Miss(wants, wants, f"{words}, {tail}", called, called, holders)
         some = f" ({', '.join(map(str, called))})" if called else ""
@@ -209,12 +212,12 @@ class _Node:
             return f"but {listed(names)} may get them first: no report shows that pod yet"
         names = [pod.full_name for pod in self._unseen()]
         if names:
-            return f"but no report shows which GPUs are those of {listed(names)}"
+            return f"but no report shows yet which GPUs {listed(names)} will get"
         if self.offer.kubelet.allocator.settled:
             return (
                 "but kube-scheduler takes others first: a claim can name them (gpu-topology claim)"
             )
-        return "but the node may hand out others"
+        return "but the node may hand out other GPUs"
 
     def _unseen(self) -> list[PodRecord]:
         """Return the pods that hold devices, or will, whose devices no report shows."""
@@ -236,7 +239,9 @@ class _Node:
                 return None
             if len(good):
                 indices = list(self.offer.devices.indices(int(good[0])))
-                words = f"no more than {size} of its GPUs are linked so, as {gpus_text(indices)}"
+                words = (
+                    f"at most {size} of its GPUs are linked this way, such as {gpus_text(indices)}"
+                )
                 return Miss(wants, 0, words, indices, [], [])
         return None
 
@@ -308,28 +313,37 @@ class NodeAnswer(Struct, frozen=True):
     containers: list[ContainerSets]
     hazards: list[str]
     score: Annotated[
-        int | None, Meta(description="null on a node that refuses the pod, or is closed to it")
+        int | None, Meta(description="null on a node that rejects the pod or is not eligible")
     ]
     kind: Annotated[
         str | None,
-        Meta(description="the reason in a word; null if the node promises what is asked for"),
+        Meta(description="the kind of reason; null if the node promises what the pod requires"),
     ]
-    reason: Annotated[str, Meta(description="why the node refuses the pod; empty if it does not")]
-    note: Annotated[str, Meta(description="why a node that takes the pod promises it nothing")]
+    reason: Annotated[str, Meta(description="why the node rejects the pod; empty if it does not")]
+    note: Annotated[str, Meta(description="why the node takes the pod without a promise")]
     lacks: Annotated[
         list[str],
-        Meta(description="fields of the record without which CPUs and memory do not count"),
+        Meta(description="fields that the record lacks, so that CPUs and memory do not count"),
     ]
     resolvable: Annotated[
-        bool | None, Meta(description="an eviction may help; null on a node that takes the pod")
+        bool | None,
+        Meta(description="whether evictions may help; null on a node that takes the pod"),
     ]
-    closed: Annotated[bool, Meta(description="kube-scheduler will not send the pod there")]
-    bar: Annotated[str, Meta(description="the taint, cordon or selector for which it is closed")]
+    closed: Annotated[
+        bool,
+        Meta(description="whether kube-scheduler will not send the pod there (not eligible)"),
+    ]
+    bar: Annotated[
+        str,
+        Meta(description="the taint, cordon or selector because of which the node is not eligible"),
+    ]
     miss: Miss | None
-    sets_omitted: Annotated[int, Meta(description="sets beside those in outcomes")] = 0
+    sets_omitted: Annotated[
+        int, Meta(description="the number of further sets that outcomes leaves out")
+    ] = 0
     shared_gpus: list[SharedGpu] = []
     also: Annotated[
-        list[str], Meta(description="further reasons for which it refuses the pod")
+        list[str], Meta(description="further reasons why the node rejects the pod")
     ] = []
 
     @property
@@ -426,5 +440,5 @@ def _hazards(assessed: Assessment | None) -> list[str]:
     if assessed is None:
         return []
     listed = ["there are too many sets to list"] if assessed.sets is None else []
-    wider = ["some of these sets may never come"] if assessed.sets and not assessed.exact else []
+    wider = ["some of these sets may never occur"] if assessed.sets and not assessed.exact else []
     return [*assessed.hazards, *listed, *wider]

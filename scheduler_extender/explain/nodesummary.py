@@ -23,16 +23,21 @@ from topology.core.placement import Rejection, used_memory
 class SharedGpu(Struct, frozen=True):
     """One shared GPU, or one shared MIG instance of it."""
 
-    gpu: Annotated[int, Meta(description="the driver's index")]
+    gpu: Annotated[int, Meta(description="the GPU's index in the driver")]
     resource: str
-    profile: Annotated[str, Meta(description="of a MIG instance; empty for a GPU")]
+    profile: Annotated[
+        str, Meta(description="the profile of the MIG instance; empty for a whole GPU")
+    ]
     shares: Annotated[int, Meta(ge=0)]
-    free: Annotated[int, Meta(ge=0, description="shares that no report shows as held")]
+    free: Annotated[
+        int, Meta(ge=0, description="the number of shares that no report shows as held")
+    ]
     memory: Annotated[int, Meta(ge=0, description="bytes")]
     used: Annotated[
-        int, Meta(ge=0, description="bytes that its pods use, by what they say or by their shares")
+        int,
+        Meta(ge=0, description="bytes that its pods use, by their gpu-memory or by their shares"),
     ]
-    pods: Annotated[list[str], Meta(description="those that a report shows on it")]
+    pods: Annotated[list[str], Meta(description="the pods that a report shows on it")]
 
 
 def shared_gpus(info: NodeInfo, offer: Offer) -> list[SharedGpu]:
@@ -98,11 +103,13 @@ class Refusal(Struct, frozen=True):
 class MigInstances(Struct, frozen=True):
     """Equal MIG instances of one GPU."""
 
-    gpu: Annotated[int, Meta(description="the driver's index")]
+    gpu: Annotated[int, Meta(description="the GPU's index in the driver")]
     resource: str
     profile: str
     instances: Annotated[int, Meta(ge=0)]
-    free: Annotated[int, Meta(ge=0, description="those that no report shows as held")]
+    free: Annotated[
+        int, Meta(ge=0, description="the number of devices that no report shows as held")
+    ]
 
 
 class PodInBrief(Struct, frozen=True):
@@ -125,28 +132,35 @@ class NodeInBrief(Struct, frozen=True):
     stale: bool
     problem: str | None
     maintenance: Annotated[
-        bool, Meta(description="the GPU operator changes its driver or MIG layout")
+        bool,
+        Meta(description="whether the GPU operator is changing the node's driver or MIG layout"),
     ] = False
     refusals: list[Refusal] = []
     not_ready: str = ""
-    missing: Annotated[list[str], Meta(description="GPUs that do not answer")] = []
+    missing: Annotated[list[str], Meta(description="the GPUs that do not answer")] = []
     gpus: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
     states: Annotated[
         dict[str, int] | UnsetType,
-        Meta(description="GPUs by how they stand, counted as by the commands, map and metrics"),
+        Meta(
+            description="the number of GPUs by state, the same as in the commands, the map and the "
+            "metrics"
+        ),
     ] = UNSET
     summary: str | UnsetType = UNSET
     sequence: int | UnsetType | None = UNSET
     free: Annotated[
-        list[int] | UnsetType, Meta(description="driver indices that no report shows as held")
+        list[int] | UnsetType,
+        Meta(description="driver indices of the GPUs that no report shows as held"),
     ] = UNSET
     promised: Annotated[
         int | UnsetType, Meta(description="devices of pods that are bound and unacknowledged")
     ] = UNSET
-    left: Annotated[int | UnsetType, Meta(description="devices that remain for others")] = UNSET
-    unacknowledged: Annotated[int | UnsetType, Meta(description="pods that no report shows")] = (
-        UNSET
-    )
+    left: Annotated[
+        int | UnsetType, Meta(description="the number of devices that remain for other pods")
+    ] = UNSET
+    unacknowledged: Annotated[
+        int | UnsetType, Meta(description="the pods that no report shows yet")
+    ] = UNSET
     mig_instances: list[MigInstances] = []
     shared_gpus: list[SharedGpu] = []
 

@@ -61,26 +61,40 @@ def written_on(pod: Pod) -> Written | None:
 
 
 NO_CLAIM = (
-    "no claim of its is known that has GPUs: if that lasts, kube-scheduler has deleted the claim, "
-    "and the pod never starts. Delete the pod"
+    "none of the pod's claims has GPUs; if that lasts, kube-scheduler has deleted the claim and "
+    "the pod can never start: delete the pod"
 )
+
+
+OUTSIDE = "these are not among the predicted GPUs"
 
 
 class Placed(Struct, frozen=True):
     """A pod on its node."""
 
     node: str
-    verdict: Annotated[str, Meta(description="the promise that it was bound with, or empty")]
+    verdict: Annotated[
+        str, Meta(description="the verdict with which the pod was bound; empty if unknown")
+    ]
     sets: Annotated[
-        list[list[int]], Meta(description="the sets of GPUs that it could get by that, if known")
+        list[list[int]],
+        Meta(description="the sets of GPUs that the pod could get by this verdict, if known"),
     ]
     got: Annotated[
-        list[int] | None, Meta(description="the GPUs that a report shows; null if none does yet")
+        list[int] | None,
+        Meta(description="the GPUs that a report shows for the pod; null if no report does yet"),
     ]
     keeps: Annotated[
-        bool | None, Meta(description="whether they meet what it asks for; null if nothing says")
+        bool | None,
+        Meta(description="whether these GPUs meet the pod's constraints; null if unknown"),
     ]
     words: list[str]
+
+    def is_fault(self, line: str) -> bool:
+        """Check whether this one of the ``words`` is about GPUs that the pod should not have."""
+        if line == OUTSIDE:
+            return True
+        return self.keeps is False and line.startswith(f"it got {gpus_text(self.got or [])}")
 
 
 def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed:
@@ -101,19 +115,19 @@ def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed
         words.append(NO_CLAIM if info.serves_claims else "no report shows yet which GPUs it got")
     else:
         outside = bool(sets) and not (written and written.sets_omitted) and got not in sets
-        kept = "" if keeps is None else ": they are what it asks for"
+        kept = "" if keeps is None else ", which meet its constraints"
         if keeps is False and isinstance(request, GpuRequest):
-            kept = f": they lack {request.constraints.text}"
+            kept = f", which do not meet {request.constraints.text}"
         words.append(f"it got {gpus_text(got)}{kept}")
         if outside:
-            words.append("these are not among the predicted GPUs")
+            words.append(OUTSIDE)
     return Placed(info.name, verdict, sets, got, keeps, words)
 
 
 def _promise(verdict: str, request: object) -> str:
     required = isinstance(request, GpuRequest) and request.required
     if verdict in ("guaranteed", "expected") and required:
-        return f"what it asks for was {verdict} when it was bound"
+        return f"its constraints were {verdict} when it was bound"
     if not verdict:
         return "bound without the extender: nothing was promised"
     return f"nothing was promised when it was bound (the verdict was {verdict})"

@@ -164,14 +164,16 @@ class Help(Struct, frozen=True, omit_defaults=False):
 
     kind: Literal["end", "relax"]
     words: str
-    nodes: Annotated[int, Meta(description="how many would take the pod then")]
+    nodes: Annotated[int, Meta(description="the number of nodes that would then take the pod")]
     node: str | None = None
-    pods: Annotated[list[str], Meta(description="of the node: those that end")] = []
+    pods: Annotated[list[str], Meta(description="the pods on the node that end")] = []
     key: Annotated[
         str | None,
-        Meta(description='the annotation that changes; "count": the pod asks for fewer devices'),
+        Meta(description='the annotation that changes; "count" if the pod requests fewer devices'),
     ] = None
-    value: Annotated[str | None, Meta(description="null if the annotation is left out")] = None
+    value: Annotated[
+        str | None, Meta(description="the new value; null if the annotation is removed")
+    ] = None
 
 
 @dataclass(slots=True)

@@ -37,8 +37,8 @@ again yet.
 UNKNOWN = "unknown"
 """Stands for a reason if the pod has not been evaluated yet."""
 NEVER = UNKNOWN, float("-inf")
-NO_WORDS = ", by its own rules or not yet"
-NOT_IN_TIME = "not worked out in time"
+NO_WORDS = " because of its own rules, or has not tried again yet"
+NOT_IN_TIME = "not evaluated in time"
 LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
 LASTING = frozenset(
     {
@@ -113,14 +113,14 @@ def reason_of(pod: PodRecord, counts: Counts | None) -> str:
     """
     if isinstance(pod.request, Malformed):
         return pod.request.reason
-    ask = f"{NOT_IN_TIME}: ask why {pod.full_name}"
+    ask = f"{NOT_IN_TIME}: run gpu-topology why {pod.full_name}"
     said = ask if counts is None else counts.headline
     if pod.unasked:
         said = f"{UNASKED}; {said}"
     if pod.gated:
-        return f"kept back by its scheduling gates; {said}"
+        return f"held back by its scheduling gates; {said}"
     if counts is not None and counts.takes > counts.closed and pod.unschedulable:
-        return f"{said}; kube-scheduler finds none{f': {pod.said}' if pod.said else NO_WORDS}"
+        return f"{said}; kube-scheduler finds no node{f': {pod.said}' if pod.said else NO_WORDS}"
     return said
 
 

@@ -76,16 +76,16 @@ def set_text(gpus: Sequence[int]) -> str:
 
 REASON_WORDS: dict[Reason, str] = {
     Reason.LINKS: "lack links",
-    Reason.HARDWARE: "have no such GPUs",
+    Reason.HARDWARE: "have no suitable GPUs",
     Reason.MODEL: "have another GPU model",
     Reason.MEMORY: "have too little memory on each GPU",
     Reason.NIC: "have no NIC near enough",
     Reason.TOO_FEW: "are too small",
     Reason.NOT_SERVED: "do not serve the resource",
     Reason.SPLIT: "are split by MIG",
-    Reason.SHARES: "share GPUs in another way",
-    Reason.DRA_ONLY: "serve it no GPUs",
-    Reason.CLAIMS: "have no devices for its claims",
+    Reason.SHARES: "share GPUs differently",
+    Reason.DRA_ONLY: "serve no GPUs to the pod",
+    Reason.CLAIMS: "have no devices for the pod's claims",
     Reason.NO_REPORT: "wait for a report",
     Reason.STALE: "wait for a report",
     Reason.NOT_READY: "wait for a report",
@@ -98,13 +98,13 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.MEMORY_IN_USE: "have too little GPU memory left",
     Reason.IN_PROGRESS: "are placing other pods",
     Reason.RESERVED: "are reserved for another pod",
-    Reason.KUBELET: "have kubelets that may refuse it",
-    Reason.REFUSING: "are refusing such pods",
+    Reason.KUBELET: "have a kubelet that may refuse the pod",
+    Reason.REFUSING: "are in back-off after refusals",
     Reason.GROUP: "do not suit the pod's group",
-    Reason.UNDECIDED: "could not be worked out",
-    Reason.MALFORMED: "cannot read what it asks for",
-    Reason.OUT_OF_DATE: "may have changed unseen",
-    Reason.OTHER: "refuse it",
+    Reason.UNDECIDED: "could not be evaluated",
+    Reason.MALFORMED: "cannot read the pod's request",
+    Reason.OUT_OF_DATE: "may be out of date",
+    Reason.OTHER: "reject the pod",
 }
 """The text about several nodes that refuse a pod for different reasons of one kind."""
 
@@ -117,27 +117,27 @@ REASON_MEANINGS: dict[Reason, str] = {
     Reason.TOO_FEW: "The node has fewer devices than requested, free or not.",
     Reason.NOT_SERVED: "The node does not serve the requested resource.",
     Reason.SPLIT: "The node's GPUs are split by MIG, and too few whole ones are left.",
-    Reason.SHARES: "The node's GPUs are not shared as the pod needs it.",
+    Reason.SHARES: "The node's GPUs do not have the number of shares that the pod needs.",
     Reason.DRA_ONLY: "Neither a device plugin nor a DRA driver serves the node's GPUs to the pod.",
     Reason.CLAIMS: "The pod's own ResourceClaims get no GPUs there, or not yet.",
     Reason.NO_REPORT: "The node's agent has written no record yet.",
-    Reason.STALE: "The node's agent has been silent for too long.",
+    Reason.STALE: "The node's agent has not reported for too long.",
     Reason.NOT_READY: "The node's agent cannot see which pods have which GPUs.",
-    Reason.MAINTENANCE: "The GPU operator changes the node's driver or MIG layout.",
+    Reason.MAINTENANCE: "The GPU operator is changing the node's driver or MIG layout.",
     Reason.UNUSABLE: "The node's record contradicts itself or cannot be read.",
     Reason.BUSY: "Fewer devices are free than requested.",
     Reason.SCATTERED: "Enough devices are free, but no set of them meets the constraints.",
     Reason.NOT_GUARANTEED: "A suitable set of GPUs is free, but the pod may get another set.",
     Reason.SICK: "The pod would get a sick GPU, or may get one.",
-    Reason.MEMORY_IN_USE: "The memory of a shared GPU that the pod may get is not enough for all.",
+    Reason.MEMORY_IN_USE: "A shared GPU that the pod may get has too little memory left.",
     Reason.IN_PROGRESS: "A bind is being written, or the node has not reported a bound pod yet.",
     Reason.RESERVED: "The devices are reserved for another pod.",
     Reason.KUBELET: "The kubelet or the device plugin refuses the pod, or may refuse it.",
     Reason.REFUSING: "The node's kubelet has refused such pods in a row.",
     Reason.GROUP: "The pod's group or gang belongs elsewhere, or the domain is too small for it.",
-    Reason.UNDECIDED: "The node could not be evaluated: too much to work out, or too little known.",
+    Reason.UNDECIDED: "The node has too many possible outcomes, or too little is known of it.",
     Reason.MALFORMED: "The extender cannot read what the pod asks for, so no node takes it.",
-    Reason.OUT_OF_DATE: "A watch of the extender is stale, so the cluster may have changed unseen.",
+    Reason.OUT_OF_DATE: "A watch is stale, so the extender's view of the cluster may be old.",
     Reason.OTHER: "None of the other kinds.",
 }
 """What each kind of reason means, as a sentence."""
@@ -207,7 +207,7 @@ def request_text(request: GpuRequest) -> str:
 
     >>> from topology.core.requests import gpu_request
     >>> request_text(gpu_request(2, Constraints(link=LinkKind.NVLINK)))
-    '2 GPUs: every two joined by NVLink (link=nvlink)'
+    '2 GPUs: every two linked by NVLink (link=nvlink)'
     """
     unit = f"{request.unit}{'s' if request.count != 1 else ''}"
     profile = request.resource.partition("/mig-")[2].removesuffix(".shared")
@@ -216,7 +216,7 @@ def request_text(request: GpuRequest) -> str:
         asked = OF_CLAIMS
     words = list(_constraints(request.constraints))
     if not words:
-        return f"{asked}, whichever they are"
+        return f"{asked} without constraints"
     preferred = " – preferred, not required" if request.policy is Policy.PREFERRED else ""
     return f"{asked}: {'; '.join(words)}{preferred}"
 
@@ -237,16 +237,16 @@ def not_joined(request: GpuRequest, group_ref: GroupReference | None) -> str:
     if group_ref is None or request.count != 1 or not keys:
         return ""
     return (
-        f"{' and '.join(keys)}: joins the GPUs of one pod, and each pod of the group has one GPU; "
-        "to have GPUs joined, ask for all of them in one pod"
+        f"{' and '.join(keys)}: applies to the GPUs of one pod, and each pod of the group has "
+        "one GPU; to get linked GPUs, request all of them in one pod"
     )
 
 
 def _constraints(wanted: Constraints) -> Iterable[str]:  # noqa: C901 (a line for each key)
     joined = {
-        Pattern.PAIRWISE: "every two joined",
-        Pattern.RING: "joined to a ring",
-        Pattern.CONNECTED: "all joined, over others too,",
+        Pattern.PAIRWISE: "every two linked",
+        Pattern.RING: "linked in a ring",
+        Pattern.CONNECTED: "all linked, directly or through others,",
     }[wanted.pattern]
     if wanted.link is LinkKind.NVLINK:
         yield f"{joined} by NVLink (link=nvlink)"

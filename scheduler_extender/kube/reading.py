@@ -61,8 +61,9 @@ class Seen:
     ``namespaces`` are those whose pods could be listed; None means all. ``notes`` say what the
     caller may not read, and what is missing because of that. ``watched`` are the collections that
     were read, each with its sink. ``installed`` says whether the API server knows GPUTopology
-    records at all. ``lost`` returns for how many seconds a followed cluster could not be read, 0
-    while it can.
+    records at all. ``dra_unread`` says why the objects of DRA could not be read; it is empty if they
+    could. ``lost`` returns for how many seconds a followed cluster could not be read, 0 while it
+    can.
     """
 
     cluster: Cache
@@ -71,6 +72,7 @@ class Seen:
     watched: list[tuple[str, Sink]] = field(default_factory=list)
     installed: bool = True
     lost: Callable[[], float] = lambda: 0.0
+    dra_unread: str = ""
 
 
 def one_look(
@@ -117,7 +119,7 @@ def one_look(
                 raise MissingRightError(where, error) from error
             if error.status not in FORBIDDEN or not lost:
                 raise
-            notes.append(f"you may not list {where.rpartition('/')[2]}: {lost}")
+            notes.append(f"{_no_right_to_list(where)}: {lost}")
             return False
         watched.append((where, sink))
         return True
@@ -137,11 +139,17 @@ def one_look(
         notes.append(NOT_INSTALLED)
     # Classes come last. Without them no node serves any claim; and if claims or taints are unknown,
     # it is unknown which devices are free.
+    dra_unread = ""
     for where, sink in reversed(dra_sinks(cluster, dra)) if dra.has_nodes else ():
         with suppress(NotFoundError):  # a cluster older than DRA
             if not take(where, sink, NO_DRA):
+                dra_unread = _no_right_to_list(where)
                 break
-    return Seen(cluster, namespaces, notes, watched, installed)
+    return Seen(cluster, namespaces, notes, watched, installed, dra_unread=dra_unread)
+
+
+def _no_right_to_list(where: str) -> str:
+    return f"you may not list {where.rpartition('/')[2]}"
 
 
 def whole_look(api: ApiServer, settings: Settings, clock: Callable[[], float]) -> Seen:

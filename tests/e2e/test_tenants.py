@@ -216,7 +216,7 @@ def test_a_deployment_with_its_annotation_in_the_wrong_place(real: RealCluster) 
     real.until(lambda: len(pods()) == 2, "the Deployment has its pods")
     done = ask(real, TENANT, "why", "deployment/serve")
     assert done.stderr == ""
-    assert "3 GPUs, whichever they are" in done.stdout
+    assert "3 GPUs without constraints" in done.stdout
     assert (
         "annotation gpu-topology.io/link stands on the Deployment and counts for nothing"
         in done.stdout

@@ -206,7 +206,7 @@ def test_the_command_is_killed_half_way(real: RealCluster, scene: Scene, tmp_pat
     assert scene.node.evicted() == [scene.first]
     code, told, _ = unblock(real, scene.waits)
     assert code == 0
-    assert f"still to be evicted for it: default/{scene.second}\n" in told
+    assert f"still to be evicted: default/{scene.second}\n" in told
     # The kubelet of the first has ended it meanwhile: the place is still there.
     scene.node.let_go(scene.first)
     assert "it is there" in unblock(real, scene.waits)[1]
@@ -231,7 +231,9 @@ def test_a_place_that_was_taken_is_no_reason_to_evict(
     scene.node.admit(f"{scene.name}-thief", 2, priorityClassName="high")
     code, errors = scene.evict()
     assert code == 1
-    assert f"no other pod is evicted: {scene.name} has no guaranteed place for the pod" in errors
+    assert (
+        f"no other pod is evicted: {scene.name} has no guaranteed placement for the pod" in errors
+    )
     assert scene.node.evicted() == [scene.first]
 
 

@@ -324,7 +324,7 @@ def unblock(
 
     POD is the name of a waiting pod, or NAMESPACE/NAME. Exits with 1 if no eviction is worthwhile.
 
-    The command looks for the cheapest set of evictions. Each evicted pod has a guaranteed place
+    The command looks for the cheapest set of evictions. Each evicted pod has a guaranteed placement
     elsewhere, or is named as lost. The ClusterRole gpu-topology-unblocker has the rights that the
     command needs.
     """

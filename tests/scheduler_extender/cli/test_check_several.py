@@ -61,7 +61,7 @@ def test_pods_without_a_group_are_judged_each_by_itself() -> None:
 def test_members_of_a_group_are_judged_together() -> None:
     done = check(GANG)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "there is room for all of its 4 members at once" in done.stdout
+    assert "all of its 4 members fit at once" in done.stdout
     found = as_json(GANG)
     assert len(found["pods"]) == 4
     (group,) = found["groups"]
@@ -79,13 +79,13 @@ def test_nothing_is_promised_to_a_group_that_does_not_fit_as_a_whole(
     words = " ".join(done.stdout.split())
     assert "guaranteed" not in words
     assert "expected" not in words
-    assert "group podgroup/gang: there is room for 2 of its 4 members at once" in words
+    assert "group podgroup/gang: only 2 of its 4 members fit at once" in words
     assert "0 of 1 nodes would take it" in words
     found = as_json(path, cluster)
     for each in found["pods"] if here > 1 else [found]:
         (node,) = each["nodes"]
         assert (node["verdict"], node["score"], node["outcomes"]) == ("not-now", None, [])
-        assert node["reason"] == "there is room for 2 of the group's 4 members at once"
+        assert node["reason"] == "only 2 of the group's 4 members fit at once"
     assert (found["groups"][0] if here > 1 else found["group"])["fit"] == 2
     assert check(path, bridged(tmp_path, 2)).returncode == 0, "two such nodes have four pairs"
 
@@ -98,7 +98,7 @@ def test_members_that_ask_for_different_things_count_each_for_itself(tmp_path: P
     path = file(tmp_path, *mixed)
     done = check(path, bridged(tmp_path, 1))
     assert done.returncode == 1
-    assert "of its 3 members at once, so it is refused" in " ".join(done.stdout.split())
+    assert "of its 3 members fit at once, so the group waits" in " ".join(done.stdout.split())
     done = check(path, bridged(tmp_path, 2))
     assert done.returncode == 0, done.stdout
     assert "a and b each ask for 2 GPUs" in done.stdout

@@ -68,7 +68,7 @@ def test_check_warns_on_stderr_of_what_counts_for_nothing() -> None:
 def test_check_says_why_a_node_that_passes_promises_nothing() -> None:
     sample = PAIR.with_name("quad-preferred.yaml")
     done = run("check", sample, "--cluster", CLUSTER)
-    assert "8 of 8 nodes would take it: 4 promise what it asks for, 4 do not" in done.stdout
+    assert "8 of 8 nodes would take it: 4 promise its constraints, 4 do not" in done.stdout
     answer = json.loads(run("check", sample, "--cluster", CLUSTER, "--output", "json").stdout)
     never = "the hardware has no set of 4 GPUs with link=nvlink"
     for row in answer["nodes"]:
@@ -144,7 +144,7 @@ def test_check_names_the_field_without_which_cpus_count_for_nothing(
     del part[last]
     words, lacks = asked_of(record, tmp_path)
     assert lacks == [field]
-    sentence = f"CPUs and memory count for nothing: the record has no {field}"
+    sentence = f"CPUs and memory are not taken into account: the record has no {field}"
     assert "".join(sentence.split()) in "".join(words.split()), "the table may fold it"
 
 
@@ -585,7 +585,7 @@ def test_cpus_that_a_person_writes_down_count(
 ) -> None:
     path = _beside_gpus(tmp_path / "cluster.yaml", {"cpu": 8}, given)
     done = run("unblock", "waits", "--cluster", path)
-    assert ("no pod has to be evicted: c-00 has a guaranteed place" in done.stdout) == fits
+    assert ("no pod has to be evicted: c-00 has a guaranteed placement" in done.stdout) == fits
     assert done.returncode == (0 if fits else 1)
     for command in (("why", "waits"), ("waiting",), ("check", path)):
         done = run(*command, "--cluster", path)
@@ -608,4 +608,4 @@ def test_kube_schedulers_own_words_are_quoted(tmp_path: Path) -> None:
     words = "0/1 nodes are available: 1 Insufficient cpu"
     assert f"It says: {words}\n" in run("why", "waits", "--cluster", path).stdout
     listed = run("waiting", "--cluster", path).stdout
-    assert f"kube-scheduler finds none: {words}" in " ".join(listed.split())
+    assert f"kube-scheduler finds no node: {words}" in " ".join(listed.split())

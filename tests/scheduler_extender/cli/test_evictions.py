@@ -150,14 +150,14 @@ def test_who_may_not_evict_keeps_no_place(cluster: Cluster) -> None:
     [
         pytest.param(["b"], {}, ["b"], "", id="a pod that a plan may name"),
         pytest.param(["a", "b"], {}, ["b"], "", id="one would do"),
-        pytest.param(["b"], {"priority": 4}, [], "no plan evicts team/b", id="more important"),
-        pytest.param(["b"], {"priority": 3}, [], "no plan evicts team/b", id="not made anew"),
+        pytest.param(["b"], {"priority": 4}, [], "no plan may evict team/b", id="more important"),
+        pytest.param(["b"], {"priority": 3}, [], "no plan may evict team/b", id="not made anew"),
         pytest.param(["b"], {"priority": 3, "by": "Job"}, ["b"], "", id="made anew beside it"),
         pytest.param(
             ["b"], {"priority": 3, "by": "Job", "full": True}, [], "would be lost", id="no home"
         ),
-        pytest.param(["b"], {"by": "DaemonSet"}, [], "no plan evicts team/b", id="comes back"),
-        pytest.param(["b"], {"pool": "x"}, [], "has no guaranteed place", id="other nodes"),
+        pytest.param(["b"], {"by": "DaemonSet"}, [], "no plan may evict team/b", id="comes back"),
+        pytest.param(["b"], {"pool": "x"}, [], "has no guaranteed placement", id="other nodes"),
     ],
 )
 def test_victims_that_another_wrote_are_judged_as_if_planned(
@@ -195,7 +195,7 @@ def test_a_victim_stays_whose_place_another_victim_goes_to(
         cluster.pod(held, "team", {"apiVersion": "apps/v1", "uid": "web", **web})
     cluster.fake.refuse(404, None, path="eviction$")  # a pod that has been evicted is gone
     done = cluster.asked("unblock", "team/waits", "--evict")
-    assert "other has a place" in done.stdout
+    assert "other has a guaranteed placement" in done.stdout
     assert len(written(cluster)["victims"]) == 2
     assert sorted(evictions(cluster)) == ["a", "b"], done.stderr
 
@@ -309,7 +309,10 @@ def test_no_pod_is_evicted_where_an_older_pods_place_counts(cluster: Cluster) ->
         cluster.pod(wants, "team")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 1
-    assert "no other pod is evicted: another pod's reservation on pairs counts" in done.stderr
+    assert (
+        "no other pod is evicted: another pod's reservation on pairs takes precedence"
+        in done.stderr
+    )
     assert evictions(cluster) == []
 
 

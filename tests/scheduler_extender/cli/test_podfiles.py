@@ -132,7 +132,7 @@ def test_it_is_said_how_many_copies_fit(tmp_path: Path) -> None:
     path = written(tmp_path / "a.yaml", deployment(30))
     done = check(path)
     assert done.returncode == 0
-    assert "\npair: there is room for 20 of its 30 pods at once\n" in done.stdout
+    assert "\npair: 20 of its 30 pods fit at once\n" in done.stdout
     found = json.loads(check(path, "-o", "json").stdout)
     assert (found["copies"], found["fit"]) == (30, 20)
     assert check(path, "--strict").returncode == 1
@@ -157,7 +157,7 @@ def test_an_object_with_several_kinds_of_pods_has_room_for_all_at_once(tmp_path:
 
     done = check(job(2), "--strict")
     assert done.returncode == 1
-    said = "PyTorchJob t (object 1): there is room for 14 of its 22 pods at once"
+    said = "PyTorchJob t (object 1): 14 of its 22 pods fit at once"
     assert said in done.stdout.splitlines()
     (told,) = json.loads(check(job(2), "-o", "json").stdout)["objects"]
     assert (told["copies"], told["fit"]) == (22, 14)
@@ -172,7 +172,7 @@ def test_each_copy_of_a_member_is_a_member(tmp_path: Path) -> None:
     }
     done = check(written(tmp_path / "a.yaml", made))
     assert done.returncode == 1
-    assert "there is room for 24 of its 30 members at once" in done.stdout
+    assert "only 24 of its 30 members fit at once" in done.stdout
 
 
 CLAIMING: dict[str, Any] = {
@@ -236,8 +236,8 @@ def test_nor_is_a_file_of_a_folder_that_has_no_other(tmp_path: Path) -> None:
 
 
 NOT_JOINED = (
-    "link: joins the GPUs of one pod, and each pod of the group has one GPU; to have GPUs joined, "
-    "ask for all of them in one pod"
+    "link: applies to the GPUs of one pod, and each pod of the group has one GPU; to get linked "
+    "GPUs, request all of them in one pod"
 )
 
 

@@ -59,7 +59,7 @@ def test_others_are_told_until_when_a_place_is_kept(
     done = cluster.why("train")
     assert "no node takes it: reserved for another pod" in done.stdout
     until = said.partition("until")[2]
-    near = f"GPUs 0,1 would do and seem free, but are reserved for team-b/urgent until{until}"
+    near = f"GPUs 0,1 are suitable and seem free, but are reserved for team-b/urgent until{until}"
     assert f"train-07: {near}" in done.stdout
     done = cluster.asked("waiting")
     assert (done.returncode, done.stderr) == (1, "")

@@ -48,8 +48,9 @@ def test_it_says_whom_to_evict(cluster: Cluster) -> None:
     done = cluster.asked("unblock", "team/wants")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "evict 1 pod on pairs: then team/wants has a guaranteed place there\n"
-        "  team/a (priority 0, 1 GPU) moves: its ReplicaSet makes it anew, pairs has a place\n"
+        "evict 1 pod on pairs: then team/wants has a guaranteed placement there\n"
+        "  team/a (priority 0, 1 GPU) moves: its ReplicaSet recreates it, and pairs has a "
+        "guaranteed placement for it\n"
     )
     writes = [each for each in cluster.fake.requests if each.method != "GET"]
     assert writes == [], "it evicts no pod"
@@ -95,7 +96,7 @@ def test_no_pod_is_evicted_for_one_that_is_not_scheduled(
 
 @pytest.mark.parametrize(
     ("victims", "problem"),
-    [(["a"], ""), ([], "pairs has no guaranteed place for the pod")],
+    [(["a"], ""), ([], "pairs has no guaranteed placement for the pod")],
 )
 def test_a_place_that_is_kept_is_told(cluster: Cluster, victims: list[str], problem: str) -> None:
     value = value_of(PodUid("wants"), NodeName("pairs"), time.time() + 60, map(PodUid, victims))

@@ -106,7 +106,10 @@ def test_a_node_that_would_take_it_is_no_no(cluster: Cluster) -> None:
     cluster.pod(waits(2, name="small", conditions=[unschedulable]))
     done = cluster.asked("waiting")
     assert done.returncode == 0
-    assert "2 of 2 nodes would take it; kube-scheduler finds none, by its own rules" in done.stdout
+    assert (
+        "2 of 2 nodes would take it; kube-scheduler finds no node because of its own rules"
+        in done.stdout
+    )
 
 
 def test_gates_and_bad_annotations(cluster: Cluster) -> None:
@@ -116,7 +119,7 @@ def test_gates_and_bad_annotations(cluster: Cluster) -> None:
     cluster.pod(waits(2, {"lnik": "nvlink"}, name="typo"))
     found = json.loads(cluster.asked("waiting", "-o", "json").stdout)["pods"]
     reasons = {row["pod"]: row["reason"] for row in found}
-    assert reasons["team-a/gated"].startswith("kept back by its scheduling gates; 2 of 2 nodes")
+    assert reasons["team-a/gated"].startswith("held back by its scheduling gates; 2 of 2 nodes")
     assert "annotation gpu-topology.io/lnik: unknown key" in reasons["team-a/typo"]
 
 
@@ -168,12 +171,12 @@ def test_one_pod_does_not_take_the_time_of_all(
     monkeypatch.setattr("scheduler_extender.cli.waiting.EXPLAIN_SECONDS", -1)
     done = cluster.asked("waiting", "-l", "app=train", "-o", "json")
     (row,) = json.loads(done.stdout)["pods"]
-    assert row["reason"] == "not worked out in time: ask why team-a/train"
+    assert row["reason"] == "not evaluated in time: run gpu-topology why team-a/train"
     assert (row["takes"], row["refusals"]) == (None, {})
     assert done.returncode == 0, "that no node takes it is not known"
     monkeypatch.setattr("scheduler_extender.cli.why.EXPLAIN_SECONDS", -1)
     told = cluster.why("train")
-    assert "not worked out in time, so far no node takes it" in told.stdout
+    assert "not all nodes were evaluated in time; so far no node takes it" in told.stdout
     assert told.returncode == 0
 
 

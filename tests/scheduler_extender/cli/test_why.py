@@ -64,7 +64,7 @@ def test_with_a_kubeconfig_alone_it_says_what_the_extender_would(cluster: Cluste
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (
         "team-a/train\n"
-        "asks for 2 GPUs: every two joined by NVLink (link=nvlink)\n"
+        "asks for 2 GPUs: every two linked by NVLink (link=nvlink)\n"
         "no node takes it: no set of 2 free GPUs with link=nvlink (1 node)\n"
         "\n"
         "nearest\n"
@@ -244,7 +244,7 @@ def test_of_a_workload_without_pods_its_template_is_told(cluster: Cluster, word:
     cluster.fake.put(f"{group}/namespaces/team-a/{plural}", made(kind.name, "train", spec))
     done = cluster.why(f"{word}/train")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "2 GPUs: every two joined by NVLink" in done.stdout
+    assert "2 GPUs: every two linked by NVLink" in done.stdout
     assert "1 of 1 node would take it\nit may go to node\n" in done.stdout
     assert "has no pods yet" in done.stdout
 
@@ -311,7 +311,7 @@ def test_what_stands_in_the_wrong_place_on_the_pod_is_said(cluster: Cluster) -> 
     manifest["metadata"]["annotations"] = {"gpu-topolgy.io/min-nvlinks": "2"}
     cluster.pod(manifest)
     done = cluster.why("train")
-    assert "2 GPUs, whichever they are" in done.stdout
+    assert "2 GPUs without constraints" in done.stdout
     assert "label gpu-topology.io/link counts for nothing" in done.stdout
     assert "did you mean gpu-topology.io/min-nvlinks?" in done.stdout
 
@@ -344,7 +344,7 @@ def test_a_placed_pod_is_told_what_it_got(cluster: Cluster) -> None:
     placed = json.loads(done.stdout)["placed"]
     assert (placed["verdict"], placed["got"], placed["keeps"]) == ("guaranteed", [2, 3], True)
     assert placed["sets"] == [[0, 1], [2, 3]]
-    assert "it got GPUs 2,3: they are what it asks for" in cluster.why("p").stdout
+    assert "it got GPUs 2,3, which meet its constraints" in cluster.why("p").stdout
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,8 @@ def test_a_pod_that_only_closed_nodes_would_take_goes_nowhere(tmp_path: Path) ->
     file = tmp_path / "cluster.yaml"
     file.write_text(text.replace("tolerations:", "volumes:"))
     said = (
-        "no node takes it: the node that would is closed to it by taint pool=batch:NoSchedule; "
+        "no node takes it: the node that would take it is not eligible because of taint "
+        "pool=batch:NoSchedule; "
         "not guaranteed: the node may hand out GPUs without link=nvlink (1 node)\n"
     )
     done = why("team-a/train", "--cluster", file)
@@ -515,7 +516,7 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (
         "ns/train\n"
-        "asks for the GPUs of its claims: every two joined by NVLink (link=nvlink)\n"
+        "asks for the GPUs of its claims: every two linked by NVLink (link=nvlink)\n"
         "no node takes it: the node's GPUs are not served by DRA (1 node); the next free GPUs "
         "do not meet "
         "link=nvlink (1 node)\n"
@@ -524,8 +525,8 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
         "  a plan of evictions, where there is one: kubectl gpu-topology unblock ns/train\n"
         "\n"
         "good to know\n"
-        "  its claims leave the choice to kube-scheduler, which takes the first free GPUs; a claim "
-        "can name the sets that will do: gpu-topology claim\n"
+        "  the pod's claims let kube-scheduler take the first free GPUs; gpu-topology claim "
+        "writes a claim that names the suitable sets\n"
     )
     listed = asked(main, "waiting", "-n", "ns", "--kubeconfig", claiming.kubeconfig)
     assert "the GPUs of its claims link=nvlink" in " ".join(listed.stdout.split())
@@ -686,7 +687,7 @@ def test_pods_that_share_a_claim_have_its_gpus(claiming: Cluster) -> None:
         claiming.pod({**manifest, "status": {"phase": "Running"}}, "ns")
     done = claiming.why("ns/p2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("\nit got GPUs 0,1: they are what it asks for\n")
+    assert done.stdout.endswith("\nit got GPUs 0,1, which meet its constraints\n")
     for where in (NODES_PATH, RECORDS_PATH):
         claiming.fake.remove(f"{where}/{PAIRS.name}")
     claiming.pod(pod(4, name="w", uid="w"), "ns")

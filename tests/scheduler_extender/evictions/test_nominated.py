@@ -104,4 +104,4 @@ def test_a_place_that_yields_to_one_member_has_no_room_for_its_siblings(
     )
     found = eviction_advice(cluster, "team", "wants")
     assert found is not None
-    assert f"room for {beside} more of its group is counted there" in found.text[-1]
+    assert f"{beside} more members of its group fit there" in found.text[-1]

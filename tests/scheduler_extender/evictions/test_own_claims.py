@@ -195,7 +195,7 @@ def test_a_pod_with_a_claim_is_evicted_for_a_pod_with_a_claim() -> None:
     assert victims(found) == ["a"]
     assert found.plan is not None
     assert (found.plan.cost.lost, found.plan.cost.devices) == (1, 1)
-    assert "it is unknown which GPUs the next ones get" in found.text[1]
+    assert "which GPUs the new claims get is unknown" in found.text[1]
 
 
 def test_a_shared_claim_is_free_once_all_its_pods_are_gone() -> None:
@@ -242,7 +242,7 @@ def test_a_claim_of_nobody_is_freed_by_no_eviction() -> None:
     scene = Scene((Holder("a", (0,), ()), Holder("b", (2,), ())), *JUST_A_PAIR)
     found = evictions(scene.world())
     assert found.plan is None
-    assert "no node gets a guaranteed place" in found.text[0]
+    assert "no node gets a guaranteed placement" in found.text[0]
 
 
 def test_a_pod_that_asks_for_a_number_moves() -> None:
@@ -340,7 +340,7 @@ def test_a_reservation_that_somebody_has_taken_is_lost(kept: DraWorld) -> None:
     kept.claims.apply(claim("thief", 1, pod="thief"))
     found = evictions(kept).reservation
     assert found is not None
-    assert found.problem == f"{NODE} has no guaranteed place for the pod"
+    assert found.problem == f"{NODE} has no guaranteed placement for the pod"
 
 
 # Counted, and told.

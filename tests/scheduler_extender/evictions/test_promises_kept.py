@@ -227,4 +227,4 @@ def test_a_plan_for_the_first_member_tells_that_it_counts_places_of_others() -> 
         assert found is not None
         assert found.plan is not None
         assert found.plan.node == "a-0"
-        assert any("room for 1 more of its group" in line for line in found.text) is said
+        assert any("1 more members of its group fit there" in line for line in found.text) is said

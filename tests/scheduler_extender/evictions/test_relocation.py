@@ -132,7 +132,7 @@ def test_what_is_not_known_is_told() -> None:
     assert found.plan is not None
     assert found.plan.resources_unknown == ("pairs", "pcie")
     assert found.lines(pair())[-1] == (
-        "whether CPU and memory are free is not known of pairs, pcie"
+        "whether enough CPU and memory are free is unknown for pairs, pcie"
     )
 
 

@@ -242,8 +242,8 @@ def test_a_plan_says_in_words_what_becomes_of_each_pod(priority: int) -> None:
     cluster = cluster_of({PAIRS: pods})
     pod = pair(priority)
     lines = plan_for(cluster, pod).lines(pod)
-    assert lines[0] == "evict 1 pod on pairs: then team/wants has a guaranteed place there"
-    assert "team/a (priority 0, 1 GPU) moves: its ReplicaSet makes it anew" in "\n".join(lines)
+    assert lines[0] == "evict 1 pod on pairs: then team/wants has a guaranteed placement there"
+    assert "team/a (priority 0, 1 GPU) moves: its ReplicaSet recreates it" in "\n".join(lines)
 
 
 def test_the_search_ends_in_time_among_thousands_of_budgets() -> None:

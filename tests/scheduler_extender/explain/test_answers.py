@@ -80,7 +80,7 @@ def test_every_row_that_is_no_promise_says_why() -> None:
             assert (row.note, row.reason) == ("no topology report", "")
     told = answers_to(cluster.snapshot(), waiting(gpu_request(1)))
     assert summary(gpu_request(1), told) == (
-        "3 of 3 nodes would take it; on 3 of them nothing is promised about the GPUs"
+        "3 of 3 nodes would take it, 3 of them without a promise about the GPUs"
     )
 
 

@@ -110,7 +110,7 @@ def test_what_all_nodes_of_a_kind_say_is_said_and_else_what_they_have_in_common(
     assert "; no node has the label z of group-domain" in found.headline
     other = Report("boot", 2, missing=(replace(silent[0], name="GPU 3"),))
     cluster.put_record(replace(node, name=NodeName("b")), other)
-    assert "2 nodes have kubelets that may refuse it" in explained(cluster, zone).headline
+    assert "2 nodes have a kubelet that may refuse the pod" in explained(cluster, zone).headline
 
 
 def test_the_end_of_one_pod_is_tried_and_of_several_only_those_that_matter() -> None:
@@ -146,7 +146,7 @@ def test_nodes_with_the_same_words_are_told_once_and_leave_room_for_others() -> 
         | {pcie(8, "no-links"): {}, switched(2, "small"): {}}
     )
     found = explained(cluster, QUAD)
-    assert near(found) == {"a": "no more than 2 of its GPUs are linked so, as GPUs 0,1"}
+    assert near(found) == {"a": "at most 2 of its GPUs are linked this way, such as GPUs 0,1"}
 
 
 def test_the_nearest_set_says_what_is_sick_and_what_no_pod_holds() -> None:
@@ -177,7 +177,7 @@ def test_a_sick_gpu_that_may_come_is_named_alike_to_all() -> None:
     plan = eviction_advice(cluster, pod.namespace, pod.name)
     assert plan is not None
     assert plan.takes is None
-    assert plan.text == [f"no pod is worth evicting for team/one: node would take it, and {words}"]
+    assert plan.text == [f"no pod is worth evicting for team/one: node would take it, but {words}"]
     # Who requires something is refused for it, in filter's words, and not for what it requires.
     (strict,) = explained(cluster, waiting("strict", gpu_request(1, NVLINKED))).nodes
     assert strict.reason == SICK.reason
@@ -200,18 +200,20 @@ def test_a_free_set_that_may_not_come_says_why() -> None:
     cluster.put_pod(unseen)
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert near(found)["node"] == (
-        "GPUs 0,1 would do and seem free, but team/unseen may get them first: no report shows that "
+        "GPUs 0,1 are suitable and seem free, but team/unseen may get them first: no report "
+        "shows that "
         "pod yet"
     )
     cluster.put_pod(replace(unseen, phase="Running"))
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
-    assert "no report shows which GPUs are those of team/unseen" in near(found)["node"]
+    assert "no report shows yet which GPUs team/unseen will get" in near(found)["node"]
 
 
 def test_a_free_set_that_is_not_next_under_dra_can_be_named_by_a_claim() -> None:
     found = explained(two_pairs().cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert near(found)["node"] == (
-        "GPUs 0,1 would do and seem free, but kube-scheduler takes others first: a claim can name "
+        "GPUs 0,1 are suitable and seem free, but kube-scheduler takes others first: a claim "
+        "can name "
         "them (gpu-topology claim)"
     )
 
@@ -219,7 +221,7 @@ def test_a_free_set_that_is_not_next_under_dra_can_be_named_by_a_claim() -> None
 def test_the_largest_linked_set_is_named_where_none_is_large_enough() -> None:
     cluster = cluster_of({machine("a100-pcie-4-bridged").topology("node"): {}})
     found = explained(cluster, QUAD)
-    assert near(found) == {"node": "no more than 2 of its GPUs are linked so, as GPUs 0,1"}
+    assert near(found) == {"node": "at most 2 of its GPUs are linked this way, such as GPUs 0,1"}
     assert relaxed(found)["count"] == ("2", 1)
     assert not found.unblocks, "no eviction changes the hardware"
 
@@ -280,7 +282,9 @@ def test_trying_ends_when_its_time_is_up() -> None:
             break
         assert found.refusals == {Reason.UNDECIDED.value: 1} or looks > 1
         assert (found.whole, list(found.helps)) == (False, [])
-        assert found.headline.startswith("not worked out in time, so far no node takes it: ")
+        assert found.headline.startswith(
+            "not all nodes were evaluated in time; so far no node takes it: "
+        )
     assert isinstance(found, Explanation)
     assert (found.whole, list(found.helps)) == (False, [])
     assert found.refusals == {Reason.SCATTERED.value: 1}
@@ -343,15 +347,15 @@ def test_a_placed_pod_is_told_its_promise_and_whether_its_gpus_keep_it() -> None
     found = placed_on(cluster.node_info(NodeName("node")), pod, written)
     assert (found.got, found.keeps) == ([0, 1], True)
     assert found.words == [
-        "on node, what it asks for was guaranteed when it was bound",
+        "on node, its constraints were guaranteed when it was bound",
         "possible GPUs when it was bound: 0,1 | 2,3",
-        "it got GPUs 0,1: they are what it asks for",
+        "it got GPUs 0,1, which meet its constraints",
     ]
     broken = cluster_of({bridged(4, "node"): {"pair": Held((1, 2), constraints=NVLINKED)}})
     found = placed_on(broken.node_info(NodeName("node")), pod, written)
     assert (found.got, found.keeps) == ([1, 2], False)
     assert found.words[2:] == [
-        "it got GPUs 1,2: they lack link=nvlink",
+        "it got GPUs 1,2, which do not meet link=nvlink",
         "these are not among the predicted GPUs",
     ]
 
@@ -414,7 +418,7 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     found = explained(cluster, pod)
     assert (found.takes, found.closed) == (2, 1)
     assert found.headline == (
-        "2 of 2 nodes would take it, 1 of them closed to it by taint gpu:NoSchedule"
+        "2 of 2 nodes would take it, but 1 of them is not eligible because of taint gpu:NoSchedule"
     )
     (note,) = found.notes
     assert "kube-scheduler has found no node for it" in note

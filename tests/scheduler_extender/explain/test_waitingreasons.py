@@ -111,9 +111,9 @@ def test_whom_a_look_does_not_get_to_the_next_ones_do() -> None:
         pytest.param(
             {}, Counts(2, 0, 0, {BUSY: 2}), "no node takes it: not enough free GPUs (2 nodes)"
         ),
-        pytest.param({}, None, f"{NOT_IN_TIME}: ask why team/p", id="no time"),
-        pytest.param({"gated": True}, Counts(1, 1), "kept back by its scheduling gates; 1 of 1"),
-        pytest.param({"called_unschedulable": True}, Counts(1, 1), "kube-scheduler finds none"),
+        pytest.param({}, None, f"{NOT_IN_TIME}: run gpu-topology why team/p", id="no time"),
+        pytest.param({"gated": True}, Counts(1, 1), "held back by its scheduling gates; 1 of 1"),
+        pytest.param({"called_unschedulable": True}, Counts(1, 1), "kube-scheduler finds no node"),
         pytest.param({"request": Malformed("link: no")}, None, "link: no", id="unreadable"),
     ],
 )
