@@ -26,7 +26,7 @@ from scheduler_extender.http.metricsport import create_metrics_app
 from scheduler_extender.http.servers import Addresses, Servers, listen, listen_on_loopback, loopback
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.verbs import BindLimiter, WouldRefuse
+from scheduler_extender.verbs import BindLimiter, WouldReject
 from scheduler_extender.web.routes import add_map
 from topology.kubeapi.apiserver import ApiServer
 
@@ -59,14 +59,14 @@ def in_memory(cluster: Cache) -> tuple[Service, FileBinder]:
 
 
 def _shadow(
-    settings: Settings, metrics: Metrics, events: Callable[[WouldRefuse], None]
-) -> Callable[[WouldRefuse], None] | None:
+    settings: Settings, metrics: Metrics, events: Callable[[WouldReject], None]
+) -> Callable[[WouldReject], None] | None:
     """Return the function that notes would-be refusals in shadow mode; None outside shadow mode."""
     if not settings.shadow:
         return None
     count = metrics.tell_shadow()
 
-    def note(would: WouldRefuse) -> None:
+    def note(would: WouldReject) -> None:
         count(would)
         events(would)
 
@@ -118,7 +118,7 @@ def _following(api: ApiServer, cluster: Cache, replica: Leader | None = None) ->
             source.unready,
             metrics,
             limiter=metrics.show_limiter(BindLimiter(cluster)),
-            shadow=_shadow(cluster.settings, metrics, source.note_would_refuse),
+            shadow=_shadow(cluster.settings, metrics, source.note_would_reject),
         )
 
 

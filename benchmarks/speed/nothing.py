@@ -20,7 +20,7 @@ from scheduler_extender.http.servers import Servers, listen
 from scheduler_extender.http.workers import Workers
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.verbs import Binding, BindUnknownError, NotWrittenError
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiServer
 
@@ -54,7 +54,7 @@ def _app(share: float, write: Callable[[Binding], None] | None) -> VerbApp:
             uid, node = PodUid(args.pod_uid), NodeName(args.node)
             try:
                 write(Binding(args.pod_namespace, args.pod_name, uid, node, "{}"))
-            except (BindError, BindUnknownError) as error:
+            except (NotWrittenError, BindUnknownError) as error:
                 return wire.encode(wire.BindingResult(str(error)))
             return wire.encode(wire.BindingResult())
 

@@ -269,11 +269,11 @@ def answer(key: str, on: On) -> str:
 
 
 def _said(found: Answer) -> str:
-    if found.reason:
-        return f'refused, "{found.reason}".'
+    if found.message:
+        return f'refused, "{found.message}".'
     if found.promises:
         return "guaranteed."
-    return f'placed without a promise, "{found.doubt.reason}".' if found.doubt else "placed."
+    return f'placed without a promise, "{found.doubt.message}".' if found.doubt else "placed."
 
 
 def _annotations(key: str) -> dict[str, str]:

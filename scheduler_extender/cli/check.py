@@ -230,7 +230,7 @@ def _draw(found: Together, today: float) -> None:
     if found.groups:
         console.print()
     for group in found.groups:
-        console.print(Text(group.text, "red" if group.refused else "green"))
+        console.print(Text(group.text, "red" if group.rejected else "green"))
     for made in found.objects:
         console.print(Text(made.text, "green" if made.fit == made.copies else "red"))
     by_themselves = [pod for each in found.judged for pod in each.pods if pod.group_ref is None]
@@ -293,7 +293,7 @@ def _remarks(row: NodeAnswer) -> str:
     fields = ", ".join(row.lacks)
     remarks = (
         f"not eligible because of {row.bar}" if row.closed else "",
-        row.reason,
+        row.message,
         f"also: {', '.join(row.also)}" if row.also else "",
         row.note,
         row.miss.words if row.miss is not None and row.miss.holders else "",

@@ -17,7 +17,7 @@ from scheduler_extender.cli.options import Whose
 from scheduler_extender.cli.queries import NO_CLAIMS, Look, Told
 from scheduler_extender.clientlimits import EXPLAIN_SECONDS
 from scheduler_extender.deadline import NO_DEADLINE, within
-from scheduler_extender.explain.answers import Counts, answers_to, by_kind, counts_of
+from scheduler_extender.explain.answers import Counts, answers_to, by_reason, counts_of
 from scheduler_extender.explain.waitingreasons import WaitingPod, reason_of, waiting_pods
 from scheduler_extender.explain.wording import asked_text, duration
 from scheduler_extender.framework.question import alike
@@ -114,7 +114,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
             reason=NO_CLAIMS if pod.uid in not_judged else reason_of(pod, counts),
             nodes=None if counts is None else counts.nodes,
             takes=None if counts is None else counts.takes - counts.closed,
-            refusals={kind.value: n for kind, n in by_kind(counts.refused).items()}
+            rejections={reason.value: n for reason, n in by_reason(counts.rejected).items()}
             if counts
             else {},
         )

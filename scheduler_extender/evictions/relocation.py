@@ -151,8 +151,8 @@ class GuaranteedPlacements:
     def unsaid(self, info: NodeInfo, pod: PodRecord) -> str:
         """Return why the GPUs of the pod's own claims are unknown; empty if they are known."""
         devices = self.gets(info, pod)
-        if isinstance(devices, Rejection) and devices.kind is Reason.UNDECIDED:
-            return devices.reason
+        if isinstance(devices, Rejection) and devices.reason is Reason.UNDECIDED:
+            return devices.message
         return ""
 
     def may_take(self, info: NodeInfo, pod: PodRecord, request: GpuRequest) -> bool:

@@ -1,10 +1,10 @@
 """The answers of nodes to a pod, for people: the verdict, the score, and why nothing is promised.
 
-filter says why a node refuses a pod. People also want to know why a node that would take the pod
+filter says why a node rejects a pod. People also want to know why a node that would take the pod
 promises nothing. The reason is the node's rejection of the same pod if its constraints were
 required.
 
-:class:`Counts` says in one line how many nodes take a pod, and for which reasons the others refuse
+:class:`Counts` says in one line how many nodes take a pod, and for which reasons the others reject
 it.
 """
 
@@ -41,7 +41,7 @@ class Answer:
     info: NodeInfo  # the input of the decision
     class_id: ClassId | None  # equal for nodes that answer one request alike
     decision: Decision
-    score: int | None  # None on a node that refuses, is closed, or has the pod already
+    score: int | None  # None on a node that rejects, is closed, or has the pod already
     doubt: Rejection | None  # why a node that takes the pod promises it nothing
 
     # What the node may hand out; None for nothing. If the pod prefers what this hardware never has,
@@ -58,25 +58,25 @@ class Answer:
         return self.info.name
 
     @property
-    def reason(self) -> str:
-        """Why the node refuses the pod; empty if it does not."""
-        return self.decision.rejection.reason if self.decision.rejection else ""
+    def message(self) -> str:
+        """Why the extender rejects the node for the pod; empty if it does not."""
+        return self.decision.rejection.message if self.decision.rejection else ""
 
     @property
     def note(self) -> str:
         """Why a node that takes the pod promises it nothing; empty on other nodes."""
-        return self.doubt.reason if self.doubt else ""
+        return self.doubt.message if self.doubt else ""
 
     @property
-    def kind(self) -> Reason | None:
-        """The kind of reason of a refusal or a doubt; None if the node promises."""
+    def reason(self) -> Reason | None:
+        """The reason of the rejection or of the doubt; None if the node promises."""
         why = self.decision.rejection or self.doubt
-        return why.kind if why is not None else None
+        return why.reason if why is not None else None
 
     @property
     def verdict(self) -> str:
         """The verdict's word; ``unknown`` without a usable record."""
-        never = self.kind in (Reason.NOT_SERVED, Reason.SPLIT)
+        never = self.reason in (Reason.NOT_SERVED, Reason.SPLIT)
         return "never" if never else self.decision.verdict
 
     @property
@@ -96,7 +96,7 @@ class Answer:
 
     @property
     def resolvable(self) -> bool | None:
-        """Whether evictions may resolve a refusal; None without a refusal."""
+        """Whether evictions may resolve a rejection; None without a rejection."""
         return None if self.decision.rejection is None else self.decision.rejection.resolvable
 
     @property
@@ -120,7 +120,7 @@ def answers_to(
     results = strict = evaluate(snapshot, question, None, deadline)
     of_claims = pod.of_claims is not None
     if not of_claims:
-        # A node that would refuse the pod with required constraints promises it nothing.
+        # A node that would reject the pod with required constraints promises it nothing.
         wanted = ANY_GPU if pod.request.plain else pod.request.constraints
         required = replace(pod.request, constraints=wanted, policy=Policy.REQUIRED)
         stern = replace(question, request=required, alone=True)
@@ -151,7 +151,7 @@ def answers_to(
             doubt = strict.own.get(name, strict.decisions[name]).rejection
             if doubt in (SICK, ALL_SICK):
                 named = sick_among(judged, results.request, outcomes)
-                doubt = replace(doubt, reason=named) if named else doubt
+                doubt = replace(doubt, message=named) if named else doubt
         bar = "" if deadline.passed() else info.bar(attributes.eligible_nodes, attributes.requests)
         missing = lacks(judged, results.request) if exclusive and not of_claims else ()
         rows.append(Answer(judged, class_id, decision, None, doubt, outcomes, missing, bar))
@@ -233,7 +233,7 @@ class Counts:
     nodes: int
     takes: int = 0
     closed: int = 0  # take the pod, but kube-scheduler will not send it there
-    refused: Mapping[Rejection, int] = field(default_factory=dict)
+    rejected: Mapping[Rejection, int] = field(default_factory=dict)
     doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
     bars: Mapping[str, int] = field(default_factory=dict)  # what closes the closed ones to it
     late: bool = False  # there was no time for every node
@@ -243,7 +243,7 @@ class Counts:
         """All counts in one line."""
         if not self.nodes:
             return "no node is known"
-        refused = sentence(self.refused)
+        rejected = sentence(self.rejected)
         if self.takes == self.closed:
             would = (
                 "node that would take it is"
@@ -258,21 +258,21 @@ class Counts:
                 if self.late
                 else NO_NODE
             )
-            return f"{none}: {'; '.join(filter(None, (closed, refused)))}"
+            return f"{none}: {'; '.join(filter(None, (closed, rejected)))}"
         taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
         promised = self.takes - sum(self.doubted.values())
         if self.doubted:
             taken += f" ({promised:,} with a promise)"
         taken += closed_text(self)
         doubts = f"without a promise: {sentence(self.doubted)}" if self.doubted else ""
-        return "; ".join(filter(None, (taken, refused, doubts)))
+        return "; ".join(filter(None, (taken, rejected, doubts)))
 
 
-def by_kind(refused: Mapping[Rejection, int]) -> dict[Reason, int]:
-    """Return the number of nodes by the kind of their reason."""
+def by_reason(rejected: Mapping[Rejection, int]) -> dict[Reason, int]:
+    """Return the number of nodes by their reason."""
     found: dict[Reason, int] = {}
-    for why, nodes in refused.items():
-        found[why.kind] = found.get(why.kind, 0) + nodes
+    for why, nodes in rejected.items():
+        found[why.reason] = found.get(why.reason, 0) + nodes
     return found
 
 

@@ -216,7 +216,7 @@ def _reservation_now(
         if not places.spare_resources.takes(then, pod):
             return f"{reservation.node} has too little CPU or memory for the pod"
         rejection = afterwards.on(then, gone).rejection
-        return "" if rejection is None else rejection.reason
+        return "" if rejection is None else rejection.message
 
     gone = reservation.victims
     problem = f"another pod's reservation on {reservation.node} takes precedence"

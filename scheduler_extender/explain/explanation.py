@@ -12,7 +12,7 @@ from msgspec import Meta
 from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.explain import Struct
-from scheduler_extender.explain.answers import Answer, Counts, answers_to, by_kind, counts_of
+from scheduler_extender.explain.answers import Answer, Counts, answers_to, by_reason, counts_of
 from scheduler_extender.explain.nodeanswers import NEAREST, NearMiss, NodeAnswer, nearest, rows_of
 from scheduler_extender.explain.placedpod import Placed, Written, placed_on
 from scheduler_extender.explain.remedies import Help, helps_of
@@ -68,15 +68,13 @@ class Explanation(Struct, frozen=True):
             "affinity, or the node's taints or cordon"
         ),
     ]
-    refusals: Annotated[
+    rejections: Annotated[
         dict[str, int],
-        Meta(description="the number of nodes that reject the pod, by kind of reason"),
+        Meta(description="the number of nodes that reject the pod, by reason"),
     ]
     doubts: Annotated[
         dict[str, int],
-        Meta(
-            description="the number of nodes that take the pod without a promise, by kind of reason"
-        ),
+        Meta(description="the number of nodes that take the pod without a promise, by reason"),
     ]
     nearest: list[NearMiss]
     helps: list[Help]
@@ -128,8 +126,8 @@ def explanation_of(
         request=request_text(request),
         takes=counts.takes,
         closed=counts.closed,
-        refusals={kind.value: nodes for kind, nodes in by_kind(counts.refused).items()},
-        doubts={kind.value: nodes for kind, nodes in by_kind(counts.doubted).items()},
+        rejections={reason.value: nodes for reason, nodes in by_reason(counts.rejected).items()},
+        doubts={reason.value: nodes for reason, nodes in by_reason(counts.doubted).items()},
         nearest=nearest(missing) if placed is None else [],
         helps=helps,
         whole=whole,
@@ -183,7 +181,7 @@ def _notes(
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"the kubelet refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
-    if waits and pod.of_claims is not None and Reason.SCATTERED in by_kind(counts.refused):
+    if waits and pod.of_claims is not None and Reason.SCATTERED in by_reason(counts.rejected):
         yield BY_SETS
     if pod.uid in snapshot.assumed:
         yield "the extender is binding the pod now"
@@ -197,9 +195,9 @@ def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
         return
     first: dict[str, str] = {}
     for each in answers:
-        if each.kind is Reason.DRA_ONLY:
-            first.setdefault(each.reason or each.note, each.node)
-        elif each.kind is Reason.UNUSABLE and each.info.record.problem:
+        if each.reason is Reason.DRA_ONLY:
+            first.setdefault(each.message or each.note, each.node)
+        elif each.reason is Reason.UNUSABLE and each.info.record.problem:
             first.setdefault(each.info.record.problem, each.node)
     for words, node in islice(first.items(), NEAREST):
         yield f"{node}: {words}"

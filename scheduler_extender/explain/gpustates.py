@@ -337,10 +337,10 @@ def node_state(info: NodeInfo) -> NodeState:
         wrong.append("its agent has written no report yet")
     trouble += filter(None, wrong)
     offer = info.offer("")
-    if isinstance(offer, Rejection) and offer.kind is Reason.DRA_ONLY:
-        trouble.append(offer.reason)
+    if isinstance(offer, Rejection) and offer.reason is Reason.DRA_ONLY:
+        trouble.append(offer.message)
     if not topology.allocator.by_number:
-        trouble.append(BY_CLAIMS_ALONE.reason)
+        trouble.append(BY_CLAIMS_ALONE.message)
     trouble += filter(None, [info.fabric_fault])
     trouble += [f"{gone.name} does not answer its driver" for gone in info.record.missing]
     offers = [info.last_offer(served.name) for served in topology.resources]

@@ -106,7 +106,7 @@ class GroupFit(Struct, frozen=True):
     fit: Annotated[int, Meta(description="the number of these members that fit at once")]
 
     @property
-    def refused(self) -> bool:
+    def rejected(self) -> bool:
         """Whether not all of them fit."""
         return self.fit < self.members
 
@@ -120,7 +120,7 @@ class GroupFit(Struct, frozen=True):
         'group train: all of its 4 members fit at once'
         """
         room = f"group {self.group}:"
-        if self.refused:
+        if self.rejected:
             return (
                 f"{room} only {self.fit:,} of its {self.members:,} members fit at once, so the "
                 "group waits"
@@ -210,7 +210,7 @@ def judge(cluster: Cache, wanted: Sequence[Wanted]) -> Together:
         group: _fit(snapshot, group, pods, of_group[group], come) for group, pods in members.items()
     }
     objects = list(_objects(snapshot, judged))
-    return Together([_refused(each, fits) for each in judged], list(fits.values()), objects)
+    return Together([_rejected(each, fits) for each in judged], list(fits.values()), objects)
 
 
 def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit]:
@@ -228,11 +228,11 @@ def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit
             yield ObjectFit(maker, file, sum(wants.values()), fit)
 
 
-def _refused(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:
-    """Return the same answers, with every node refusing the pods if their group is refused."""
+def _rejected(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:
+    """Return the same answers, with every node rejected if the group of its pods is rejected."""
     group_ref = judged.pods[0].group_ref
     fit = fits[group_ref.group] if group_ref is not None else None
-    if fit is None or not fit.refused:
+    if fit is None or not fit.rejected:
         return judged
     why = Rejection(
         f"only {fit.fit:,} of the group's {fit.members:,} members fit at once",

@@ -1,6 +1,6 @@
 """The whole answer of one node to a pod: one row, the same for every reader.
 
-A row also says what a refusing node lacks: the nearest set of GPUs, and the pods that hold it.
+A row also says what a rejected node lacks: the nearest set of GPUs, and the pods that hold it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -95,13 +95,13 @@ class NearMiss(Struct, frozen=True):
 
 
 def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
-    """Return the :data:`NEAREST` nearest of the nodes that refuse the pod, the nearest first.
+    """Return the :data:`NEAREST` nearest of the nodes that reject the pod, the nearest first.
 
     A node that is closed to the pod is not near, whatever it has. If several nodes have the same
     text, the first one by name stands for all.
     """
     near = [
-        (answer.kind is Reason.LINKS, miss.distance, answer.node, miss.words)
+        (answer.reason is Reason.LINKS, miss.distance, answer.node, miss.words)
         for answer, miss in answers
         if miss is not None and not answer.closed
     ]
@@ -123,13 +123,13 @@ def miss_of(
     offer = row.info.last_offer(request.resource)
     if (
         not request.effective_count
-        or row.kind not in NEAR
+        or row.reason not in NEAR
         or row.info.report is None
         or isinstance(offer, Rejection)
     ):
         return None
     node = _Node(row.info, request, offer, today, frozenset(ended), pod_names(row.info))
-    if row.kind is Reason.LINKS:
+    if row.reason is Reason.LINKS:
         return node.largest()
     return node.nearest() or node.counted()
 
@@ -315,11 +315,11 @@ class NodeAnswer(Struct, frozen=True):
     score: Annotated[
         int | None, Meta(description="null on a node that rejects the pod or is not eligible")
     ]
-    kind: Annotated[
+    reason: Annotated[
         str | None,
         Meta(description="the kind of reason; null if the node promises what the pod requires"),
     ]
-    reason: Annotated[str, Meta(description="why the node rejects the pod; empty if it does not")]
+    message: Annotated[str, Meta(description="why the node rejects the pod; empty if it does not")]
     note: Annotated[str, Meta(description="why the node takes the pod without a promise")]
     lacks: Annotated[
         list[str],
@@ -387,8 +387,8 @@ def rows_of(
                 containers=containers,
                 hazards=_hazards(answer.outcomes),
                 score=answer.score,
-                kind=answer.kind.value if answer.kind else None,
-                reason=answer.reason,
+                reason=answer.reason.value if answer.reason else None,
+                message=answer.message,
                 note=answer.note,
                 lacks=list(answer.lacks),
                 resolvable=answer.resolvable,
@@ -397,7 +397,7 @@ def rows_of(
                 miss=miss_of(answer, request, today),
                 sets_omitted=len(outcomes) - len(outcomes[:most]),
                 shared_gpus=shared,
-                also=[why.reason for why in answer.decision.also],
+                also=[why.message for why in answer.decision.also],
             )
         )
     return rows

@@ -291,7 +291,7 @@ def _ends(
     near = [
         (miss, answer.info)
         for answer, miss in answers
-        if miss is not None and answer.kind in BY_AN_END and ends.goes(answer.info)
+        if miss is not None and answer.reason in BY_AN_END and ends.goes(answer.info)
     ]
     near.sort(key=lambda each: each[0].distance)
     for miss, info in near[:MOST_NODES]:

@@ -1,6 +1,6 @@
 """The waiting pods by reason: of one pod for its Event, of all of them for Prometheus.
 
-Nodes refuse a pod for several reasons, but it counts for one (:func:`main_reason`). Pods with the
+Nodes reject a pod for several reasons, but it counts for one (:func:`main_reason`). Pods with the
 same request are evaluated together. However many pods wait, one pass over all of them takes about
 :data:`SECONDS`. A pod that the pass does not reach keeps its previous reason, or has none yet.
 """
@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.explain import Struct
-from scheduler_extender.explain.answers import Counts, by_kind
+from scheduler_extender.explain.answers import Counts, by_reason
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.state.cluster.cache import Cache
@@ -67,7 +67,7 @@ class WaitingPod(Struct, frozen=True):
     reason: str
     nodes: int | None  # those that were asked; None if none was
     takes: int | None  # those that would take it, and to which kube-scheduler may send it
-    refusals: dict[str, int]
+    rejections: dict[str, int]
 
     @property
     def hopeless(self) -> bool:
@@ -89,7 +89,7 @@ def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
     return dict(sorted(together.items(), key=lambda each: -len(each[1])))
 
 
-def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Rejection, int]:
+def rejections_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Rejection, int]:
     """Return the number of nodes by their rejection of the pod, as far as there is time.
 
     Nodes for which there was no time count as undecided, and nodes without GPUs do not count. Empty
@@ -168,8 +168,8 @@ class WaitingReasons:
                     break
                 pod, label = waiting[key][0], Reason.MALFORMED.value
                 if not isinstance(pod.request, Malformed):
-                    counts = refusals_of(snapshot, pod, deadline)
-                    label = main_reason(by_kind(counts)).value if counts else NONE
+                    counts = rejections_of(snapshot, pod, deadline)
+                    label = main_reason(by_reason(counts)).value if counts else NONE
                 self._known[key] = label, now
             counted = dict.fromkeys(LABELS, 0)
             for key, pods in waiting.items():

@@ -106,7 +106,7 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.OUT_OF_DATE: "may be out of date",
     Reason.OTHER: "reject the pod",
 }
-"""The text about several nodes that refuse a pod for different reasons of one kind."""
+"""The text about several nodes that reject a pod for different reasons of one kind."""
 
 REASON_MEANINGS: dict[Reason, str] = {
     Reason.LINKS: "No set of the node's GPUs is linked as requested, free or not.",
@@ -143,8 +143,8 @@ REASON_MEANINGS: dict[Reason, str] = {
 """What each kind of reason means, as a sentence."""
 
 
-def sentence(refused: Mapping[Rejection, int]) -> str:
-    """Return the nodes that refuse a pod, counted, in one line.
+def sentence(rejected: Mapping[Rejection, int]) -> str:
+    """Return the nodes that reject a pod, counted, in one line.
 
     Kinds of reasons with the same text form one part. It gives the nodes' reason in filter's words
     if they share it, else the text of the kind. The largest number of nodes comes first. Empty for
@@ -156,9 +156,9 @@ def sentence(refused: Mapping[Rejection, int]) -> str:
     'the hardware has no set of 2 GPUs with link=pix (12 nodes); 3 nodes are busy'
     """
     alike: dict[str, dict[str, int]] = {}
-    for why, nodes in refused.items():
-        reasons = alike.setdefault(REASON_WORDS[why.kind], {})
-        reasons[why.reason] = reasons.get(why.reason, 0) + nodes
+    for why, nodes in rejected.items():
+        reasons = alike.setdefault(REASON_WORDS[why.reason], {})
+        reasons[why.message] = reasons.get(why.message, 0) + nodes
     counted = sorted(
         (-sum(reasons.values()), words, list(reasons)) for words, reasons in alike.items()
     )

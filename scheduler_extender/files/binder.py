@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.verbs import Binding, NotWrittenError
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
 
@@ -44,10 +44,12 @@ class FileBinder:
             return self._seen.get(uid)
 
     def write(self, binding: Binding) -> None:
-        """Record the pod as bound. Raises :class:`BindError` if it is unknown."""
+        """Record the pod as bound. Raises :class:`NotWrittenError` if it is unknown."""
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
-            raise BindError(f"pod {binding.namespace}/{binding.name} was never sent to filter")
+            raise NotWrittenError(
+                f"pod {binding.namespace}/{binding.name} was never sent to filter"
+            )
         bound = replace(pod, node=binding.node, called_unschedulable=False)
         self._cluster.put_pod(bound)  # with the promise of the assumed pod
         with self._lock:

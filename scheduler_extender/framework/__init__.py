@@ -1,6 +1,6 @@
 """Decides whether a pod may go to a node, and how well it fits there.
 
 :func:`.evaluator.evaluate` is the only entry. The model is kube-scheduler's framework. A rule
-prepares once for each pod what it needs, and then checks node by node. Every refusal is a value
+prepares once for each pod what it needs, and then checks node by node. Every rejection is a value
 that names its reason.
 """

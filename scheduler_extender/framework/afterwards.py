@@ -1,6 +1,6 @@
 """What filter would answer for a node after evictions, with the rules of the set.
 
-A node that passes by its own answer is not enough, because the rules of the set may refuse it
+A node that passes by its own answer is not enough, because the rules of the set may reject it
 (:mod:`.setrules`). filter sends a gang that has not started to one domain only: the best of the
 domains that can hold every member. An eviction in another domain would not help. filter also
 reserves capacity for groups that have started. Once a member of such a group is evicted, the group
@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.framework.decision import pod_capacity
 from scheduler_extender.framework.evaluator import evaluate, info_for
 from scheduler_extender.framework.groupquestion import for_its_members
 from scheduler_extender.framework.members import Member, member_of
+from scheduler_extender.framework.nodedecision import pod_capacity
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.setrules import SET_RULES

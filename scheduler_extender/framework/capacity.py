@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from topology.core.devices import Bytes, Mask

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.framework.decision import pod_capacity as surely_taken
 from scheduler_extender.framework.equivalence import class_ids_of, tried
+from scheduler_extender.framework.nodedecision import pod_capacity as surely_taken
 from scheduler_extender.groupreference import MAX_SIZE, Group
 from scheduler_extender.state.answers.answercache import CapacityQuery
 from scheduler_extender.state.answers.classes import ClassId
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groupreservations import (
-    Alike,
+    EqualNodes,
     GroupReservations,
     alike_nodes,
     merged,
@@ -173,16 +173,16 @@ class CapacityCounter:
             return GroupReservations()
         return replace(reserved, nodes=frozenset(names))
 
-    def _count(self, alike: Alike, request: GpuRequest) -> int:
+    def _count(self, equal: EqualNodes, request: GpuRequest) -> int:
         """Return the capacity of each node of an equivalence class.
 
         Raises :class:`OutOfTimeError`.
         """
-        class_id = alike.class_ids[request.resource]
+        class_id = equal.class_ids[request.resource]
         if class_id is None:
             return 0
         capacity = self._in_class(
-            class_id, alike.info, CapacityQuery(request, MAX_SIZE, merged(alike.reserved))
+            class_id, equal.info, CapacityQuery(request, MAX_SIZE, merged(equal.reserved))
         )
         if self.late:
             raise OutOfTimeError

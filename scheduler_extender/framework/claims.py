@@ -1,6 +1,6 @@
 """Asks nodes about a pod with ResourceClaims of its own that requests no number of devices.
 
-If its claims have devices, for example after a bind that was refused, those devices are judged.
+If its claims have devices, for example after a bind that was rejected, those devices are judged.
 Otherwise the devices are judged that kube-scheduler will allocate, as far as they can be foreseen.
 """
 
@@ -14,7 +14,7 @@ from scheduler_extender.framework.awaited import GONE, NO_CLAIM, NO_RECORD
 from scheduler_extender.framework.equivalence import NodeAnswers, ask
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
-from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
+from scheduler_extender.framework.stalewatches import OUT_OF_DATE
 from scheduler_extender.state.node.nodeinfo import Devices, NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
@@ -35,8 +35,8 @@ def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) ->
     Nodes that give the same number of GPUs are answered together. The other nodes are noted in the
     results: a node about which nothing can be said passes.
 
-    kube-scheduler deallocates a claim only if its node is refused in a way that evictions may
-    resolve. So every refusal for the claim's devices is resolvable.
+    kube-scheduler deallocates a claim only if its node is rejected in a way that evictions may
+    resolve. So every rejection for the claim's devices is resolvable.
     """
     snapshot, pod, late = results.asked, results.question.pod, list[str]()
     wanted = pod.of_claims
@@ -64,8 +64,8 @@ def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) ->
             results.devices[name] = devices
     for name in names:
         if (why := unknown.get(name)) is not None:
-            refused = None if why.kind is Reason.UNDECIDED else replace(why, resolvable=True)
-            results.by_reason.setdefault(refused, []).append(name)
+            rejected = None if why.reason is Reason.UNDECIDED else replace(why, resolvable=True)
+            results.by_reason.setdefault(rejected, []).append(name)
         elif name not in results.devices:
             late.append(name)
     results.unknown |= unknown

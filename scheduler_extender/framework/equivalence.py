@@ -14,9 +14,9 @@ from operator import is_
 from typing import ParamSpec, TypeVar
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.framework.decision import decide, placement_cost, undecided
-from scheduler_extender.framework.rules.freshness import OUT_OF_DATE, unless_stale
-from scheduler_extender.framework.rules.possible import unless_others_are_sure
+from scheduler_extender.framework.nodedecision import decide, placement_cost, undecided
+from scheduler_extender.framework.possiblerefusals import unless_others_are_sure
+from scheduler_extender.framework.stalewatches import OUT_OF_DATE, unless_stale
 from scheduler_extender.state.answers.classes import ClassId
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.cluster.snapshot import Snapshot

@@ -47,15 +47,15 @@ def evaluate(
     Answers that are not worked out by the ``deadline`` are undecided, and their nodes are among the
     results' ``late``. For a bind the deadline does not apply to the node's own answer, since
     kube-scheduler would start again. The group of the pod has the time of a verb; after that the
-    bind is refused.
+    bind is rejected.
     """
     names = [info.name for info in snapshot.nodes] if names is None else names
     pod, request = question.pod, question.request or question.pod.request
     if isinstance(request, Malformed):
         why = Rejection(request.reason, False, Reason.MALFORMED)
         return Results(question, request.holds or gpu_request(0), snapshot, {why: list(names)})
-    refused, left = refused_by_name(snapshot, question, names)
-    open_to, closed = _open(snapshot, question, refused, left, deadline)
+    rejected, left = rejected_by_name(snapshot, question, names)
+    open_to, closed = _open(snapshot, question, rejected, left, deadline)
     binds = question.purpose is Purpose.BIND
     info = snapshot.node_info(NodeName(names[0])) if binds else None
     allocated = info is not None and info.allocates_before_bind
@@ -71,8 +71,8 @@ def evaluate(
         fewer = known is not None and known.pods_before < member.request.pods_before
         request = known if known is not None and fewer else member.request
     asked = snapshot.with_node_infos(info_for(snapshot, question, left))
-    results = Results(question, request, asked, refused, frozenset(closed), member=member)
-    results.late = frozenset(refused.get(UNDECIDED, ()))
+    results = Results(question, request, asked, rejected, frozenset(closed), member=member)
+    results.late = frozenset(rejected.get(UNDECIDED, ()))
     of_set = [found for rule in SET_RULES if (found := rule.of_set(question, member))]
     for group in filter(None, (open_to, closed)):
         for answers in _asked(results, group, deadline):
@@ -96,42 +96,42 @@ def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterat
         yield from ask_by_claims(results, names, deadline)
         return
     answers = ask(snapshot, request, names, deadline, scores=scores, cached=cached)
-    refused_here = binds and any(each.rejection for each in answers.decisions.values())
+    rejected_here = binds and any(each.rejection for each in answers.decisions.values())
     member = results.member
     if (
-        refused_here
+        rejected_here
         and request.has_pods_before
         and member is not None
         and member.is_begun(snapshot)
     ):
-        # A refusal would surely leave the gang bound in part. The peers that are still to come are
-        # decided with this bind counted.
+        # A rejection would surely leave the gang bound in part. The peers that are still to come
+        # are decided with this bind counted.
         results.request = request.alone
         answers = ask(snapshot, request.alone, names, cached=False)
     yield answers
 
 
-def refused_by_name(
+def rejected_by_name(
     snapshot: Snapshot, question: Question, names: Sequence[str]
 ) -> tuple[dict[Rejection | None, list[str]], Sequence[str]]:
-    """Return the nodes that are refused before they are evaluated, and the other nodes."""
+    """Return the nodes that are rejected before they are evaluated, and the other nodes."""
     rules = [found for rule in SET_RULES if (found := rule.pre_filter(question, snapshot))]
     if not rules:
         return {}, names
-    refused: dict[Rejection | None, list[str]] = {}
+    rejected: dict[Rejection | None, list[str]] = {}
     left = []
     for name in names:
         info = snapshot.node_info(NodeName(name))
-        why = next(filter(None, (refuses(info) for refuses in rules)), None)
+        why = next(filter(None, (rejects(info) for rejects in rules)), None)
         if why is None:
             left.append(name)
         else:
-            refused.setdefault(why, []).append(name)
-    return refused, left
+            rejected.setdefault(why, []).append(name)
+    return rejected, left
 
 
 def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeInfo], bool]:
-    """Return a test of whether kube-scheduler may send a pod to a node and no name rule refuses it.
+    """Return a test of whether kube-scheduler may send a pod to a node and no name rule rejects it.
 
     :class:`.Trials` needs it, since it evaluates nodes as they would be.
     """
@@ -141,7 +141,7 @@ def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeInfo], bool]:
     return lambda info: (
         not (
             info.bar(attributes.eligible_nodes, attributes.requests)
-            or any(refuses(info) for refuses in rules)
+            or any(rejects(info) for rejects in rules)
         )
     )
 
@@ -166,14 +166,14 @@ def info_for(
 def _open(
     snapshot: Snapshot,
     question: Question,
-    refused: dict[Rejection | None, list[str]],
+    rejected: dict[Rejection | None, list[str]],
     names: Sequence[str],
     deadline: Deadline,
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Return the nodes to which kube-scheduler may send the pod, and those that are closed to it.
 
     The closed ones are returned only for questions of people. Nodes for which there is no time go
-    into ``refused`` as undecided.
+    into ``rejected`` as undecided.
     """
     if question.purpose.offered:
         return names, ()
@@ -181,7 +181,7 @@ def _open(
     open_to, closed = list[str](), list[str]()
     for place, name in enumerate(names):
         if deadline.passed():
-            refused[UNDECIDED] = [*names[place:]]
+            rejected[UNDECIDED] = [*names[place:]]
             break
         barred = snapshot.node_info(NodeName(name)).bar(
             attributes.eligible_nodes, attributes.requests

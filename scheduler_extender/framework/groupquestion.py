@@ -62,7 +62,7 @@ from topology.core.requests import NO_CONSTRAINTS
 class GroupAnswer:
     """What the group of a member answers about nodes that pass by their own answers."""
 
-    alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
+    by_rejection: dict[Rejection | None, list[str]] = field(default_factory=dict)
     """The nodes by the rejection of each; under None, the nodes to which the member may go."""
     domains: list[str | None] = field(default_factory=list)  # each node's, in the order asked
     best: str | None = None  # the best domain that can hold the group
@@ -72,8 +72,8 @@ class GroupAnswer:
     @property
     def rejections(self) -> dict[str, Rejection]:
         """The nodes to which the member must not go, and why."""
-        refused = ((why, names) for why, names in self.alike.items() if why is not None)
-        return {name: why for why, names in refused for name in names}
+        rejected = ((why, names) for why, names in self.by_rejection.items() if why is not None)
+        return {name: why for why, names in rejected for name in names}
 
 
 def ask_group(
@@ -211,14 +211,16 @@ class _GroupQuestion:
         if group_ref.domain is None:
             self._anywhere(passing)
         elif not self._status.agrees_with(group_ref):
-            answer.alike = {DISAGREE: list(passing)}
+            answer.by_rejection = {DISAGREE: list(passing)}
         else:
             self._to_a_domain(passing)
         answer.late = self._counter.late
-        full = self._nothing_left.intersection(answer.alike.get(None, ()))
+        full = self._nothing_left.intersection(answer.by_rejection.get(None, ()))
         if full:
-            answer.alike[None] = [name for name in answer.alike[None] if name not in full]
-            answer.alike[RESERVED_FOR_GROUP] = [name for name in passing if name in full]
+            answer.by_rejection[None] = [
+                name for name in answer.by_rejection[None] if name not in full
+            ]
+            answer.by_rejection[RESERVED_FOR_GROUP] = [name for name in passing if name in full]
         return answer
 
     def _anywhere(self, passing: Sequence[str]) -> None:
@@ -231,7 +233,7 @@ class _GroupQuestion:
         if reservations.reserved:
             self._taken(reservations, ("", ""), list(reservations.reserved))
         if not self._counter.late:
-            self._found.alike = {None: list(passing)}
+            self._found.by_rejection = {None: list(passing)}
 
     def _to_a_domain(self, passing: Sequence[str]) -> None:
         group_ref, answer, status = self._member.group_ref, self._found, self._status
@@ -250,14 +252,16 @@ class _GroupQuestion:
         answer.reserves = bool(reservations.reserved)
         ranked = self._ranked(candidates, reservations, said, at)
         answer.best = ranked[0] if ranked else None
-        put = {domain: answer.alike.setdefault(why, []).append for domain, why in said.items()}
+        put = {
+            domain: answer.by_rejection.setdefault(why, []).append for domain, why in said.items()
+        }
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
             note(name)
-        alone = answer.alike.get(NO_DOMAIN, []) if group_ref.domain == NVLINK_DOMAIN else []
+        alone = answer.by_rejection.get(NO_DOMAIN, []) if group_ref.domain == NVLINK_DOMAIN else []
         off = {name for name in alone if self._snapshot.node_info(NodeName(name)).fabric_fault}
         if off:
-            answer.alike[NO_DOMAIN] = [name for name in alone if name not in off]
-            answer.alike[OFF_FABRIC] = [name for name in alone if name in off]
+            answer.by_rejection[NO_DOMAIN] = [name for name in alone if name not in off]
+            answer.by_rejection[OFF_FABRIC] = [name for name in alone if name in off]
 
     def _ranked(
         self,
@@ -369,10 +373,10 @@ class _GroupQuestion:
             return False
         if self._member.group_ref.domain is None:
             return True  # the devices that it leaves on other nodes are not summed up
-        alike = [arrivals for arrivals in beside if arrivals.request.resource == resource]
-        if any(each % max(1, arrivals.request.effective_count) for arrivals in alike):
+        by_rejection = [arrivals for arrivals in beside if arrivals.request.resource == resource]
+        if any(each % max(1, arrivals.request.effective_count) for arrivals in by_rejection):
             return True
-        wanted = {arrivals.promised for arrivals in alike} - {NO_CONSTRAINTS}
+        wanted = {arrivals.promised for arrivals in by_rejection} - {NO_CONSTRAINTS}
         offers = [info.last_offer(resource) for info in nodes] if wanted else ()
         kubelets = {offer.kubelet for offer in offers if isinstance(offer, Offer)}
         return any(

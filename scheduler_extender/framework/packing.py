@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.framework.outcomes import arrival
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.arrivals import with_arrivals

@@ -45,7 +45,7 @@ class Question:
     """
     gone: Mapping[NodeName, frozenset[PodUid]] = field(default_factory=dict)
     """The pods that count as gone from a node, for example victims of a preemption."""
-    scores: bool = False  # whether scores are needed: refused nodes are not sorted out then
+    scores: bool = False  # whether scores are needed: rejected nodes are not sorted out then
     alone: bool = False  # whether the pod's group is left out
 
     @property

@@ -47,11 +47,11 @@ class Results:
         return info if devices is None else info.as_claimed(self.question.pod.uid, devices)
 
     def vetoed(self, name: NodeName) -> bool:
-        """Check whether a node refuses the pod only because of its claim's devices."""
+        """Check whether a node rejects the pod only because of its claim's devices."""
         own = self.own.get(name)
         assessed = None if own is None else own.assessment
-        refused = assessed is not None and assessed.rejection == self.decisions[name].rejection
-        return refused and self.judged(name).allocates_before_bind
+        rejected = assessed is not None and assessed.rejection == self.decisions[name].rejection
+        return rejected and self.judged(name).allocates_before_bind
 
     @property
     def passed(self) -> list[str]:
@@ -73,7 +73,7 @@ class Results:
     def own(self) -> dict[str, Decision]:
         """Every node's own answer, without the rules of the set.
 
-        A node that is refused by its name has none.
+        A node that is rejected by its name has none.
         """
         found: dict[str, Decision] = {}
         for answers in self.answers:

@@ -40,7 +40,7 @@ class NodeEvaluation:
 
 
 class Rule:
-    """A reason, or several of one kind, for which nodes refuse a pod: kube-scheduler's Filter.
+    """A reason, or several of one kind, for which nodes reject a pod: kube-scheduler's Filter.
 
     All properties of a node that a rule reads are in :meth:`.NodeInfo.key`, so that nodes with one
     key share its answer. Nodes with one :meth:`.NodeInfo.choice` share it, too. Such nodes exist
@@ -50,5 +50,5 @@ class Rule:
     """
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Return why a node refuses the pod; None if this rule lets it pass."""
+        """Return why a node rejects the pod; None if this rule lets it pass."""
         raise NotImplementedError

@@ -27,7 +27,7 @@ from topology.core.requests import GpuRequest
 def scored(
     snapshot: Snapshot, question: Question, names: Sequence[str], deadline: Deadline = NO_DEADLINE
 ) -> list[int]:
-    """Return the score of each of these nodes, in the order asked; 0 for a refusing node."""
+    """Return the score of each of these nodes, in the order asked; 0 for a rejected node."""
     pod = question.pod
     results = evaluate(snapshot, replace(question, scores=True), names, deadline)
     request = results.request
@@ -44,7 +44,7 @@ def scored(
             5 + score // 2 if domain is not None and domain == group.best else score // 3
             for domain, score in zip(group.domains, by_node, strict=True)
         ]
-    if names_asked != names:  # some were refused, or their claims' devices are unknown
+    if names_asked != names:  # some were rejected, or their claims' devices are unknown
         of = dict(zip(names_asked, by_node, strict=True))
         by_node = [of.get(name, 0) for name in names]
     spoilt = _spoilt_by_others(snapshot, pod.uid, request, names, deadline)
@@ -82,6 +82,6 @@ def _spoilt_by_others(
     for name in coming.keys() & names if coming else ():
         beside = with_arrivals(snapshot.node_info(name), coming[name])
         why = answer(snapshot, beside, request, deadline).rejection
-        if why is not None and why.kind in (Reason.SCATTERED, Reason.NOT_GUARANTEED, Reason.SICK):
+        if why is not None and why.reason in (Reason.SCATTERED, Reason.NOT_GUARANTEED, Reason.SICK):
             spoilt.add(name)
     return spoilt

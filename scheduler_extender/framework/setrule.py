@@ -10,10 +10,10 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.placement import Rejection
 
-ByNode = Callable[[NodeInfo], Rejection | None]
-Alike = dict[Rejection | None, list[str]]
+NodeCheck = Callable[[NodeInfo], Rejection | None]
+ByRejection = dict[Rejection | None, list[str]]
 """Nodes by their rejection; the nodes that pass are under None."""
-OfSet = Callable[[Results, Alike, Deadline], None]
+OfSet = Callable[[Results, ByRejection, Deadline], None]
 """Removes passing nodes to which the pod may not go in view of all answers together.
 
 There are no such nodes if scores are asked.
@@ -29,13 +29,13 @@ class SetRule:
     nodes count as 0.
     """
 
-    def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
-        """Return what refuses a node before it is asked; None if it does not concern the pod."""
+    def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
+        """Return what rejects a node before it is asked; None if it does not concern the pod."""
         del question, snapshot
         return None
 
     def of_set(self, question: Question, member: Member | None) -> OfSet | None:
-        """Return what refuses nodes in view of all answers; None if it does not concern the pod.
+        """Return what rejects nodes in view of all answers; None if it does not concern the pod.
 
         The pod may be the ``member`` of a group.
         """

@@ -9,8 +9,8 @@ answers once. The cache is dropped with the question that it was made for.
 from collections.abc import Hashable
 
 from scheduler_extender.framework.claims import devices_for
-from scheduler_extender.framework.decision import undecided
 from scheduler_extender.framework.equivalence import answer
+from scheduler_extender.framework.nodedecision import undecided
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.nodeinfo import NodeInfo

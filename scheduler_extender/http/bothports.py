@@ -19,7 +19,7 @@ from scheduler_extender.http.requestqueue import AGAIN, QueueFullError
 from scheduler_extender.http.schemas import Error, Healthy, content
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.verbs import Binder, BindLimiter, WouldRefuse
+from scheduler_extender.verbs import Binder, BindLimiter, WouldReject
 from scheduler_extender.wire import Pod
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class Service:
     saw: Callable[[Pod], None] = lambda pod: None  # is called with the pod of each filter request
     limiter: BindLimiter | None = None  # when a bind may be written; None if no kubelet answers us
     # If this is set, no node is refused, and it is called with the would-be refusals.
-    shadow: Callable[[WouldRefuse], None] | None = None
+    shadow: Callable[[WouldReject], None] | None = None
     file_mode: bool = False  # opens POST /v1/reports
     bodies: Bodies = field(default_factory=Bodies)  # the memory that all ports share
 

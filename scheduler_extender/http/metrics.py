@@ -22,7 +22,7 @@ from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Misprediction
 from scheduler_extender.state.pods.refusal import LABELS
-from scheduler_extender.verbs import BindLimiter, WouldRefuse
+from scheduler_extender.verbs import BindLimiter, WouldReject
 from scheduler_extender.verbs.bindlimiter import KUBELET, REPORT, WRITE
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
@@ -197,26 +197,26 @@ class Metrics:
         )
         return limiter
 
-    def tell_shadow(self) -> Callable[[WouldRefuse], None]:
+    def tell_shadow(self) -> Callable[[WouldReject], None]:
         """Show that shadow mode is on. Returns the function that counts would-be refusals."""
         self.show("shadow", "1 in shadow mode.", lambda: 1)
-        refused = Counter(
-            "gpu_topology_would_have_refused",
+        rejected = Counter(
+            "gpu_topology_would_have_rejected",
             "Shadow mode: requests that would have lost nodes for this reason.",
             ["reason"],
             registry=self.registry,
         )
         for reason in Reason:
-            refused.labels(reason.value)
+            rejected.labels(reason.value)
         waited = Counter(
             "gpu_topology_would_have_waited",
             "Shadow mode: requests that would have lost all nodes.",
             registry=self.registry,
         )
 
-        def note(would: WouldRefuse) -> None:
+        def note(would: WouldReject) -> None:
             for reason in would.reasons:
-                refused.labels(reason.value).inc()
+                rejected.labels(reason.value).inc()
             if would.none_left:
                 waited.inc()
 

@@ -18,7 +18,7 @@ from scheduler_extender.framework.awaited import NO_RECORD
 from scheduler_extender.kube.sinks import PODS_PATH, metadata_decoder, version_of
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord, claiming_record, pod_record
-from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.verbs import Binding, BindUnknownError, NotWrittenError
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
@@ -72,13 +72,13 @@ class Fence(Protocol):
         """Allow a bind inside the block.
 
         Its version must have been known before the block, and the bind must have been decided in
-        this term. Raises :class:`.BindError` if we do not lead, or lead in another term: other
-        replicas may have bound pods between the two terms.
+        this term. Raises :class:`.NotWrittenError` if we do not lead, or lead in another term:
+        other replicas may have bound pods between the two terms.
         """
         ...
 
 
-class _ChangedError(BindError):
+class _ChangedError(NotWrittenError):
     """The pod is unbound, and its version is not the one that the Binding names."""
 
 
@@ -119,7 +119,7 @@ class KubeBinder:
         managed = self._cluster.settings.managed
         record = pod_record(pod, managed) or claiming_record(pod, managed)
         if record is None:
-            raise BindError(
+            raise NotWrittenError(
                 f"the pod requests none of {', '.join(managed)}, and this extender binds no "
                 "other pods (see managedResources in kube-scheduler's configuration)"
             )
@@ -170,7 +170,7 @@ class KubeBinder:
         if self._fence is None:
             self._check_request(binding)
             if self._has_another_claim(binding):
-                raise BindError(ANOTHER_CLAIM)
+                raise NotWrittenError(ANOTHER_CLAIM)
             self._create(binding)
             return
         version, began = "", time.monotonic()
@@ -179,7 +179,7 @@ class KubeBinder:
                 break
             known = self._fence.version(binding.uid, other_than=version, within=VERSION_WITHIN)
             if known is None:
-                raise BindError(
+                raise NotWrittenError(
                     "the watch on pods has not shown the pod's latest version yet; "
                     "kube-scheduler tries again"
                 )
@@ -195,7 +195,9 @@ class KubeBinder:
             except _ChangedError:
                 continue
             return
-        raise BindError("the pod changed at each attempt to bind it; kube-scheduler tries again")
+        raise NotWrittenError(
+            "the pod changed at each attempt to bind it; kube-scheduler tries again"
+        )
 
     def _has_another_claim(self, binding: Binding) -> bool:
         """Check whether the pod names another claim than those on which the decision was based."""
@@ -204,7 +206,7 @@ class KubeBinder:
         return bool(named) and binding.claims is not None and named not in binding.claims
 
     def _check_request(self, binding: Binding) -> None:
-        """Raise :class:`.BindError` if the pod differs from the one that was decided about.
+        """Raise :class:`.NotWrittenError` if the pod differs from the one that was decided about.
 
         It may have another request or another group, or a claim although its node seemed to serve
         none.
@@ -213,17 +215,17 @@ class KubeBinder:
         if binding.request is None or pod is None:
             return
         if pod.request != binding.request:
-            raise BindError(
+            raise NotWrittenError(
                 "the pod changed while it was being bound: its request was "
                 "{_text(binding.request)} and is now {_text(pod.request)}; "
                 "kube-scheduler tries again"
             )
         if pod.group_ref != binding.group_ref:
-            raise BindError(
+            raise NotWrittenError(
                 "the pod's group changed while the pod was being bound; kube-scheduler tries again"
             )
         if pod.by_claim and binding.claims == frozenset():
-            raise BindError(NO_RECORD.reason)
+            raise NotWrittenError(NO_RECORD.message)
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:
         """Write the Binding.
@@ -252,7 +254,7 @@ class KubeBinder:
         try:
             self._api.create(path, msgspec.json.encode(body), limit, timeout=left)
         except ApiNotSent as error:
-            raise BindError(f"the bind could not be sent: {error}") from error
+            raise NotWrittenError(f"the bind could not be sent: {error}") from error
         except ConflictError as error:
             self._settle(binding, error, fenced=version is not None)
         except ApiUnreachable as error:
@@ -261,9 +263,9 @@ class KubeBinder:
             if error.status >= 500:
                 self._settle(binding, error)
             else:
-                raise BindError(f"the API server refused the bind: {error}") from error
+                raise NotWrittenError(f"the API server refused the bind: {error}") from error
         except ApiFailure as error:
-            raise BindError(f"the bind could not be sent: {error}") from error
+            raise NotWrittenError(f"the bind could not be sent: {error}") from error
 
     def _settle(self, binding: Binding, cause: ApiFailure, *, fenced: bool = False) -> None:
         """Read the pod to find out whether the write was committed.
@@ -273,22 +275,22 @@ class KubeBinder:
         """
         try:
             pod = self.find(binding.namespace, binding.name, binding.uid)
-        except BindError as error:  # the write may be committed, whatever the pod says by now
+        except NotWrittenError as error:  # the write may be committed, whatever the pod says by now
             raise BindUnknownError(str(error)) from cause
         if pod is None:
             words = "the pod is gone, or another pod has its name now"
             if isinstance(cause, ConflictError):
-                raise BindError(words) from cause
+                raise NotWrittenError(words) from cause
             raise BindUnknownError(words) from cause  # it may have been bound before it was deleted
         if pod.node is None:
             words = f"the bind was not written: {cause}"
             if fenced and not pod.terminating:
                 raise _ChangedError from cause
             if isinstance(cause, ConflictError):
-                raise BindError(words) from cause
+                raise NotWrittenError(words) from cause
             raise BindUnknownError(f"{words} (but it may still be written)") from cause
         if pod.node != binding.node:
-            raise BindError(f"the pod is already bound to {pod.node}") from cause
+            raise NotWrittenError(f"the pod is already bound to {pod.node}") from cause
 
 
 @dataclass(slots=True)
@@ -337,12 +339,12 @@ class Settler:
         ``clock`` measures it. By default no time passes.
         """
         began = self._clock()
-        flying = self._cluster.snapshot().assumed
+        assumed_pods = self._cluster.snapshot().assumed
         # Each bind has its own patience, also if the same pod is bound again. A bind that returns,
         # because the one after it was surely not written, keeps its own.
         known = self._flights.items()
-        self._flights = {at: flight for at, flight in known if flight.pod.uid in flying}
-        for pod in flying.values():
+        self._flights = {at: flight for at, flight in known if flight.pod.uid in assumed_pods}
+        for pod in assumed_pods.values():
             flight = self._flights.setdefault(id(pod), _Flight(pod, now))
             last = flight.since if flight.unbound_at is None else flight.unbound_at
             if now - last >= self._patience:
@@ -359,7 +361,7 @@ class Settler:
                 self._binder.void(pod)
             read = self._binder.find(pod.namespace, pod.name, pod.uid)
             version = self._binder.version() if read is None else 0
-        except (BindUnknownError, BindError) as error:
+        except (BindUnknownError, NotWrittenError) as error:
             log.info("an assumed pod cannot be read", pod=pod.name, cause=str(error))
             return
         with self._cluster.lock:

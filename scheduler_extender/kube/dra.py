@@ -393,7 +393,7 @@ class DraNodes:
                     classes = dict(self._classes.at(ALL))
                 offer, held = info.last_offer(serving.serves or ""), info.report.allocations
                 if isinstance(offer, Rejection):
-                    return unsaid(offer.reason)
+                    return unsaid(offer.message)
                 gives_gpus = devices.would_do(specs, classes, info.topology)
                 if elsewhere:
                     return unsaid(elsewhere) if gives_gpus else ()

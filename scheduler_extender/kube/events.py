@@ -19,7 +19,7 @@ from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.node.verification import Misprediction
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs import Binding, WouldRefuse
+from scheduler_extender.verbs import Binding, WouldReject
 from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, path
 
@@ -29,7 +29,7 @@ REASON = "GPUPlacementMispredicted"
 REFUSED = "GPUPodRefused"
 PLACED = "GPUPlacement"
 WAITS = "GPUPlacementWaits"
-WOULD_REFUSE = "GPUPlacementWouldBeRefused"
+WOULD_REJECT = "GPUPlacementWouldBeRejected"
 # Events about objects without a namespace are written here, as the kubelet does.
 NODES_NAMESPACE = "default"
 COMPONENT = "gpu-topology"
@@ -43,7 +43,7 @@ class EventWriter:
     """A writer of Events, with one Event for each object and kind.
 
     A pod gets an Event for each kind of misprediction, and when it is placed, waits, is refused, or
-    would be refused outside shadow mode. A node gets an Event for each reason for which it refuses
+    would be rejected outside shadow mode. A node gets an Event for each reason for which it refuses
     pods. The owner calls :meth:`round` in a thread of its own.
 
     An Event that cannot be written is given up and counted in :attr:`dropped`; the metrics and the
@@ -99,10 +99,10 @@ class EventWriter:
         """Take in why a pod waits. Never blocks."""
         self._take(WAITS, _pod(pod.namespace, pod.name, pod.uid), WAITS, words)
 
-    def note_would_refuse(self, would: WouldRefuse) -> None:
+    def note_would_reject(self, would: WouldReject) -> None:
         """Take in what would have been refused without shadow mode. Never blocks."""
         about = _pod(would.namespace, would.pod, would.uid)
-        self._take(WOULD_REFUSE, about, WOULD_REFUSE, would.words, normal=True)
+        self._take(WOULD_REJECT, about, WOULD_REJECT, would.words, normal=True)
 
     def _take(
         self,

@@ -61,9 +61,9 @@ class Seen:
     ``namespaces`` are those whose pods could be listed; None means all. ``notes`` say what the
     caller may not read, and what is missing because of that. ``watched`` are the collections that
     were read, each with its sink. ``installed`` says whether the API server knows GPUTopology
-    records at all. ``dra_unread`` says why the objects of DRA could not be read; it is empty if they
-    could. ``lost`` returns for how many seconds a followed cluster could not be read, 0 while it
-    can.
+    records at all. ``dra_unread`` says why the objects of DRA could not be read; it is empty if
+    they could. ``lost`` returns for how many seconds a followed cluster could not be read, 0 while
+    it can.
     """
 
     cluster: Cache

@@ -84,7 +84,7 @@ class KubeSource:
         cluster.on_misprediction.append(self._if_leading(self._events.note))
         cluster.on_refusal.append(self._if_leading(self._events.note_refusal))
         # Writes an Event on a pod that nodes would refuse without shadow mode.
-        self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
+        self.note_would_reject = self._if_leading(self._events.note_would_reject)
         dra = DraNodes(cluster)
         self._of_dra = dict(dra_sinks(cluster, dra))
         self.reflectors = [

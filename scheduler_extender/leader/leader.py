@@ -16,7 +16,7 @@ from scheduler_extender.leader.address import Address, AddressWriter
 from scheduler_extender.leader.election import Election, Step
 from scheduler_extender.leader.fence import DeposedError, Fence, StuckError
 from scheduler_extender.leader.lease import LeaseStore
-from scheduler_extender.verbs import BindError
+from scheduler_extender.verbs import NotWrittenError
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
 
 log = structlog.get_logger(__name__)
@@ -114,12 +114,12 @@ class Leader:
         """Open a context in which a bind may be written.
 
         The bind was decided in this ``term``, and the caller has looked up the pod's version
-        before. Raises :class:`.BindError` if this replica does not lead in the term.
+        before. Raises :class:`.NotWrittenError` if this replica does not lead in the term.
         """
         with self._writes:
             # The write is counted first, so that :meth:`_release` waits for it.
             if not self.leads() or self._fenced != term:
-                raise BindError(f"{NOT_LEADING} any more")
+                raise NotWrittenError(f"{NOT_LEADING} any more")
             yield
 
     # Start and stop.
@@ -284,7 +284,7 @@ class _Writes:
         with self._changed:
             self._open -= 1
             # After an exception of our own code the write counts as unanswered, too.
-            if error is not None and not isinstance(error, BindError):
+            if error is not None and not isinstance(error, NotWrittenError):
                 self.all_answered = False
             self._changed.notify_all()
 

@@ -26,7 +26,7 @@ class Verbs(Protocol):
         """Return the score of each node."""
 
     def bind(self, pod: ObjectMeta, node: str) -> str | None:
-        """Bind the pod, and return why that is refused; None if the Binding is written."""
+        """Bind the pod, and return why that is rejected; None if the Binding is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Picked:
     """The chosen node, or None."""
 
     node: str | None
-    reasons: Counter[str]  # why nodes were refused, and how many
+    reasons: Counter[str]  # why nodes were rejected, and how many
     for_good: bool = False  # whether no other pod's end would help
 
 
@@ -67,7 +67,7 @@ class InProcess:
         return {row.host: row.score for row in verbs.prioritize(self._cluster, pod, names)}
 
     def bind(self, pod: ObjectMeta, node: str) -> str | None:
-        """Bind the pod, and return why that is refused; None if the Binding is written."""
+        """Bind the pod, and return why that is rejected; None if the Binding is written."""
         args = BindingArgs(pod.name, pod.namespace, pod.uid, node)
         try:
             verbs.bind(self._cluster, self._binder, args, lambda: "")

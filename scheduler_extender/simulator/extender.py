@@ -71,14 +71,14 @@ class Extender:
         return self._rng.choice([name for name, score in scores.items() if score == best])
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
-        """Call bind, which decides anew, and return why it is refused; None if it is not."""
+        """Call bind, which decides anew, and return why it is rejected; None if it is not."""
         before = self.cluster.tallies.vetoes
-        refusal = self.verbs.bind(entry.pod.metadata, node)
+        rejection = self.verbs.bind(entry.pod.metadata, node)
         self._scene.tally.vetoes += self.cluster.tallies.vetoes - before
         if not self._in_rounds:
             self._in_rounds = True
             self._round(self._settler)
-        return refusal
+        return rejection
 
     def _watches(self) -> list[Watch]:
         now = self._scene.hearing

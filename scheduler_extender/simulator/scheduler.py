@@ -132,7 +132,7 @@ class KubeScheduler(Actor):
             entry.stale_for = self._extender.failing_for()
             entry.view = self._extender.reports.get(NodeName(node))
             refusal = self._policy.bind(entry, node)
-            if refusal in (NO_CLAIM.reason, NO_RECORD.reason) and self._clock.now < until:
+            if refusal in (NO_CLAIM.message, NO_RECORD.message) and self._clock.now < until:
                 self._clock.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))
                 return
             self._tally.gang_binds += cycle.gang

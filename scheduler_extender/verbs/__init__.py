@@ -6,7 +6,7 @@ preempt change nothing, because kube-scheduler may call them for pods that are n
 decision that counts is bind's.
 """
 
-from scheduler_extender.verbs.assume import BindError
+from scheduler_extender.verbs.assume import BindError, NotWrittenError
 from scheduler_extender.verbs.binding import (
     TOO_LATE,
     Binder,
@@ -19,7 +19,7 @@ from scheduler_extender.verbs.filtering import STILL_WORKING, filter_nodes
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.verbs.prioritizing import prioritize
 from scheduler_extender.verbs.shadowing import (
-    WouldRefuse,
+    WouldReject,
     bind_in_shadow,
     filter_in_shadow,
     preempt_in_shadow,
@@ -36,7 +36,8 @@ __all__ = [
     "BindUnknownError",
     "Binder",
     "Binding",
-    "WouldRefuse",
+    "NotWrittenError",
+    "WouldReject",
     "bind",
     "bind_in_shadow",
     "filter_in_shadow",

@@ -40,6 +40,10 @@ class BindError(Exception):
     """
 
 
+class NotWrittenError(BindError):
+    """The writer of Bindings surely did not write this one."""
+
+
 class InProgressError(BindError):
     """Unacknowledged pods keep a node from taking the pod, and their reports may change this.
 
@@ -75,7 +79,7 @@ def assume(
         raise BindError(request.reason)
     of_claims = newest.claims and request.required
     if of_claims and not cluster.claims_known(newest, request.count, node):
-        raise InProgressError(NO_CLAIM.reason)
+        raise InProgressError(NO_CLAIM.message)
     question = Question(pod, Purpose.BIND)
     for attempt in range(TRIES + 1):
         last = attempt == TRIES
@@ -89,7 +93,7 @@ def assume(
                 return None
             judged, decision = results.judged(node), results.decisions[node]
             if decision.rejection is not None:
-                raise _refused(cluster, pod, results, node, assumed=False)
+                raise _rejection(cluster, pod, results, node, assumed=False)
             sets = _sets_of(snapshot, judged, results.request, decision)
             with cluster.lock:
                 now_assumed = cluster.assumed(pod.uid)
@@ -153,7 +157,7 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     results = _asked(snapshot, question, node)
     judged, decision, request = results.judged(node), results.decisions[node], results.request
     if decision.rejection is not None:
-        raise _refused(cluster, pod, results, node, assumed=True)
+        raise _rejection(cluster, pod, results, node, assumed=True)
     decided = replace(decided, claims=info.claims_of(pod.uid))
     if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
         return decided
@@ -161,14 +165,14 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     return replace(decided, request=request, decision=decision, info=judged, sets=sets)
 
 
-def _refused(
+def _rejection(
     cluster: Cache, pod: PodRecord, results: Results, node: NodeName, *, assumed: bool
 ) -> BindError:
-    """Return the error to raise for a refusal.
+    """Return the error to raise for a rejection.
 
     It is an :class:`InProgressError`, so that the bind waits for news and asks again, in three
     cases: other pods on the node are unacknowledged, the devices of the pod's claims are not known
-    yet, or the pod is in a gang and the refusal may end. Otherwise it is a :class:`BindError`.
+    yet, or the pod is in a gang and the rejection may end. Otherwise it is a :class:`BindError`.
 
     Between a pod's start and the report about it, its GPUs are unknown, so that less is promised
     than before and after. If too few GPUs are free, kube-scheduler has counted GPUs that the
@@ -179,26 +183,26 @@ def _refused(
     rejection, assessed = decision.rejection, decision.assessment
     assert rejection is not None  # noqa: S101 (the caller looked)
     if results.vetoed(node):  # its claim has other devices than it requires
-        cluster.tallies.veto()
+        cluster.tallies.count_veto()
         published = () if info.topology is None else info.topology.allocator.published
         devices = ", ".join(map(str, published[: results.request.effective_count]))
-        return BindError(f"the pod's claim has the GPUs {devices}: {rejection.reason}")
+        return BindError(f"the pod's claim has the GPUs {devices}: {rejection.message}")
     if not assumed:
-        if results.group is not None and rejection in results.group.alike:
-            return BindError(rejection.reason)
+        if results.group is not None and rejection in results.group.by_rejection:
+            return BindError(rejection.message)
         left_open = assessed is not None and assessed.verdict is Verdict.NOT_GUARANTEED
         if left_open and rejection.resolvable and info.unacknowledged(resource_of(pod)):
-            return InProgressError(rejection.reason)
+            return InProgressError(rejection.message)
     if rejection in AWAITED:
-        return InProgressError(rejection.reason)
-    hopes = rejection.kind is Reason.BUSY or any(  # a report will come
+        return InProgressError(rejection.message)
+    hopes = rejection.reason is Reason.BUSY or any(  # a report will come
         not (each.ended or each.uid in info.pods.acknowledged)
         and resource_of(each) == resource_of(pod)
         for each in info.pods.bound.values()
     )
     if rejection.resolvable and pod.gang is not None and hopes:
-        return InProgressError(rejection.reason)
-    return BindError(rejection.reason)
+        return InProgressError(rejection.message)
+    return BindError(rejection.message)
 
 
 def _is_guaranteed(decision: Decision) -> bool:

@@ -23,6 +23,7 @@ from scheduler_extender.verbs.assume import (
     BindError,
     DecidedBind,
     InProgressError,
+    NotWrittenError,
     assume,
     decide_again,
 )
@@ -81,8 +82,8 @@ class Binder(Protocol):
 
         A bind that is done already is a success.
 
-        Raises :class:`BindError` if the bind surely did not happen, and :class:`BindUnknownError`
-        if that is unknown.
+        Raises :class:`NotWrittenError` if the bind surely did not happen, and
+        :class:`BindUnknownError` if that is unknown.
         """
         ...
 
@@ -106,9 +107,9 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     bound to this node already, nothing is done. Raises :class:`BindError` with the reason;
     kube-scheduler then forgets the pod and tries again.
     """
-    in_time(deadline)
+    check_deadline(deadline)
     node = NodeName(args.node)
-    pod = unbound(cluster, binder, args)
+    pod = unbound_pod(cluster, binder, args)
     if pod is None:
         return
     decided = _awaiting_news(
@@ -132,14 +133,14 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         claims = ready.claims if counts else None
         with limiter.timed(WRITE) if limiter is not None else nullcontext():
             binder.write(Binding(*who, node, written, term, *asked, claims))
-    except BindError:
+    except NotWrittenError:
         cluster.forget(decided.ours, decided.before)
         raise
     except BindUnknownError as error:
         _await_word(cluster, ready, error, deadline, limiter)
-    cluster.tallies.place(ready.decision.verdict if ready.request.required else "")
+    cluster.tallies.count_bind(ready.decision.verdict if ready.request.required else "")
     if ready.request.required and ready.claims:
-        cluster.tallies.keep(1)  # the claim is the proof, and it does not change
+        cluster.tallies.count_kept(1)  # the claim is the proof, and it does not change
 
 
 def _await_word(
@@ -178,7 +179,7 @@ def _within_limit(
     hazards = assessed is None or bool(assessed.hazards)
     if limiter is not None and not limiter.wait(decided.ours, deadline, hazards=hazards):
         raise BindError(NO_ANSWER)
-    in_time(deadline)
+    check_deadline(deadline)
     if limiter is None:
         return decided
     ready = _awaiting_news(
@@ -193,11 +194,11 @@ def _within_limit(
         ),
         limiter,
     )
-    in_time(deadline)
+    check_deadline(deadline)
     return ready
 
 
-def unbound(cluster: Cache, binder: Binder, args: BindingArgs) -> PodRecord | None:
+def unbound_pod(cluster: Cache, binder: Binder, args: BindingArgs) -> PodRecord | None:
     """Return the pod to bind; None if it is bound to that node already.
 
     Raises :class:`BindError` if the pod is gone, or bound to another node.
@@ -234,7 +235,7 @@ def _awaiting_news(
     return limiter.await_news(ask, node, hopeless)
 
 
-def in_time(deadline: Deadline) -> None:
+def check_deadline(deadline: Deadline) -> None:
     """Raise :class:`.BindError` if kube-scheduler has given the bind up by now."""
     if deadline.passed():
         raise BindError(TOO_LATE)

@@ -24,7 +24,7 @@ class Filtered:
     """
 
     passed: list[str]
-    refused: dict[Rejection, list[str]] = field(default_factory=dict)
+    rejected: dict[Rejection, list[str]] = field(default_factory=dict)
     error: str = ""
 
     def result(self) -> FilterResult:
@@ -33,9 +33,9 @@ class Filtered:
             return FilterResult(node_names=[], error=self.error)
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
-        for why, names in self.refused.items():
+        for why, names in self.rejected.items():
             by_name = failed if why.resolvable else unresolvable
-            by_name.update(zip(names, repeat(why.reason)))
+            by_name.update(zip(names, repeat(why.message)))
         return FilterResult(node_names=self.passed, failed=failed, unresolvable=unresolvable)
 
 
@@ -47,7 +47,7 @@ def filter_nodes(
 ) -> FilterResult:
     """Return the offered nodes that can meet the pod's request: :func:`filtered` on the wire."""
     answered = filtered(cluster.snapshot(), pod, names, deadline)
-    cluster.tallies.reject(answered.refused)
+    cluster.tallies.count_rejections(answered.rejected)
     return answered.result()
 
 
@@ -59,9 +59,9 @@ def filtered(
 ) -> Filtered:
     """Return the offered nodes that can meet the pod's request.
 
-    If an annotation cannot be read, every node is refused with the same reason. A pod without GPUs
+    If an annotation cannot be read, every node is rejected with the same reason. A pod without GPUs
     passes everywhere. Nodes that are not worked out by the ``deadline`` are answered as undecided.
-    If one of them is refused for that and no other node takes the pod, the whole answer is the
+    If one of them is rejected for that and no other node takes the pod, the whole answer is the
     error :data:`STILL_WORKING`. Then kube-scheduler asks again soon, when more is worked out, and
     evicts no pod meanwhile.
     """
@@ -76,5 +76,5 @@ def filtered(
         # All members of a gang are sent to one domain: the first member that is asked about chooses
         # it.
         snapshot.note_direction(asks.group_ref, results.group.best if passed else None)
-    refused = {why: those for why, those in results.by_reason.items() if why is not None and those}
-    return Filtered(passed, refused)
+    rejected = {why: those for why, those in results.by_reason.items() if why is not None and those}
+    return Filtered(passed, rejected)

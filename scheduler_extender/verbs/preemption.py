@@ -14,7 +14,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.evictions.victims import Preemptor, after, importance, replaced
 from scheduler_extender.framework.afterwards import Afterwards
-from scheduler_extender.framework.evaluator import evaluate, refused_by_name
+from scheduler_extender.framework.evaluator import evaluate, rejected_by_name
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.cluster.cache import Cache
@@ -53,8 +53,8 @@ def preempt(
     if isinstance(record.request, Malformed) or record.of_claims is not None:
         passed = set(evaluate(snapshot, question, list(offered), deadline).passed)
         return PreemptionResult({name: each for name, each in offered.items() if name in passed})
-    # filter would refuse the other nodes whichever pods were evicted.
-    _, names = refused_by_name(snapshot, question, list(offered))
+    # filter would reject the other nodes whichever pods were evicted.
+    _, names = rejected_by_name(snapshot, question, list(offered))
     if record.request.required and snapshot.is_stale:
         return PreemptionResult()
     afterwards = Afterwards(snapshot, replace(question, gone={}), deadline)

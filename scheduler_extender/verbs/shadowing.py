@@ -1,4 +1,4 @@
-"""The verbs in shadow mode: nothing is refused, and would-be refusals are reported.
+"""The verbs in shadow mode: nothing is rejected, and would-be rejections are reported.
 
 filter works out its answer as always, but passes every node. prioritize scores as always. preempt
 returns kube-scheduler's own victims. bind writes what kube-scheduler has decided, without a
@@ -17,8 +17,8 @@ from scheduler_extender.verbs.binding import (
     Binder,
     Binding,
     BindUnknownError,
-    in_time,
-    unbound,
+    check_deadline,
+    unbound_pod,
 )
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.wire import (
@@ -32,13 +32,13 @@ from scheduler_extender.wire import (
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason
 
-# The number of reasons that :attr:`WouldRefuse.words` names. The others are counted together.
+# The number of reasons that :attr:`WouldReject.words` names. The others are counted together.
 MOST_REASONS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class WouldRefuse:
-    """What filter would have refused: a pod, and the number of offered nodes by reason.
+class WouldReject:
+    """What filter would have rejected: a pod, and the number of offered nodes by reason.
 
     ``by_words`` counts nodes by the text of the reason, ``reasons`` are the kinds of the reasons.
     """
@@ -51,14 +51,14 @@ class WouldRefuse:
     reasons: frozenset[Reason]
 
     @property
-    def refused(self) -> int:
-        """The number of nodes that filter would have refused."""
+    def rejected(self) -> int:
+        """The number of nodes that filter would have rejected."""
         return sum(self.by_words.values())
 
     @property
     def none_left(self) -> bool:
         """Whether the pod would have had to wait."""
-        return self.refused == self.offered
+        return self.rejected == self.offered
 
     @property
     def words(self) -> str:
@@ -71,7 +71,7 @@ class WouldRefuse:
         if left := sum(count for _, count in first[MOST_REASONS_TOLD:]):
             told.append(f"{left} × other reasons")
         nodes = "node" if self.offered == 1 else "nodes"
-        which = f"all {self.offered}" if self.none_left else f"{self.refused} of {self.offered}"
+        which = f"all {self.offered}" if self.none_left else f"{self.rejected} of {self.offered}"
         then = "; the pod would stay Pending" if self.none_left else ""
         return f"in shadow: {which} {nodes} would be rejected ({', '.join(told)}){then}"
 
@@ -81,22 +81,22 @@ def filter_in_shadow(
     pod: Pod,
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
-) -> tuple[FilterResult, WouldRefuse | None]:
-    """Return every offered node, and what :func:`.filtering.filtered` would have refused.
+) -> tuple[FilterResult, WouldReject | None]:
+    """Return every offered node, and what :func:`.filtering.filtered` would have rejected.
 
-    The latter is None if nothing would have been refused, or if there was no answer in time.
+    The latter is None if nothing would have been rejected, or if there was no answer in time.
     """
     answered = filtered(cluster.snapshot(), pod, names, deadline)
     everything = FilterResult(node_names=list(names))
     by_words: Counter[str] = Counter()
-    for why, refused in answered.refused.items():
-        by_words[why.reason] += len(refused)
+    for why, rejected in answered.rejected.items():
+        by_words[why.message] += len(rejected)
     counted = {words: count for words, count in by_words.items() if count}
     if answered.error or not counted:
         return everything, None
-    reasons = frozenset(why.kind for why, refused in answered.refused.items() if refused)
+    reasons = frozenset(why.reason for why, rejected in answered.rejected.items() if rejected)
     meta = pod.metadata
-    would = WouldRefuse(PodUid(meta.uid), meta.namespace, meta.name, len(names), counted, reasons)
+    would = WouldReject(PodUid(meta.uid), meta.namespace, meta.name, len(names), counted, reasons)
     return everything, would
 
 
@@ -127,8 +127,8 @@ def bind_in_shadow(
     Raises :class:`BindError` if it is too late to begin, if the node or the pod is gone, or if the
     API server refuses. kube-scheduler then tries again.
     """
-    in_time(deadline)
-    pod = unbound(cluster, binder, args)
+    check_deadline(deadline)
+    pod = unbound_pod(cluster, binder, args)
     if pod is None:
         return
     try:

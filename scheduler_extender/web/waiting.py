@@ -135,9 +135,9 @@ def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:
 def _missing(
     snapshot: Snapshot, request: GpuRequest, answers: Sequence[Answer]
 ) -> list[tuple[Answer, Miss | None]]:
-    """Return what each node that refuses lacks."""
-    refused = (answer for answer in answers if not answer.passes)
-    return [(answer, miss_of(answer, request, snapshot.today)) for answer in refused]
+    """Return what each node that rejects lacks."""
+    rejected = (answer for answer in answers if not answer.passes)
+    return [(answer, miss_of(answer, request, snapshot.today)) for answer in rejected]
 
 
 def outlook_of(
@@ -156,8 +156,8 @@ def outlook_of(
     request = pod.request
     assert isinstance(request, GpuRequest)  # noqa: S101 (its nodes have answered)
     words = counts_of(answers).headline
-    refused = [answer for answer in answers if not answer.passes]
-    counted = Counter(answer.reason for answer in refused).most_common()
+    rejected = [answer for answer in answers if not answer.passes]
+    counted = Counter(answer.message for answer in rejected).most_common()
     reasons = [(reason, nodes) for reason, nodes in counted if f"{reason} (" not in words]
     passing = [answer for answer in answers if answer.may_come]
     passing.sort(key=lambda answer: (-(answer.score or 0), answer.node))

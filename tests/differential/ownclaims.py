@@ -144,7 +144,7 @@ def compare_own(rng: Random, allocator: Answering, tally: OwnTally) -> None:
     if "deadline" in answer.get("error", ""):
         tally.given_up += 1
         return
-    if isinstance(foreseen, Rejection) and foreseen.kind is Reason.UNDECIDED:
+    if isinstance(foreseen, Rejection) and foreseen.reason is Reason.UNDECIDED:
         tally.unsaid += 1
         return
     by_uuid = {DeviceId(gpu.uuid): f"gpu-{gpu.index}" for gpu in topology.gpus}

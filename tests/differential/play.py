@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import PodRequest, parse
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.nodeinfo import NodeInfo

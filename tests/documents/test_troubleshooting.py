@@ -65,7 +65,7 @@ def said_of_records() -> set[str]:
 
 def said_in_events() -> set[str]:
     """The reasons of the Events that the extender writes."""
-    written = (events.REASON, events.REFUSED, events.PLACED, events.WAITS, events.WOULD_REFUSE)
+    written = (events.REASON, events.REFUSED, events.PLACED, events.WAITS, events.WOULD_REJECT)
     named = {v for k, v in vars(events).items() if k.isupper() and str(v).startswith("GPU")}
     assert named == set(written)
     return named

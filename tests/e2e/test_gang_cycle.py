@@ -155,7 +155,7 @@ def test_siblings_may_break_up_what_a_cube_mesh_holds(
 ) -> None:
     """GPUs 1 to 4 of a DGX-1V promise one pair; two GPUs that are not linked may be left then."""
     pods = gangs.of("meshed", 2, 2, PAIR, **on("half"))
-    assert f"1 {PEERS.reason}" in fails_whole(gangs, "meshed", pods)
+    assert f"1 {PEERS.message}" in fails_whole(gangs, "meshed", pods)
     assert about(witness, pods, "bind") == []
     removed(real, kubelets, pods)
     real.add_pod("single-pair", 2, PAIR, **on("half"))

@@ -67,7 +67,7 @@ def test_pairs_that_may_break_each_other_up_are_not_bound_at_all(real: RealClust
     """GPUs 1 to 4 of a DGX-1V hold one pair for sure, and two of them by luck."""
     wanted = {**NVLINK, "gpu-model": "V100*"}
     pods = Gangs(real, ALPHA).of("cube", 2, 2, {**wanted, "group-size": "2"})
-    assert PEERS.reason in real.unschedulable(pods[0])
+    assert PEERS.message in real.unschedulable(pods[0])
     real.add_pod("alone", 2, wanted)
     assert real.node_of("alone") == "dgx"
     assert bound(real, pods) == {}

@@ -126,8 +126,8 @@ def test_a_group_of_eighteen_fills_one_rack_and_the_next_one_the_other(
     second = group(real, "second", 18)
     for name in second:
         message = real.unschedulable(name)
-        assert f"17 {TOO_SMALL.reason}" in message
-        assert f"1 {NO_DOMAIN.reason}" in message or f"3 {NO_DOMAIN.reason}" in message
+        assert f"17 {TOO_SMALL.message}" in message
+        assert f"1 {NO_DOMAIN.message}" in message or f"3 {NO_DOMAIN.message}" in message
     assert unbound(real, second) == second
     remove(real, kubelets, ["alone"])
     assert {real.node_of(name) for name in second} == set(TRAYS[other])
@@ -201,8 +201,8 @@ def test_a_rack_that_loses_a_tray_takes_no_more_of_the_group(
     closed(real, broken)
     add(real, "lost-2", 4, {**RACK, "group": "lost", "group-size": "18"})
     message = real.unschedulable("lost-2")
-    assert f"15 {NO_LONGER.reason}" in message
-    assert f"18 {ELSEWHERE.reason}" in message
+    assert f"15 {NO_LONGER.message}" in message
+    assert f"18 {ELSEWHERE.message}" in message
     real.kubectl("uncordon", broken)
     assert real.node_of("lost-2") in TRAYS[home]
     remove(real, kubelets, ["lost-0", "lost-1", "lost-2"])
@@ -219,7 +219,7 @@ def test_a_group_on_one_node(real: RealCluster, kubelets: Kubelets) -> None:
     pods = group(real, "close", 4, 2, {"group-domain": "node", "gpu-model": "H100*"})
     assert len({real.node_of(name) for name in pods}) == 1
     too_many = group(real, "wide", 5, 2, {"group-domain": "node", "gpu-model": "H100*"})
-    assert NEVER.reason in real.unschedulable(too_many[0])
+    assert NEVER.message in real.unschedulable(too_many[0])
     assert unbound(real, too_many) == too_many
     remove(real, kubelets, pods)
     for name in too_many:

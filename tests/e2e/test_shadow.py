@@ -48,7 +48,7 @@ def counted(real: RealCluster, name: str) -> float:
 def events(real: RealCluster, pod: str) -> list[dict[str, Any]]:
     found = real.api.get(
         "/api/v1/namespaces/default/events",
-        params={"fieldSelector": f"involvedObject.name={pod},reason=GPUPlacementWouldBeRefused"},
+        params={"fieldSelector": f"involvedObject.name={pod},reason=GPUPlacementWouldBeRejected"},
     )
     return list(found.json()["items"])
 
@@ -57,7 +57,7 @@ def test_a_pod_that_would_wait_runs_and_is_told_of(real: RealCluster) -> None:
     real.add_pod("linked", 2, NVLINK)
     assert real.node_of("linked") == "no-links"
     assert "gpu-topology.io/placement" not in real.pod("linked")["metadata"]["annotations"]
-    refused = 'gpu_topology_would_have_refused_total{reason="links"}'
+    refused = 'gpu_topology_would_have_rejected_total{reason="links"}'
     assert counted(real, refused) >= 1
     assert counted(real, "gpu_topology_would_have_waited_total") >= 1
     real.until(lambda: events(real, "linked"), "an Event tells what would have been")

@@ -29,7 +29,7 @@ def test_it_is_a_valid_job_of_its_files_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trays", "reasons"), [(18, {NO_DOMAIN.reason}), (17, {NO_DOMAIN.reason, NEVER.reason})]
+    ("trays", "reasons"), [(18, {NO_DOMAIN.message}), (17, {NO_DOMAIN.message, NEVER.message})]
 )
 def test_it_goes_where_a_whole_rack_is_free(trays: int, reasons: set[str], tmp_path: Path) -> None:
     groups = [
@@ -42,10 +42,10 @@ def test_it_goes_where_a_whole_rack_is_free(trays: int, reasons: set[str], tmp_p
     answer = json.loads(done.stdout)
     assert answer["asks"] == "4 GPUs link=nvlink group-size=18 group-domain=nvlink-domain"
     rows = answer["nodes"]
-    taken = {row["node"].partition("-")[0] for row in rows if not row["reason"]}
+    taken = {row["node"].partition("-")[0] for row in rows if not row["message"]}
     assert taken == ({"rack"} if trays == 18 else set())
     assert done.returncode == (0 if trays == 18 else 1)
-    assert {row["reason"] for row in rows if row["reason"]} == reasons
+    assert {row["message"] for row in rows if row["message"]} == reasons
 
 
 def test_a_label_in_a_cluster_file_names_a_domain(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_label_in_a_cluster_file_names_a_domain(tmp_path: Path) -> None:
     cluster.write_text(yaml.safe_dump_all(documents))
     done = asked(main, "check", str(written), f"--cluster={cluster}", "--output=json")
     rows = json.loads(done.stdout)["nodes"]
-    assert {row["node"]: row["reason"] for row in rows} == {
+    assert {row["node"]: row["message"] for row in rows} == {
         "hgx-00": "",
         "hgx-01": "",
-        "hgx-02": NO_DOMAIN.reason,
+        "hgx-02": NO_DOMAIN.message,
     }

@@ -85,14 +85,17 @@ def constants() -> Iterator[Rejection]:
         yield from (value for value in vars(module).values() if isinstance(value, Rejection))
 
 
-@pytest.mark.parametrize("rejection", set(constants()), ids=lambda found: found.reason)
+NAMED = sorted(set(constants()), key=lambda found: found.message)
+
+
+@pytest.mark.parametrize("rejection", NAMED, ids=[found.message for found in NAMED])
 def test_a_rejection_is_under_its_reason(
     rejection: Rejection, helps: Mapping[Reason, frozenset[bool]]
 ) -> None:
     patterns = [
         ".+".join(map(re.escape, message.split(VARIES)))
         for reason, message in SAID
-        if reason is rejection.kind and len(message.replace(VARIES, "").strip()) > 8
+        if reason is rejection.reason and len(message.replace(VARIES, "").strip()) > 8
     ]
-    assert any(re.fullmatch(each, rejection.reason) for each in patterns), rejection
-    assert rejection.resolvable in helps[rejection.kind]
+    assert any(re.fullmatch(each, rejection.message) for each in patterns), rejection
+    assert rejection.resolvable in helps[rejection.reason]

@@ -65,7 +65,7 @@ def test_a_sample_goes_where_its_comment_says(path: Path, tmp_path: Path) -> Non
     done = asked(main, *check)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["nodes"]
-    passed = {row["node"].rpartition("-")[0] for row in rows if not row["reason"]}
+    passed = {row["node"].rpartition("-")[0] for row in rows if not row["message"]}
     assert passed == takes
     assert len(rows) == len(groups)
 
@@ -76,10 +76,10 @@ def test_the_example_of_shared_gpus_says_what_the_page_says() -> None:
     manifest = root / "manifests/samples/shared-memory.yaml"
     done = asked(main, "check", manifest, f"--cluster={cluster}", "--output=json")
     rows = {row["node"]: row for row in json.loads(done.stdout)["nodes"]}
-    assert {name for name, row in rows.items() if not row["reason"]} == {
+    assert {name for name, row in rows.items() if not row["message"]} == {
         *("shared-01", "packed-00", "whole-00"),
     }
-    assert rows["shared-00"]["reason"].startswith(
+    assert rows["shared-00"]["message"].startswith(
         "a GPU that the pod may get has too little memory left for 12Gi"
     )
     assert [gpu["shares"] for gpu in rows["shared-01"]["sharedGpus"]] == [4, 4, 4, 4]

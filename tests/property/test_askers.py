@@ -18,11 +18,11 @@ import msgspec
 import pytest
 
 from scheduler_extender.deadline import NO_DEADLINE
-from scheduler_extender.explain.answers import Answer, answers_to, by_kind, counts_of
+from scheduler_extender.explain.answers import Answer, answers_to, by_reason, counts_of
 from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.groupfit import judge
-from scheduler_extender.explain.waitingreasons import refusals_of
+from scheduler_extender.explain.waitingreasons import rejections_of
 from scheduler_extender.explain.wording import REASON_WORDS
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.state.answers.decision import Settings
@@ -137,7 +137,7 @@ def test_all_agree_on_who_takes_a_pod_in_which_order_and_why_not(seed: int) -> N
         snapshot = found.cluster.snapshot()
         offered = [f.name for f in snapshot.nodes if f.is_one_of(record.attributes.eligible_nodes)]
         verb = filtered(snapshot, wire, offered)
-        refused = {node: each for each, nodes in verb.refused.items() for node in nodes}
+        refused = {node: each for each, nodes in verb.rejected.items() for node in nodes}
         # Who takes it, and why the others do not.
         assert {row.node for row in rows if row.may_come} == set(verb.passed), name
         told = {row.node: row.decision.rejection for row in rows if not row.closed}
@@ -157,14 +157,14 @@ def _counts_agree(found: World, record: PodRecord, rows: list[Answer], why: Expl
     texts = defaultdict[str, set[str]](set)  # as the kinds of reasons are told
     for row in rows:
         if row.decision.rejection is not None:
-            texts[REASON_WORDS[row.decision.rejection.kind]].add(row.reason)
+            texts[REASON_WORDS[row.decision.rejection.reason]].add(row.message)
     for words, reasons in texts.items():
         assert (f" nodes {words}" in why.headline) == (len(reasons) > 1)
         assert all((f"{said} (" in why.headline) == (len(reasons) == 1) for said in reasons)
     if any(row.closed for row in rows):
         return  # the Event knows of no closed nodes
-    event = refusals_of(found.cluster.snapshot(), record, NO_DEADLINE)
-    assert by_kind(event) == ({} if counts.takes else by_kind(counts.refused))
+    event = rejections_of(found.cluster.snapshot(), record, NO_DEADLINE)
+    assert by_reason(event) == ({} if counts.takes else by_reason(counts.rejected))
 
 
 def _people_agree(found: World, name: str, rows: list[Answer]) -> None:

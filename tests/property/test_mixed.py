@@ -18,8 +18,8 @@ from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files import clusterfile
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.framework.capacitycounter import CapacityCounter
-from scheduler_extender.framework.decision import decide, pod_capacity
 from scheduler_extender.framework.equivalence import ask
+from scheduler_extender.framework.nodedecision import decide, pod_capacity
 from scheduler_extender.state.answers.answercache import CapacityQuery
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.cluster.cache import Cache

@@ -25,7 +25,7 @@ from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.verbs import BindError, Binding, BindUnknownError, NotWrittenError
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.deadlines import ending_when
 from tests.nodes import offered, pod, switched
@@ -92,11 +92,11 @@ class Driver:
         kind = self.rng.choice(["done", "done", "lost", "late", "never", "refused"])
         self.seen[kind] += 1
         if kind == "refused":
-            raise BindError("refused")
+            raise NotWrittenError("refused")
         if kind == "late":
             self.late.append((self.now + self.rng.randint(1, LATEST), binding))
         elif kind != "never" and not self.commit(binding):
-            raise BindError("conflict")
+            raise NotWrittenError("conflict")
         if kind != "done":
             raise BindUnknownError("no answer")
 

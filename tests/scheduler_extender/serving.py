@@ -17,7 +17,7 @@ from scheduler_extender.http.servers import Addresses
 from scheduler_extender.serving import in_thread
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.verbs import Binder, WouldRefuse
+from scheduler_extender.verbs import Binder, WouldReject
 from tests.waiting import FOREVER, PATIENCE
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
@@ -95,7 +95,7 @@ def running(
     limits: Limits = UNHURRIED,
     bodies: Bodies | None = None,
     where: Addresses = Addresses(),
-    shadow: Callable[[WouldRefuse], None] | None = None,
+    shadow: Callable[[WouldReject], None] | None = None,
 ) -> Iterator[Running]:
     """Serve these nodes, each with an empty report. With TLS the clients check nothing."""
     clock = clock or Clock()

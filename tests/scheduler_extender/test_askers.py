@@ -157,9 +157,9 @@ def told_of(build: Callable[[], Scene]) -> dict[str, Any]:
 
 def _filter(scene: Scene) -> dict[str, Any]:
     found = filtered(scene.begin().snapshot(), scene.pod, scene.offered)
-    refused = {name: why for why, names in found.refused.items() for name in names}
+    refused = {name: why for why, names in found.rejected.items() for name in names}
     return {
-        "filter": dict.fromkeys(found.passed) | {name: why.kind for name, why in refused.items()},
+        "filter": dict.fromkeys(found.passed) | {name: why.reason for name, why in refused.items()},
         "filter: resolvable": {name for name, why in refused.items() if why.resolvable},
     }
 
@@ -208,10 +208,10 @@ def _why(scene: Scene) -> dict[str, Any]:
     told = explanation_of(snapshot, scene.record)
     assert isinstance(told, Explanation)
     unserved = {row.node for row in rows} - {*scene.offered}
-    assert {row.kind for row in rows if row.node in unserved} <= {Reason.NOT_SERVED}
+    assert {row.reason for row in rows if row.node in unserved} <= {Reason.NOT_SERVED}
     refused = {row.node: row.decision.rejection for row in rows if row.node in scene.offered}
     return {
-        "why": {name: why and why.kind for name, why in refused.items()},
+        "why": {name: why and why.reason for name, why in refused.items()},
         "why: resolvable": {name for name, why in refused.items() if why and why.resolvable},
         "why: scores": {row.node: row.score for row in rows if row.score is not None},
         "why: ends": {name.partition("/")[2] for each in told.helps for name in each.pods},

@@ -108,7 +108,7 @@ def told(cluster: Cache, name: str) -> dict[str, str]:
     assert found is not None
     assert isinstance(found.request, GpuRequest)
     rows = answers_to(cluster.snapshot(), found)
-    return {row.node: row.reason for row in rows}
+    return {row.node: row.message for row in rows}
 
 
 def test_the_node_of_a_bound_member_says_what_it_said_before() -> None:

@@ -84,16 +84,16 @@ class DevicesRule(Rule):
 
 def _over_fabric(info: NodeInfo, request: GpuRequest, why: Rejection) -> Rejection:
     """Return the rejection, with the NVLink fabric's fault if that may be the cause."""
-    over_links = why.kind in (Reason.LINKS, Reason.SCATTERED, Reason.NOT_GUARANTEED)
+    over_links = why.reason in (Reason.LINKS, Reason.SCATTERED, Reason.NOT_GUARANTEED)
     if not (over_links and request.constraints.over_links and info.fabric_fault):
         return why
-    return replace(why, reason=f"{why.reason}: {info.fabric_fault}")
+    return replace(why, message=f"{why.message}: {info.fabric_fault}")
 
 
 def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
     """Return why a pod without required constraints is refused if too few devices are left."""
     why = assessed.rejection
-    if why is not None and why.kind in (Reason.TOO_FEW, Reason.SPLIT):
+    if why is not None and why.reason in (Reason.TOO_FEW, Reason.SPLIT):
         return why
     return busy(device_unit(kubelet))
 
@@ -116,7 +116,7 @@ def _refused_over_missing(node: NodeEvaluation) -> Rejection | None:
     if not offer.topology.allocator.by_number:
         return None
     assessed = assess(offer.kubelet, offer.available_to(request), request)
-    if (refusal := assessed.refusal) is None or refusal.kind is Reason.SICK:
+    if (refusal := assessed.refusal) is None or refusal.reason is Reason.SICK:
         return refusal
     plugin = offer.kubelet.allocator
     return refusal if plugin.broken and plugin.words(assessed.hazards) else None

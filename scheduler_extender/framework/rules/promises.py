@@ -16,7 +16,7 @@ class Promises(Rule):
     """The rule of promises to other pods; see the module."""
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Return why a promise could break. Not checked for a pod that is already refused."""
+        """Return why a promise could break. Not checked for a pod that is already rejected."""
         offer, request = node.offer, node.alone
         if node.rejections:
             return None

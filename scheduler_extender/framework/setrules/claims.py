@@ -6,7 +6,7 @@ devices are known, the bind waits for news.
 
 from scheduler_extender.framework.claims import unproven
 from scheduler_extender.framework.question import Purpose, Question
-from scheduler_extender.framework.setrule import ByNode, SetRule
+from scheduler_extender.framework.setrule import NodeCheck, SetRule
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
@@ -21,7 +21,7 @@ HAD_CLAIM = Rejection(
 class ClaimsRule(SetRule):
     """The rule of a pod's claims; see the module."""
 
-    def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+    def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
         """Return a rule that refuses device-plugin nodes to a pod whose status names a claim.
 
         At the pod's bind, the rule refuses a node where its claims' devices are not known.

@@ -1,4 +1,4 @@
-"""Counts of what was answered so far: refused nodes, binds, kept promises, and errors of ours.
+"""Counts of what was answered so far: rejected nodes, binds, kept promises, and errors of ours.
 
 An error on one node never loses the answer for the other nodes. Each different error is announced
 once, and all are counted.
@@ -20,31 +20,31 @@ class Tallies:
         self._rejections: Counter[Reason] = Counter()
         self._placements: Counter[str] = Counter()
         self.kept = 0  # promises that reports have confirmed
-        self.vetoes = 0  # binds that were refused because of the devices of a claim
+        self.vetoes = 0  # binds that were rejected because of the devices of a claim
 
-    def reject(self, nodes: Mapping[Rejection, Sequence[str]]) -> None:
-        """Count the nodes that filter has refused to one pod."""
+    def count_rejections(self, nodes: Mapping[Rejection, Sequence[str]]) -> None:
+        """Count the nodes that filter has rejected to one pod."""
         with self._lock:
             for why, names in nodes.items():
-                self._rejections[why.kind] += len(names)
+                self._rejections[why.reason] += len(names)
 
-    def place(self, verdict: str) -> None:
+    def count_bind(self, verdict: str) -> None:
         """Count a bind with this verdict, which is empty for a pod that requires nothing."""
         with self._lock:
             self._placements[verdict] += 1
 
-    def veto(self) -> None:
-        """Count a refused bind: the devices of the pod's claim are not what the pod requires."""
+    def count_veto(self) -> None:
+        """Count a rejected bind: the devices of the pod's claim are not what the pod requires."""
         with self._lock:
             self.vetoes += 1
 
-    def keep(self, promises: int) -> None:
+    def count_kept(self, promises: int) -> None:
         """Count promises that a report has shown to be kept."""
         with self._lock:
             self.kept += promises
 
     def read(self) -> tuple[Counter[Reason], Counter[str]]:
-        """Return the refused nodes by reason and the binds by verdict, up to now."""
+        """Return the rejected nodes by reason and the binds by verdict, up to now."""
         with self._lock:
             return Counter(self._rejections), Counter(self._placements)
 

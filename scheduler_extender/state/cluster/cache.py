@@ -370,7 +370,9 @@ class Cache:
                 before = self.nodes.get(pod.node)
                 if self._take_answer(pod, earlier, age) and earlier is not None:
                     told = (before, self.nodes.get(pod.node))
-                self.confirm(pod.uid)  # last, otherwise the pod would be on no node in between
+                self.stop_assuming(
+                    pod.uid
+                )  # last, otherwise the pod would be on no node in between
         if told is not None:
             self._tell_refusal(*told, pod)
 
@@ -436,7 +438,7 @@ class Cache:
         """
         with self.lock:
             self._drop_known_pod(uid, self.pods.get(uid), version)
-            self.confirm(uid)
+            self.stop_assuming(uid)
 
     def drop_assumed(self, uid: PodUid, version: int) -> None:
         """Drop an assumed pod that is gone from the API server as of this resourceVersion.
@@ -448,7 +450,7 @@ class Cache:
             flying = self.assumed(uid)
             if flying is not None:
                 self._drop_known_pod(uid, flying, version)
-                self.confirm(uid)
+                self.stop_assuming(uid)
 
     def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
         """Forget every pod that a complete list does not name. Assumed pods stay assumed.
@@ -491,7 +493,7 @@ class Cache:
         """Compare a report with the prediction; an error of ours here must not lose the report."""
         try:
             verified = verify(before, after)
-            self.tallies.keep(verified.kept)
+            self.tallies.count_kept(verified.kept)
             for misprediction in verified.mispredictions:
                 for listener in self.on_misprediction:
                     listener(misprediction)
@@ -534,11 +536,11 @@ class Cache:
             if self.assumed(ours.uid) is not ours:
                 return
             if before is None:
-                self.confirm(ours.uid)
+                self.stop_assuming(ours.uid)
             else:
                 self._assume(before)
 
-    def confirm(self, uid: PodUid) -> None:
+    def stop_assuming(self, uid: PodUid) -> None:
         """Stop assuming a pod: its source shows it bound, or its bind was not written."""
         with self.lock:
             pod = self.pods.assumed.drop(uid)

@@ -38,7 +38,7 @@ CACHED_SHARES = 64
 
 
 @dataclass(slots=True)
-class Alike:
+class EqualNodes:
     """Nodes that are alike, sorted by name.
 
     ``domains`` are the waiting groups' domains that they are in. ``class_ids`` are their
@@ -54,7 +54,7 @@ class Alike:
     reserved: tuple[tuple[Group, Arrivals], ...] = ()
 
 
-Count = Callable[[Alike, GpuRequest], int]
+Count = Callable[[EqualNodes, GpuRequest], int]
 """Returns how many pods of a request each of some nodes takes beside the reservations there."""
 
 
@@ -110,11 +110,11 @@ class GroupReservations:
         self, names: Iterable[NodeName], group: Group
     ) -> dict[tuple[Arrivals, ...], list[NodeName]]:
         """Return nodes by their reservations for other groups, without nodes that have none."""
-        alike: dict[tuple[tuple[Group, Arrivals], ...], list[NodeName]] = {}
+        equal: dict[tuple[tuple[Group, Arrivals], ...], list[NodeName]] = {}
         for name in names:
-            alike.setdefault(self.reserved[name], []).append(name)
+            equal.setdefault(self.reserved[name], []).append(name)
         names_by: dict[tuple[Arrivals, ...], list[NodeName]] = {}
-        for reserved, some in alike.items():
+        for reserved, some in equal.items():
             beside = merged(entry for entry in reserved if entry[0] != group)
             names_by.setdefault(beside, []).extend(some)
         names_by.pop((), None)
@@ -172,19 +172,19 @@ def _arrivals(request: GpuRequest, count: int) -> Arrivals:
     return Arrivals(request, count, promised)
 
 
-def reserve(waiting: Placed, alike: Iterable[Alike], count: Count) -> GroupReservations:
+def reserve(waiting: Placed, equal: Iterable[EqualNodes], count: Count) -> GroupReservations:
     """Return the reservations of all waiting groups on the nodes of their domains.
 
-    The groups get them in the order of ``waiting``, and share the nodes of ``alike`` out. An error
+    The groups get them in the order of ``waiting``, and share the nodes of ``equal`` out. An error
     that ``count`` raises is passed on.
 
     O(groups + nodes + reservations), and one ``count`` for each request and kind of node that is
     reserved or could have been.
     """
-    shelves = _Shelves(alike, count)
+    shelves = _Shelves(equal, count)
     for status, where in waiting:
         shelves.reserve(status, where)
-    reserved = {name: alike.reserved for alike in shelves.given for name in alike.nodes}
+    reserved = {name: equal.reserved for equal in shelves.given for name in equal.nodes}
     groups = frozenset(status.group for status, _ in waiting)
     return GroupReservations(reserved, groups)
 
@@ -196,7 +196,7 @@ class _Kind:
     The capacity is an upper bound until it is ``counted``; then it is exact.
     """
 
-    alike: Alike
+    equal: EqualNodes
     room: int
     capacity: int
     counted: bool = False
@@ -210,7 +210,7 @@ class _Kind:
 class _Open:
     """The nodes of one domain that may take pods of one request.
 
-    ``seen`` is how many :class:`Alike` of the domain have been added to ``kinds``.
+    ``seen`` is how many :class:`EqualNodes` of the domain have been added to ``kinds``.
     """
 
     kinds: list[_Kind] = field(default_factory=list)
@@ -220,12 +220,12 @@ class _Open:
 class _Shelves:
     """One call of :func:`reserve`: the nodes by domain, and the reservations on them."""
 
-    def __init__(self, alike: Iterable[Alike], count: Count) -> None:
+    def __init__(self, equal: Iterable[EqualNodes], count: Count) -> None:
         self._count = count
-        self._in: dict[Where, list[Alike]] = {}
+        self._in: dict[Where, list[EqualNodes]] = {}
         self._open: dict[tuple[Where, GpuRequest], _Open] = {}
-        self.given: list[Alike] = []
-        for each in alike:
+        self.given: list[EqualNodes] = []
+        for each in equal:
             self._put(each)
 
     def reserve(self, status: GroupStatus, where: Where) -> None:
@@ -234,7 +234,7 @@ class _Shelves:
         assert request is not None  # noqa: S101 (else it would not be waiting)
         kinds = self._open_kinds(where, request)
         queue = [
-            (-min(kind.capacity, wanted), -kind.room, kind.alike.nodes[0], kind) for kind in kinds
+            (-min(kind.capacity, wanted), -kind.room, kind.equal.nodes[0], kind) for kind in kinds
         ]
         heapify(queue)
         left, in_vain = wanted, 0
@@ -243,7 +243,7 @@ class _Shelves:
             if not kind.counted:
                 if in_vain == MOST_IN_VAIN:
                     continue
-                kind.capacity, kind.counted = self._count(kind.alike, request), True
+                kind.capacity, kind.counted = self._count(kind.equal, request), True
                 in_vain = 0 if kind.capacity else in_vain + 1
                 if min(kind.capacity, wanted) < -promised:
                     if kind.capacity:
@@ -254,11 +254,11 @@ class _Shelves:
     def _reserve_on(self, kind: _Kind, group: Group, request: GpuRequest, left: int) -> int:
         """Reserve for up to ``left`` pods on alike nodes, and return how many pods remain."""
         each = min(kind.capacity, left)
-        whole = min(len(kind.alike.nodes), left // each)
-        self._give(kind.alike, whole, group, _arrivals(request, each))
+        whole = min(len(kind.equal.nodes), left // each)
+        self._give(kind.equal, whole, group, _arrivals(request, each))
         left -= whole * each
-        if left and kind.alike.nodes:  # the next node has capacity for more
-            self._give(kind.alike, 1, group, _arrivals(request, left))
+        if left and kind.equal.nodes:  # the next node has capacity for more
+            self._give(kind.equal, 1, group, _arrivals(request, left))
             left = 0
         return left
 
@@ -268,54 +268,54 @@ class _Shelves:
         Reservations only grow, so a kind without capacity is removed for good.
         """
         known, inside = self._open.setdefault((where, request), _Open()), self._in.get(where, [])
-        for alike in inside[known.seen :]:
-            room = alike.room.get(request.resource, 0)
-            known.kinds.append(_Kind(alike, room, max(0, room) // max(1, request.count)))
+        for equal in inside[known.seen :]:
+            room = equal.room.get(request.resource, 0)
+            known.kinds.append(_Kind(equal, room, max(0, room) // max(1, request.count)))
         known.seen = len(inside)
-        known.kinds = [kind for kind in known.kinds if kind.capacity and kind.alike.nodes]
+        known.kinds = [kind for kind in known.kinds if kind.capacity and kind.equal.nodes]
         return known.kinds
 
-    def _give(self, alike: Alike, nodes: int, group: Group, arrivals: Arrivals) -> None:
+    def _give(self, equal: EqualNodes, nodes: int, group: Group, arrivals: Arrivals) -> None:
         """Add a reservation to each of the first ``nodes`` of the nodes that are alike."""
         if not nodes:
             return
-        taken, alike.nodes = alike.nodes[:nodes], alike.nodes[nodes:]
-        reserved = (*alike.reserved, (group, arrivals))
+        taken, equal.nodes = equal.nodes[:nodes], equal.nodes[nodes:]
+        reserved = (*equal.reserved, (group, arrivals))
         resource, devices = arrivals.request.resource, arrivals.count * arrivals.request.count
-        room = {**alike.room, resource: alike.room.get(resource, 0) - devices}
-        self._put(Alike(taken, alike.domains, alike.class_ids, alike.info, room, reserved))
+        room = {**equal.room, resource: equal.room.get(resource, 0) - devices}
+        self._put(EqualNodes(taken, equal.domains, equal.class_ids, equal.info, room, reserved))
 
-    def _put(self, alike: Alike) -> None:
-        if alike.reserved:
-            self.given.append(alike)
-        for where in alike.domains:
-            self._in.setdefault(where, []).append(alike)
+    def _put(self, equal: EqualNodes) -> None:
+        if equal.reserved:
+            self.given.append(equal)
+        for where in equal.domains:
+            self._in.setdefault(where, []).append(equal)
 
 
 def alike_nodes(
     domains: Mapping[Where, Iterable[NodeName]],
     nodes: Mapping[NodeName, NodeInfo],
     class_ids: Mapping[str, Mapping[NodeName, ClassId | None]],
-) -> tuple[Alike, ...]:
+) -> tuple[EqualNodes, ...]:
     """Return the nodes of some domains that are not cordoned, with alike nodes together."""
     wheres = tuple(domains)
     inside: dict[NodeName, int] = {}  # the domains of a node as bits, because there may be hundreds
     for i, where in enumerate(wheres):
         for name in domains[where]:
             inside[name] = inside.get(name, 0) | 1 << i
-    alike: dict[tuple[int, tuple[ClassId | None, ...]], list[NodeName]] = {}
+    equal: dict[tuple[int, tuple[ClassId | None, ...]], list[NodeName]] = {}
     tables = tuple(class_ids.values())
     for name, bits in inside.items():
         if name in nodes and not nodes[name].node_object.cordoned:
             key = (bits, tuple(table.get(name) for table in tables))
-            alike.setdefault(key, []).append(name)
+            equal.setdefault(key, []).append(name)
     return tuple(
-        Alike(
+        EqualNodes(
             sorted(names),
             tuple(where for i, where in enumerate(wheres) if bits >> i & 1),
             dict(zip(class_ids, each, strict=True)),
             nodes[names[0]],
             {resource: devices_left(nodes[names[0]], resource) for resource in class_ids},
         )
-        for (bits, each), names in alike.items()
+        for (bits, each), names in equal.items()
     )

@@ -58,7 +58,7 @@ _OTHERS = f"{NODE} and {NVLINK_DOMAIN}"
 
 
 def in_no_domain(kind: str, domains: Mapping[str, str]) -> Rejection:
-    """Return why a node that is in no domain of a kind is refused.
+    """Return why a node that is in no domain of a kind is rejected.
 
     ``domains`` has the domains of the other nodes.
 

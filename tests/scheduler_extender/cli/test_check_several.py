@@ -85,7 +85,7 @@ def test_nothing_is_promised_to_a_group_that_does_not_fit_as_a_whole(
     for each in found["pods"] if here > 1 else [found]:
         (node,) = each["nodes"]
         assert (node["verdict"], node["score"], node["outcomes"]) == ("not-now", None, [])
-        assert node["reason"] == "only 2 of the group's 4 members fit at once"
+        assert node["message"] == "only 2 of the group's 4 members fit at once"
     assert (found["groups"][0] if here > 1 else found["group"])["fit"] == 2
     assert check(path, bridged(tmp_path, 2)).returncode == 0, "two such nodes have four pairs"
 

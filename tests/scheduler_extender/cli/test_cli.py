@@ -43,14 +43,14 @@ def test_check_as_json_follows_the_contract() -> None:
     assert good["verdict"] == "guaranteed"
     assert len(good["outcomes"]) == 12
     assert good["containers"] == [{"name": "main", "outcomes": good["outcomes"]}]
-    assert (good["hazards"], good["reason"], good["note"]) == ([], "", "")
+    assert (good["hazards"], good["message"], good["note"]) == ([], "", "")
     assert good["outcomes"] == sorted(good["outcomes"]), "the lowest GPUs first"
     assert good["outcomes"][:4] == [[0, 1], [0, 2], [0, 3], [1, 2]]
     assert (good["score"], good["resolvable"]) == (8, None)
     bad = nodes["l40s-01"]
     assert (bad["verdict"], bad["outcomes"], bad["score"]) == ("never", [], None)
     assert bad["containers"] == [{"name": "main", "outcomes": []}]
-    assert bad["reason"] == "the hardware has no set of 2 GPUs with link=nvlink"
+    assert bad["message"] == "the hardware has no set of 2 GPUs with link=nvlink"
     assert bad["resolvable"] is False
 
 
@@ -73,7 +73,7 @@ def test_check_says_why_a_node_that_passes_promises_nothing() -> None:
     never = "the hardware has no set of 4 GPUs with link=nvlink"
     for row in answer["nodes"]:
         why = "" if row["verdict"] == "guaranteed" else never
-        assert (row["note"], row["reason"], row["resolvable"]) == (why, "", None)
+        assert (row["note"], row["message"], row["resolvable"]) == (why, "", None)
         assert row["outcomes"], "the pod fits: some set will be handed out to it"
         assert row["containers"] == [{"name": "main", "outcomes": row["outcomes"]}]
     assert done.stdout.count("fits, preferred: never") == 4
@@ -528,7 +528,7 @@ def test_check_says_which_gpus_slices_may_be_of() -> None:
     assert (nodes["part-00"]["verdict"], nodes["part-00"]["outcomes"]) == ("guaranteed", [[0]])
     assert nodes["parts-00"]["verdict"] == "not-guaranteed"
     assert len(nodes["parts-00"]["outcomes"]) == 8 + 28
-    assert "may hand out MIG instances without" in nodes["parts-00"]["reason"]
+    assert "may hand out MIG instances without" in nodes["parts-00"]["message"]
 
 
 SHARED_MEMORY = ROOT / "manifests" / "samples" / "shared-memory.yaml"

@@ -54,8 +54,8 @@ def test_others_are_told_until_when_a_place_is_kept(
     said = kept(cluster, KEPT_FOR)
     done = cluster.why("train", "-o", "json")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["takes"], found["refusals"]) == (1, 0, {"reserved": 1})
-    assert [node["reason"] for node in found["nodes"]] == [said]
+    assert (done.returncode, found["takes"], found["rejections"]) == (1, 0, {"reserved": 1})
+    assert [node["message"] for node in found["nodes"]] == [said]
     done = cluster.why("train")
     assert "no node takes it: reserved for another pod" in done.stdout
     until = said.partition("until")[2]
@@ -74,7 +74,7 @@ def test_others_are_told_until_when_a_place_is_kept(
 def test_the_pod_whose_place_it_is_may_come(cluster: Cluster) -> None:
     kept(cluster, KEPT_FOR)
     found = json.loads(cluster.why("team-b/urgent", "-o", "json").stdout)
-    assert (found["takes"], found["refusals"]) == (1, {})
+    assert (found["takes"], found["rejections"]) == (1, {})
 
 
 def test_a_place_is_kept_no_longer_than_it_says(cluster: Cluster, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_one_pod_does_not_take_the_time_of_all(
     done = cluster.asked("waiting", "-l", "app=train", "-o", "json")
     (row,) = json.loads(done.stdout)["pods"]
     assert row["reason"] == "not evaluated in time: run gpu-topology why team-a/train"
-    assert (row["takes"], row["refusals"]) == (None, {})
+    assert (row["takes"], row["rejections"]) == (None, {})
     assert done.returncode == 0, "that no node takes it is not known"
     monkeypatch.setattr("scheduler_extender.cli.why.EXPLAIN_SECONDS", -1)
     told = cluster.why("train")

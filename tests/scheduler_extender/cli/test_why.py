@@ -369,7 +369,7 @@ def test_lists_are_read_page_by_page(cluster: Cluster, monkeypatch: pytest.Monke
     for i in range(5):
         cluster.node(switched(2, f"node-{i}"), **{f"pod-{i}": ("team-a", 0)})
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
-    assert json.loads(cluster.why("train", "-o", "json").stdout)["refusals"] == {"busy": 5}
+    assert json.loads(cluster.why("train", "-o", "json").stdout)["rejections"] == {"busy": 5}
     assert {r.query.get("limit") for r in cluster.fake.requests if r.path == PODS_PATH} == {"2"}
 
 
@@ -390,7 +390,7 @@ def test_check_asks_the_same_cluster(cluster: Cluster) -> None:
     assert "GPU 0 is held by team-b/serve" in done.stdout
     cluster.fake.refuse(403, None, path="^/api/v1/pods")
     (row,) = json.loads(asked(main, *words, "-n", "team-a", "--output=json").stdout)["nodes"]
-    assert row["kind"] == "scattered"
+    assert row["reason"] == "scattered"
     assert "GPU 0 is held by team-b/serve" in row["miss"]["words"], "the record names it"
 
 
@@ -461,7 +461,7 @@ def test_a_record_that_cannot_be_used_does_not_spoil_the_json(cluster: Cluster) 
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
     done = cluster.why("train", "-o", "json")
     assert (done.returncode, done.stderr) == (1, "")
-    assert json.loads(done.stdout)["refusals"] == {"record-unusable": 1}
+    assert json.loads(done.stdout)["rejections"] == {"record-unusable": 1}
 
 
 def test_a_pod_that_only_closed_nodes_would_take_goes_nowhere(tmp_path: Path) -> None:
@@ -565,7 +565,7 @@ def test_a_node_of_which_a_part_may_not_be_seen_has_nothing_free(
     claiming.pod(pod(2, NVLINK, name="plain", uid="plain"), "ns")
     claiming.fake.refuse(403, None, path=f".*/{hidden}")
     told = json.loads(claiming.why("ns/plain", "-o", "json").stdout)
-    assert {row["kind"] for row in told["nodes"] if row["node"] == NODE} == {"dra-only"}
+    assert {row["reason"] for row in told["nodes"] if row["node"] == NODE} == {"dra-only"}
     assert told["notes"] == [
         f"you may not list {hidden}: this answer leaves out the devices of nodes with DRA"
     ]

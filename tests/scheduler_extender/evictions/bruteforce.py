@@ -12,7 +12,7 @@ from itertools import combinations, product
 
 from scheduler_extender.evictions.plan import Cost
 from scheduler_extender.evictions.relocation import placed
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.budgets import Budgets, refused

@@ -87,7 +87,7 @@ def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
     found.put_pod(waiting("wants", asks))
     asked = msgspec.convert(pod(2, annotations, name="wants", uid="wants"), Pod)
     answer = filter_nodes(found, asked, [MIG.name])
-    assert answer.unresolvable == {MIG.name: ALL_SPLIT.reason}
+    assert answer.unresolvable == {MIG.name: ALL_SPLIT.message}
     waker = Waker(found, NoApi())
     found.tell_of_all_nodes()
     waker.round(1.0)

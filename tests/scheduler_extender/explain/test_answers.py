@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.explain.answers import Answer, answers_to, summary
-from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
+from scheduler_extender.framework.stalewatches import OUT_OF_DATE
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
 from tests.nodes import bridged, pcie, pod, record_of, switched, waiting
@@ -40,12 +40,12 @@ def test_a_bound_pod_is_not_counted_against_itself() -> None:
         whole = pod(4, {}, name="whole", uid="uid-whole")
         bind(service, whole, "bridged")
         home = rows(service, "whole")["bridged"]
-        assert (home["verdict"], home["reason"]) == ("guaranteed", "")
+        assert (home["verdict"], home["message"]) == ("guaranteed", "")
         assert home["score"] is None
         other = pod(2, NVLINK, name="other", uid="uid-other")
         see(service, other)
         told = rows(service, "other")["bridged"]
-        assert (told["verdict"], told["reason"]) == ("not-now", "not enough free GPUs")
+        assert (told["verdict"], told["message"]) == ("not-now", "not enough free GPUs")
         assert told["score"] is None
 
 
@@ -54,7 +54,7 @@ def test_a_pod_whose_gpus_are_reported_is_not_counted_against_itself_either() ->
         hold(service, "bridged", 0, 1, 2, 3, uid="holder")
         found = service.admin.get("/v1/explain/x/holder").json()["nodes"]
         home = {row["node"]: row for row in found}["bridged"]
-        assert (home["verdict"], home["reason"]) == ("guaranteed", "")
+        assert (home["verdict"], home["message"]) == ("guaranteed", "")
 
 
 def test_what_is_promised_is_told_apart_from_what_is_free() -> None:
@@ -77,7 +77,7 @@ def test_every_row_that_is_no_promise_says_why() -> None:
         for row in answers_to(cluster.snapshot(), waiting(request)):
             assert row.passes
             assert not row.promises
-            assert (row.note, row.reason) == ("no topology report", "")
+            assert (row.note, row.message) == ("no topology report", "")
     told = answers_to(cluster.snapshot(), waiting(gpu_request(1)))
     assert summary(gpu_request(1), told) == (
         "3 of 3 nodes would take it, 3 of them without a promise about the GPUs"
@@ -116,7 +116,7 @@ def test_what_a_stale_extender_answers_is_told() -> None:
     assert told(pair).promises
     watches.append(Watch("pods", 0.0))
     row = told(pair)
-    assert (row.passes, row.reason, row.score) == (False, OUT_OF_DATE.reason, None)
+    assert (row.passes, row.message, row.score) == (False, OUT_OF_DATE.message, None)
     assert told(gpu_request(2)).passes
     row = told(replace(pair, policy=Policy.PREFERRED))
-    assert (row.passes, row.score, row.note) == (True, 0, OUT_OF_DATE.reason)
+    assert (row.passes, row.score, row.note) == (True, 0, OUT_OF_DATE.message)

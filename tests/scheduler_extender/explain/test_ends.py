@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.explain.idle import idle_pods, what_ends_would_do
 from scheduler_extender.explain.remedies import Ends
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache

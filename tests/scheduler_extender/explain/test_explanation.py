@@ -16,7 +16,7 @@ from scheduler_extender.explain.groupfit import Wanted, judge
 from scheduler_extender.explain.placedpod import Written, placed_on
 from scheduler_extender.explain.remedies import Help, relaxations
 from scheduler_extender.framework import equivalence
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -76,7 +76,7 @@ def test_nodes_are_counted_by_reason_and_the_nearest_is_named_with_who_is_in_the
     cluster.put_record(switched(4, "silent"), None)
     found = explained(cluster, QUAD)
     assert found.takes == 0
-    assert found.refusals == {
+    assert found.rejections == {
         Reason.SCATTERED.value: 1,
         Reason.BUSY.value: 1,
         Reason.LINKS.value: 1,
@@ -99,7 +99,7 @@ def test_what_all_nodes_of_a_kind_say_is_said_and_else_what_they_have_in_common(
         node = replace(pcie(4, name), allocator=config)
         cluster.put_record(node, Report("boot", 1, missing=silent))
     found = explained(cluster, waiting("one", gpu_request(1)))
-    (said,) = {row.reason for row in found.nodes}
+    (said,) = {row.message for row in found.nodes}
     assert "refuses every pod with whole GPUs while GPU 2 does not answer" in said
     assert found.headline == f"no node takes it: {said} (2 nodes)"
     cluster.put_record(pcie(4, "c"), Report("boot", 1))
@@ -180,7 +180,7 @@ def test_a_sick_gpu_that_may_come_is_named_alike_to_all() -> None:
     assert plan.text == [f"no pod is worth evicting for team/one: node would take it, but {words}"]
     # Who requires something is refused for it, in filter's words, and not for what it requires.
     (strict,) = explained(cluster, waiting("strict", gpu_request(1, NVLINKED))).nodes
-    assert strict.reason == SICK.reason
+    assert strict.message == SICK.message
 
 
 def test_a_sick_gpu_that_cannot_come_is_no_doubt() -> None:
@@ -280,14 +280,14 @@ def test_trying_ends_when_its_time_is_up() -> None:
         assert isinstance(found, Explanation)
         if NOT_ALL_ASKED not in found.notes:
             break
-        assert found.refusals == {Reason.UNDECIDED.value: 1} or looks > 1
+        assert found.rejections == {Reason.UNDECIDED.value: 1} or looks > 1
         assert (found.whole, list(found.helps)) == (False, [])
         assert found.headline.startswith(
             "not all nodes were evaluated in time; so far no node takes it: "
         )
     assert isinstance(found, Explanation)
     assert (found.whole, list(found.helps)) == (False, [])
-    assert found.refusals == {Reason.SCATTERED.value: 1}
+    assert found.rejections == {Reason.SCATTERED.value: 1}
 
 
 def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
@@ -382,7 +382,7 @@ def test_whole_gpus_beside_mig_that_will_never_be_are_never() -> None:
         gpu_request(3, NVLINKED, Policy.PREFERRED),
     ):
         (row,) = explained(cluster, waiting("p", request)).nodes
-        assert (row.verdict, row.kind) == ("never", Reason.SPLIT.value), request.text
+        assert (row.verdict, row.reason) == ("never", Reason.SPLIT.value), request.text
     assert explained(cluster, waiting("p", gpu_request(2))).takes == 1
 
 
@@ -398,11 +398,11 @@ def test_shares_and_instances_are_called_so() -> None:
     )
     cluster.put_record(shared, Report("boot", 1, allocations=held))
     (row,) = explained(cluster, waiting("p", gpu_request(1))).nodes
-    assert row.reason == "not enough free GPU shares"
+    assert row.message == "not enough free GPU shares"
     assert row.miss is not None
     assert row.miss.words == "0 of 1 GPU share is free; others are held by team/p0 and team/p1"
     (row,) = explained(cluster, waiting("p", gpu_request(3))).nodes
-    assert row.reason == "node has fewer GPU shares than requested"
+    assert row.message == "node has fewer GPU shares than requested"
     node = cut(switched(4, "node"), ["3g.20gb"], gpus=[0])
     (row,) = explained(
         cluster_of({node: {}}), waiting("p", gpu_request(2, resource="nvidia.com/mig-3g.20gb"))
@@ -452,7 +452,7 @@ def test_a_node_without_gpus_waits_for_no_report() -> None:
     cluster.put_node(NodeName("new"), NodeObject())
     for request in (gpu_request(4), gpu_request(4, NVLINKED)):
         found = explained(cluster, waiting("w", request))
-        told = {str(row.node): row.kind for row in found.nodes}
+        told = {str(row.node): row.reason for row in found.nodes}
         assert told["cpus"] == Reason.NOT_SERVED.value
     assert told["new"] == Reason.NO_REPORT.value
     assert relaxed(found)["count"] == ("1", 1)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_extender.explain.groupfit import Wanted, judge
-from scheduler_extender.framework.decision import pod_capacity
+from scheduler_extender.framework.nodedecision import pod_capacity
 from scheduler_extender.groupreference import Group, GroupReference
 from tests.scheduler_extender.evictions.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender.annotations import PREFIX, containers_of, render
 from scheduler_extender.explain.explanation import Explanation, explanation_of
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import filter_nodes
@@ -84,7 +84,7 @@ def test_the_scenes_have_something_to_say() -> None:
     assert sum(each.kind == "end" for each in helps) >= 15
     assert any(len(each.pods) > 1 for each in helps)
     assert sum(row.miss is not None for found in told for row in found.nodes) >= 30
-    assert len({kind for found in told for kind in found.refusals}) >= 5
+    assert len({kind for found in told for kind in found.rejections}) >= 5
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -152,7 +152,7 @@ def test_nodes_are_counted_once_and_the_answer_is_the_filters(seed: int) -> None
     found, asks = cluster(rng), request(rng)
     told = explained(found, waiting("w", asks))
     assert (
-        told.takes + sum(told.refusals.values())
+        told.takes + sum(told.rejections.values())
         == len(told.nodes)
         == len(sorted(found.snapshot().by_name))
     )

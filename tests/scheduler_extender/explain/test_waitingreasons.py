@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE
-from scheduler_extender.explain.answers import Counts, answers_to, by_kind, counts_of
+from scheduler_extender.explain.answers import Counts, answers_to, by_reason, counts_of
 from scheduler_extender.explain.waitingreasons import (
     LABELS,
     LASTING,
@@ -20,7 +20,7 @@ from scheduler_extender.explain.waitingreasons import (
     WaitingReasons,
     main_reason,
     reason_of,
-    refusals_of,
+    rejections_of,
 )
 from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.kube.sinks import PodSink
@@ -134,7 +134,7 @@ def test_a_pod_does_not_wait_for_what_it_is_nominated_for() -> None:
     PodSink(world.cluster).apply(raw(manifest))
     snapshot = world.cluster.snapshot()
     found = snapshot.nominated[PodUid("nominated")]
-    assert refusals_of(snapshot, found, NO_DEADLINE) == {}
+    assert rejections_of(snapshot, found, NO_DEADLINE) == {}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_group_is_asked_as_filter_asks_it(
     group = replace(GroupReference(Group("team", "g"), 2, "node"), **changes)
     member = replace(waiting("member", gpu_request(2)), group_ref=group)
     cluster.put_pod(member)
-    told = refusals_of(cluster.snapshot(), member, NO_DEADLINE)
-    assert by_kind(told) == found
-    assert by_kind(counts_of(answers_to(cluster.snapshot(), member)).refused) == found
+    told = rejections_of(cluster.snapshot(), member, NO_DEADLINE)
+    assert by_reason(told) == found
+    assert by_reason(counts_of(answers_to(cluster.snapshot(), member)).rejected) == found
     assert counted(WaitingReasons(cluster)) == {"group" if found else "none": 1}

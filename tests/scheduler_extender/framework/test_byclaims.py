@@ -270,7 +270,7 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
     decided = assume(world.cluster, record, NODE, lambda: "")
     assert decided is not None
     answered = verbs.filter_nodes(world.cluster, wanted, [NODE, OTHER])
-    assert (answered.node_names, answered.unresolvable) == ([NODE], {OTHER: ASSUMED.reason})
+    assert (answered.node_names, answered.unresolvable) == ([NODE], {OTHER: ASSUMED.message})
     with pytest.raises(BindError, match="has not finished"):
         assume(world.cluster, record, OTHER, lambda: "")
 
@@ -321,7 +321,7 @@ def test_a_gpu_that_is_published_no_more_is_still_the_claims(world: DraWorld) ->
     for wanted in own, by_number(NVLINK):
         with pytest.raises(BindError, match="no longer in any ResourceSlice"):
             bind(world, wanted)
-    assert refusal(world, own) == GONE.reason
+    assert refusal(world, own) == GONE.message
     bind(world, by_number({}))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.framework.capacity import NVLINKED, Capacities, Capacity, stranded
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from tests.nodes import bridged, pcie, switched

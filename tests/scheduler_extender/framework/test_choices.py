@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.equivalence import ask
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.framework.rule import NodeEvaluation
 from scheduler_extender.framework.rules.devices import DevicesRule
 from scheduler_extender.state.answers.decision import Refusals, Settings

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.framework.decision import decide, undecided
+from scheduler_extender.framework.nodedecision import decide, undecided
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.node.nodeinfo import NodeInfo
@@ -100,37 +100,37 @@ ROWS = {
     "guaranteed": (GOOD, "", "", ""),
     "could break a promise": (promised(bridged(6)), "", "", NOT_SURE),
     "possible": (node(bridged()), "", "", NOT_SURE),
-    "busy": (node(switched(), 3), BUSY.reason, BUSY.reason, BUSY.reason),
-    "too small": (node(switched(1)), TOO_FEW.reason, TOO_FEW.reason, TOO_FEW.reason),
+    "busy": (node(switched(), 3), BUSY.message, BUSY.message, BUSY.message),
+    "too small": (node(switched(1)), TOO_FEW.message, TOO_FEW.message, TOO_FEW.message),
     "never": (node(pcie()), "", "", NO_LINKS),
-    "nothing known": (NodeInfo(NodeName("n")), "", "", NO_REPORT.reason),
-    "no report": (without_record(GOOD), "", "", NO_REPORT.reason),
-    "stale": (with_stale_report(GOOD), "", "", STALE.reason),
-    "DRA only": (replace(GOOD, node_object=NodeObject(dra_only=True)), "", "", DRA_ONLY.reason),
+    "nothing known": (NodeInfo(NodeName("n")), "", "", NO_REPORT.message),
+    "no report": (without_record(GOOD), "", "", NO_REPORT.message),
+    "stale": (with_stale_report(GOOD), "", "", STALE.message),
+    "DRA only": (replace(GOOD, node_object=NodeObject(dra_only=True)), "", "", DRA_ONLY.message),
     "no resources": (
         node(replace(switched(), resources=())),
         "",
         "",
-        DRA_ONLY.reason,
+        DRA_ONLY.message,
     ),
     "not ready": (
         node(switched(), conditions=(Condition("Ready", False, "Starting", "x"),)),
         "",
         "",
-        NOT_READY.reason,
+        NOT_READY.message,
     ),
-    "unusable": (without_record(GOOD, "spec.links: bad"), "", "", UNUSABLE.reason),
+    "unusable": (without_record(GOOD, "spec.links: bad"), "", "", UNUSABLE.message),
     "contradicts itself": (
         node(switched(), allocatable=frozenset({DeviceId("GPU-99")})),
         "",
         "",
-        UNUSABLE.reason,
+        UNUSABLE.message,
     ),
     "another resource": (
         node(replace(switched(), resources=(GpuResource("nvidia.com/gpu.shared"),))),
-        NOT_SERVED.reason,
-        NOT_SERVED.reason,
-        NOT_SERVED.reason,
+        NOT_SERVED.message,
+        NOT_SERVED.message,
+        NOT_SERVED.message,
     ),
     "another resource by its record, and this one by its Node object": (
         replace(
@@ -139,42 +139,42 @@ ROWS = {
         ),
         "",
         "",
-        NOT_SERVED.reason,
+        NOT_SERVED.message,
     ),
     "MIG splits all its GPUs, and its Node object counts them": (
         replace(
             node(cut(machine("hgx-a100-4").topology("n"), ["3g.40gb"])),
             node_object=NodeObject(allocatable=amounts_of({"nvidia.com/gpu": 4})),
         ),
-        ALL_SPLIT.reason,
-        ALL_SPLIT.reason,
-        ALL_SPLIT.reason,
+        ALL_SPLIT.message,
+        ALL_SPLIT.message,
+        ALL_SPLIT.message,
     ),
     "its plugin refuses everything": (losing(), OUTAGE, OUTAGE, OUTAGE),
     "its plugin refuses everything, and the agent sees nothing more": (
         not_ready(losing()),
         OUTAGE,
         OUTAGE,
-        NOT_READY.reason,
+        NOT_READY.message,
     ),
     "it was so when the record was written long ago": (
         with_stale_report(not_ready(losing())),
         "",
         "",
-        STALE.reason,
+        STALE.message,
     ),
     "its plugin shares GPUs, and the agent sees nothing more": (
         not_ready(losing("time-slicing")),
         "",
         "",
-        NOT_READY.reason,
+        NOT_READY.message,
     ),
     "its plugin shares GPUs and gets over a lost one": (losing("time-slicing"), "", "", ""),
     "MIG instances that its record does not name": (
         node(replace(switched(), resources=(GpuResource("nvidia.com/gpu", "mig"),))),
         "",
         "",
-        UNUSABLE.reason,
+        UNUSABLE.message,
     ),
     "MIG instances": (
         node(cut(switched(), ["1g.5gb"] * 7, strategy="single")),
@@ -188,7 +188,7 @@ ROWS = {
         ),
         "",
         "",
-        SPLIT.reason,
+        SPLIT.message,
     ),
 }
 
@@ -199,7 +199,7 @@ def test_a_row_of_the_table(row: str, kind: str) -> None:
     info, *reasons = ROWS[row]
     found = decide(info, REQUESTS[kind], Settings())
     expected = reasons[list(REQUESTS).index(kind)]
-    assert (found.rejection.reason if found.rejection else "") == expected
+    assert (found.rejection.message if found.rejection else "") == expected
 
 
 def test_a_node_whose_plugin_refuses_everything_is_open_again_when_the_gpu_answers() -> None:
@@ -242,7 +242,7 @@ def test_what_an_operator_requires() -> None:
     assert decide(info, pair, Settings()).rejection is None
     strict = decide(info, pair, Settings(Verdict.GUARANTEED)).rejection
     assert strict is not None
-    assert strict.reason == "not guaranteed if a running GPU pod ends: link=nvlink"
+    assert strict.message == "not guaranteed if a running GPU pod ends: link=nvlink"
 
 
 def test_the_undecided() -> None:
@@ -288,7 +288,7 @@ def test_a_fabric_that_is_not_ready_is_named_where_it_decides(
         return
     said = reason.replace("{", "the NVLink fabric is not ready for ").replace("}", "")
     assert found is not None
-    assert found.reason.endswith(said)
+    assert found.message.endswith(said)
     assert info.key("nvidia.com/gpu") != node(replace(topology, links=bare)).key("nvidia.com/gpu")
 
 

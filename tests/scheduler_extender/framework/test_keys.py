@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.node.objects import AgentRecord, NodeObject

@@ -73,7 +73,7 @@ def test_one_node_does_not_fail_the_answer_for_the_others(
     cluster.faults.on_fault(lambda name, error: told.append((name, str(error))))
     required = ask(cluster, 2, NVLINK)
     assert required.node_names == ["a", "c"]
-    assert required.failed == {"b": UNDECIDED.reason}
+    assert required.failed == {"b": UNDECIDED.message}
     assert ask(cluster, 2, {}).node_names == NAMES
     assert ask(cluster, 2, {**NVLINK, "policy": "preferred"}).node_names == NAMES
     assert told == [("b", "a fault of ours")], "each fault is told once"
@@ -99,8 +99,8 @@ def test_a_node_whose_offer_fails_costs_a_group_only_itself(
     cluster.put_pod(record_of(pod(2, {**group, "group": "begun"}, node="a")))
     found = ask(cluster, 2, {**group, "group": "asks", "group-size": str(size)})
     assert found.node_names == passes
-    refused = dict.fromkeys({"a", "c"} - {*passes}, TOO_SMALL.reason)
-    assert found.failed == {"b": UNDECIDED.reason, **refused}
+    refused = dict.fromkeys({"a", "c"} - {*passes}, TOO_SMALL.message)
+    assert found.failed == {"b": UNDECIDED.message, **refused}
 
 
 def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
@@ -110,7 +110,7 @@ def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
     cluster.put_pod(replace(promised, promised=promised.request.constraints))  # type: ignore[union-attr]
     found = ask(cluster, 1, {})
     assert found.node_names == ["a", "c"]
-    assert found.failed == {"b": IN_PROGRESS.reason}
+    assert found.failed == {"b": IN_PROGRESS.message}
 
 
 def test_a_fault_is_not_remembered(cluster: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scheduler_extender.framework.decision import decide, pod_capacity
+from scheduler_extender.framework.nodedecision import decide, pod_capacity
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.node.objects import AgentRecord

@@ -24,7 +24,7 @@ from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.groupfit import judge
 from scheduler_extender.explain.idle import idle_pods, what_ends_would_do
-from scheduler_extender.explain.waitingreasons import refusals_of
+from scheduler_extender.explain.waitingreasons import rejections_of
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.framework.members import Member
@@ -32,7 +32,7 @@ from scheduler_extender.framework.question import Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import NodeEvaluation, Rule
 from scheduler_extender.framework.rules import RULES
-from scheduler_extender.framework.setrule import Alike, ByNode, OfSet, SetRule
+from scheduler_extender.framework.setrule import ByRejection, NodeCheck, OfSet, SetRule
 from scheduler_extender.framework.setrules import SET_RULES
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Settings
@@ -64,7 +64,7 @@ class OddShape(Rule):
 class OddName(SetRule):
     """Refuses nodes by their names."""
 
-    def pre_filter(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+    def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
         return lambda info: ODD if info.name in (FREE, HELD) else None
 
 
@@ -75,9 +75,9 @@ class OddTogether(SetRule):
         return self._sort_out
 
     @staticmethod
-    def _sort_out(results: Results, alike: Alike, deadline: Deadline) -> None:
-        if None in alike:
-            alike[ODD] = alike.pop(None)
+    def _sort_out(results: Results, by_rejection: ByRejection, deadline: Deadline) -> None:
+        if None in by_rejection:
+            by_rejection[ODD] = by_rejection.pop(None)
 
 
 def cluster_of(node: NodeName) -> Cache:
@@ -111,7 +111,7 @@ def takes_free() -> dict[str, bool]:
         "prioritize": verbs.prioritize(cluster, wire, [FREE])[0].score > 0,
         "waker": api.woken == ["wants"],
         "why": [row.passes for row in answers_to(snapshot, record)] == [True],
-        "Event": not refusals_of(snapshot, record, NO_DEADLINE),
+        "Event": not rejections_of(snapshot, record, NO_DEADLINE),
         "unblock": plan is not None and plan.takes == FREE,
         "what if": bool(re.search(r'<th scope="row"><a [^>]*>free</a>', _what_if(cluster))),
         "check": judge(cluster, read_all(json.dumps({"kind": "Pod", **ASKS}))).all_may_come,
@@ -186,7 +186,7 @@ import msgspec
 import pytest
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.explain.answers import answers_to
-from scheduler_extender.explain.waitingreasons import refusals_of
+from scheduler_extender.explain.waitingreasons import rejections_of
 from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.verbs.prioritizing import prioritize
@@ -205,9 +205,9 @@ for seed in range(12):
         snapshot = found.cluster.snapshot()
         names = [facts.name for facts in snapshot.nodes]
         told = filtered(snapshot, wire, names)
-        print(told.passed, told.refused, prioritize(found.cluster, wire, told.passed))
+        print(told.passed, told.rejected, prioritize(found.cluster, wire, told.passed))
         print([(row.node, row.reason, row.score) for row in answers_to(snapshot, record)])
-        print(refusals_of(snapshot, record, NO_DEADLINE))
+        print(rejections_of(snapshot, record, NO_DEADLINE))
         print(eviction_advice(found.cluster, "default", name))
 """
 
@@ -261,4 +261,4 @@ def test_every_rule_that_refuses_is_told() -> None:
         RULES.pop()
     assert isinstance(told, Explanation)
     (row,) = told.nodes
-    assert (row.reason, row.resolvable, row.also) == (ODD.reason, False, ["not enough free GPUs"])
+    assert (row.message, row.resolvable, row.also) == (ODD.message, False, ["not enough free GPUs"])

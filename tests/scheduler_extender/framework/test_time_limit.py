@@ -11,8 +11,8 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.deadline import within
-from scheduler_extender.framework import decision as decisions
 from scheduler_extender.framework import equivalence
+from scheduler_extender.framework import nodedecision as decisions
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.framework.rules import devices
 from scheduler_extender.state.cluster.cache import Cache
@@ -79,7 +79,7 @@ def test_a_required_pod_gets_an_error_until_some_node_takes_it(
     second = verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 3.5))
     assert second.error == ""
     assert second.node_names
-    assert set(second.failed.values()) == {UNDECIDED.reason}
+    assert set(second.failed.values()) == {UNDECIDED.message}
     answered = {*second.node_names, *second.failed, *second.unresolvable}
     assert answered == set(NAMES), "each node stands in the answer once"
     while (
@@ -96,7 +96,7 @@ def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cache) -> N
     found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, within(cluster.clock, 2.5))
     assert found.error == ""
     assert found.node_names == NAMES[:9]
-    assert found.failed == {"n9": IN_PROGRESS.reason}
+    assert found.failed == {"n9": IN_PROGRESS.message}
 
 
 def test_nodes_that_nobody_knows_are_told_apart(cluster: Cache) -> None:
@@ -108,7 +108,7 @@ def test_nodes_that_nobody_knows_are_told_apart(cluster: Cache) -> None:
         cluster, asked(2, NVLINK), ["n9", "n8", "n7", "unknown"], within(cluster.clock, 1.5)
     )
     assert required.node_names == ["n9", "n8"]
-    assert required.failed == {"n7": UNDECIDED.reason}
+    assert required.failed == {"n7": UNDECIDED.message}
     assert "unknown" in required.unresolvable
 
 
@@ -182,7 +182,7 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
         monkeypatch.setattr(devices, "assess", broken)
         found = verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 60.0))
         assert found.error == ""
-        assert found.failed == dict.fromkeys(NAMES, UNDECIDED.reason)
+        assert found.failed == dict.fromkeys(NAMES, UNDECIDED.message)
         assert verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 60.0)) == found
     else:
         monkeypatch.setattr(scoring, "placement_cost", broken)

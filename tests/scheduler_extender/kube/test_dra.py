@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.framework.capacity import Capacities
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.kube import nodedevices
 from scheduler_extender.kube.draobjects import Slice, TaintRule
 from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES, Barred, NodeDevices
@@ -298,7 +298,7 @@ def test_a_fault_of_ours_in_a_nodes_devices_costs_that_node_alone(
     world.claims.apply(asking("c", exactly(1)))
     coming = world.nodes.foresee("ns", ["c"])(world.cluster.node_info(NODE))
     assert isinstance(coming, Rejection)
-    assert coming.kind is Reason.UNDECIDED
+    assert coming.reason is Reason.UNDECIDED
 
 
 def test_claims_alone_make_no_agent_speak(world: DraWorld) -> None:

@@ -42,7 +42,7 @@ def world() -> DraWorld:
 def gpus(world: DraWorld, *names: str) -> list[int] | Reason:
     foreseen = world.cluster.foresees("ns", names or ("c",))(world.cluster.node_info(NODE))
     if isinstance(foreseen, Rejection):
-        return foreseen.kind
+        return foreseen.reason
     return [int(each.removeprefix("GPU-")) for each in foreseen]
 
 

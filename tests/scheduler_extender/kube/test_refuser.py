@@ -141,7 +141,7 @@ def test_a_controller_cannot_run_away(world: World, tmp_path: Path) -> None:
         assert (row["asks"], row["inARow"], row["takesNoPods"]) == ("1 GPU", world.binds, True)
         assert 0 < row["triedAgainInSeconds"] <= 240
         asked = world.service.filter(pod(1, uid="another"), NODE)
-        assert asked["FailedAndUnresolvableNodes"] == {NODE: refusing(ERROR, alike=True).reason}
+        assert asked["FailedAndUnresolvableNodes"] == {NODE: refusing(ERROR, alike=True).message}
     events = world.fake.items("/api/v1/namespaces/default/events")
     assert {event["reason"] for event in events} == {REFUSED}
     of_nodes = [event for event in events if event["involvedObject"]["kind"] == "Node"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
+from scheduler_extender.framework.stalewatches import OUT_OF_DATE
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube import source as kube
 from scheduler_extender.kube.source import KubeSource
@@ -83,9 +83,9 @@ def test_what_a_stale_watch_does_to_each_kind_of_pod(
     answer = found.filter(pod(2, NVLINK), "switched", "other")
     assert answer["NodeNames"] == []
     assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(
-        ("switched", "other"), OUT_OF_DATE.reason
+        ("switched", "other"), OUT_OF_DATE.message
     )
-    assert found.bind(pod(2, NVLINK), "switched") == OUT_OF_DATE.reason
+    assert found.bind(pod(2, NVLINK), "switched") == OUT_OF_DATE.message
     assert found.filter(pod(2), "switched")["NodeNames"] == ["switched"]
     preferred = pod(2, {**NVLINK, "policy": "preferred"})
     assert found.filter(preferred, "switched")["NodeNames"] == ["switched"]

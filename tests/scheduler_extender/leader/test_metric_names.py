@@ -16,7 +16,7 @@ from topology.kubeapi.apiserver import ApiServer
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 WITH_TLS = {"tls_expires_timestamp_seconds", "tls_reload_failing"}
 WITH_TLS |= {"tls_reloads_total", "tls_reloads_failed_total"}
-IN_SHADOW = {"shadow", "would_have_refused_total", "would_have_waited_total"}
+IN_SHADOW = {"shadow", "would_have_rejected_total", "would_have_waited_total"}
 
 
 def test_the_page_names_every_metric(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from scheduler_extender.leader.leader import _Writes
-from scheduler_extender.verbs import BindError, BindUnknownError
+from scheduler_extender.verbs import BindUnknownError, NotWrittenError
 
 
 @pytest.mark.parametrize(
     ("error", "answered"),
     [
-        pytest.param(BindError("refused"), True, id="refused"),
+        pytest.param(NotWrittenError("refused"), True, id="refused"),
         pytest.param(BindUnknownError("no answer"), False, id="no answer"),
         pytest.param(KeyError("a fault"), False, id="a fault of ours while the answer is read"),
     ],

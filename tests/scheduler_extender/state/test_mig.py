@@ -224,5 +224,5 @@ def test_names_that_anybody_may_ask_for_are_not_all_remembered() -> None:
     cluster = cluster_of(NODE)
     for i in range(2 * MOST_RESOURCES):
         asked = msgspec.convert(asks(f"nvidia.com/mig-{i}g.1gb", 1), Pod)
-        assert filter_nodes(cluster, asked, ["node"]).unresolvable == {"node": NOT_SERVED.reason}
+        assert filter_nodes(cluster, asked, ["node"]).unresolvable == {"node": NOT_SERVED.message}
     assert cluster.answers.size().classes <= MOST_RESOURCES

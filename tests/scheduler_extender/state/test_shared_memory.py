@@ -94,7 +94,7 @@ class Node:
 
     def reason(self, *args: Any, **more: Any) -> str:
         found = self.answer(*args, **more).rejection
-        return found.reason if found is not None else ""
+        return found.message if found is not None else ""
 
 
 LITTLE = "a GPU that the pod may get has too little memory left for"
@@ -123,7 +123,7 @@ def test_min_gpu_memory_is_a_shares_part_of_a_shared_gpu(
     strategy: str, count: int, asked: dict[str, str], reason: str
 ) -> None:
     found = Node(node(strategy=strategy)).answer(count, asked)
-    assert (found.rejection.reason if found.rejection else "") == reason
+    assert (found.rejection.message if found.rejection else "") == reason
     assert found.verdict == ("never" if reason else "guaranteed")
 
 
@@ -169,7 +169,7 @@ def test_memory_that_was_told_is_kept_free_of_every_pod(
     assert (found.rejection is not None) is refused
     if refused:
         assert found.rejection is not None
-        assert found.rejection.reason.startswith(LITTLE)
+        assert found.rejection.message.startswith(LITTLE)
         assert found.rejection.resolvable
         assert found.verdict == "not-now"
 
@@ -207,7 +207,7 @@ def test_whole_gpus_have_to_have_the_memory_and_no_more() -> None:
 def test_a_gpu_that_could_never_do_is_refused_for_good() -> None:
     found = Node(node()).answer(1, uses(41))
     assert found.rejection is not None
-    assert (found.rejection.reason, found.rejection.resolvable) == (
+    assert (found.rejection.message, found.rejection.resolvable) == (
         "GPU memory is less than 41Gi",
         False,
     )
@@ -315,7 +315,7 @@ ALONE = {"sharing": "exclusive"}
 def test_who_wants_to_be_alone_asks_for_every_share(count: int, reason: str) -> None:
     shared = Node(node(gpus=2, policy="packed"))
     found = shared.answer(count, ALONE)
-    assert (found.rejection.reason if found.rejection else "") == reason
+    assert (found.rejection.message if found.rejection else "") == reason
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from scheduler_extender.verbs import (
     BindError,
     Binding,
     BindUnknownError,
+    NotWrittenError,
     assume,
 )
 from scheduler_extender.wire import BindingArgs
@@ -98,7 +99,7 @@ def test_a_pod_that_turns_out_to_have_a_claim_is_not_bound_by_a_plugins_record(
 ) -> None:
     """As on a node that has just moved to DRA."""
     claimed = pod(2, asks, extendedResourceClaimStatus=CLAIMED)
-    assert refused_over_news(kube, pod(2, asks), claimed) == NO_RECORD.reason
+    assert refused_over_news(kube, pod(2, asks), claimed) == NO_RECORD.message
 
 
 def refused_over_news(kube: Kube, known: dict[str, Any], news: dict[str, Any]) -> str:
@@ -131,7 +132,7 @@ def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
     assert bound.bind(train, "switched") != ""
     answer = bound.filter(train, "switched", "bridged")
     assert answer["NodeNames"] == ["switched"]
-    assert answer["FailedAndUnresolvableNodes"] == {"bridged": ASSUMED.reason}
+    assert answer["FailedAndUnresolvableNodes"] == {"bridged": ASSUMED.message}
     assert "has not finished" in bound.bind(train, "bridged")
     assert bound.bind(train, "switched") == ""
     assert kube.fake.read(PATH)["spec"]["nodeName"] == "switched"
@@ -288,7 +289,7 @@ def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
             if len(self.bindings) == 1:
                 with pytest.raises(BindError, match="no answer"):
                     verbs.bind(kube.cluster, self, ARGS, lambda: "now")
-                raise BindError("refused")
+                raise NotWrittenError("refused")
             raise BindUnknownError("no answer")
 
     binder = Twice()

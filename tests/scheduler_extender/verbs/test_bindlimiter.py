@@ -48,7 +48,7 @@ def test_a_bind_that_has_waited_is_decided_by_what_is_known_then() -> None:
         crowd.cluster.put_pod(somebody)
         crowd.answer(refused=False)
         errors = [bind.result(PATIENCE) for bind in binds]
-    assert sorted(errors) == ["", "", BUSY.reason]
+    assert sorted(errors) == ["", "", BUSY.message]
     assert crowd.flying() == 0
 
 
@@ -186,7 +186,7 @@ def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
 
     crowd.cluster.put_pod(pair)
     crowd.late = look_while_it_waits
-    assert crowd.bind("single") == IN_PROGRESS.reason
+    assert crowd.bind("single") == IN_PROGRESS.message
     assert (shown("waiting", awaits="report"), shown("late_for_report_total")) == (0.0, 1.0)
     assert shown("late_for_kubelet_total") == 0.0
 
@@ -195,7 +195,7 @@ def test_a_bind_waits_for_a_placement_until_it_is_late() -> None:
     crowd, pair = beside_a_pair()
     crowd.cluster.put_pod(pair)
     crowd.late = iter([False, False, True]).__next__
-    assert crowd.bind("single") == IN_PROGRESS.reason
+    assert crowd.bind("single") == IN_PROGRESS.message
     assert crowd.binds == crowd.flying() == 0
     assert not crowd.limiter.waiting(REPORT)
 
@@ -234,7 +234,7 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
 
         crowd.late, over = comes_meanwhile, threading.Event()
         try:
-            assert threads.submit(crowd.bind, "single").result(PATIENCE) == IN_PROGRESS.reason
+            assert threads.submit(crowd.bind, "single").result(PATIENCE) == IN_PROGRESS.message
             assert third[0].result(PATIENCE)
         finally:
             over.set()
@@ -247,7 +247,7 @@ def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
     with ExitStack() as others:
         for _ in range(MOST_WAITING):
             assert others.enter_context(crowd.limiter.joined(WaitingBind(REPORT, OTHER)))
-        assert crowd.bind("single") == IN_PROGRESS.reason
+        assert crowd.bind("single") == IN_PROGRESS.message
     assert not crowd.limiter.waiting(REPORT)
 
 

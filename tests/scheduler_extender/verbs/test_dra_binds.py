@@ -273,7 +273,7 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
     assert world.filter(manifest) == ""
     world.cluster.put_record(bridged(name=NODE), Report("boot", 9))
     world.cluster.put_node(NODE, NodeObject(exists=True))
-    assert world.filter(manifest) == HAD_CLAIM.reason
+    assert world.filter(manifest) == HAD_CLAIM.message
     victims: dict[str, MetaVictims | None] = {NODE: MetaVictims([MetaPod("cpus")], 0)}
     asked = PreemptionArgs(msgspec.convert(manifest, Pod), None, victims)
     assert verbs.preempt(world.cluster, asked).meta_victims == {}, "nobody is evicted for it"
@@ -281,7 +281,7 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
     (waits,) = world.cluster.snapshot().pods
     (told,) = answers_to(world.cluster.snapshot(), waits)
     assert (told.decision.rejection, told.score) == (HAD_CLAIM, None), "why says the same"
-    assert world.filter(pod(2, asks)) != HAD_CLAIM.reason
+    assert world.filter(pod(2, asks)) != HAD_CLAIM.message
 
 
 def test_a_claim_that_was_for_no_gpus_keeps_a_pod_off_no_plugin(world: World) -> None:
@@ -307,7 +307,7 @@ def test_gpus_of_init_containers_are_not_followed(world: World) -> None:
     manifest = pair("a")
     limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
     manifest["spec"]["initContainers"] = [{"name": "warm-up", **limits}]
-    assert world.filter(manifest) == INIT_UNDER_DRA.reason
+    assert world.filter(manifest) == INIT_UNDER_DRA.message
 
 
 def test_whom_to_evict_is_known(world: World) -> None:

@@ -127,7 +127,7 @@ def test_a_member_passes_where_it_breaks_nothing_that_a_sibling_is_promised(plan
     plane.cluster.drop_pod(PodUid("gone"))
     plane.cluster.drop_pod(PodUid("leaves"), 20)
     one_numa = gpu_request(2, Constraints(same_numa=True))
-    assert plane.bind("first", replace(GANG, size=2), one_numa) == PEERS.reason
+    assert plane.bind("first", replace(GANG, size=2), one_numa) == PEERS.message
 
 
 def test_the_whole_gang_is_bound_however_late_the_reports_are(plane: Plane) -> None:
@@ -173,7 +173,7 @@ def test_a_pod_of_no_gang_does_not_wait(plane: Plane) -> None:
 def test_what_no_report_will_mend_is_refused_at_once(plane: Plane) -> None:
     """GPUs 1 to 4 are free and all is reported: nothing is to come."""
     plane.take(("a", (0, 5)), ("b", (6, 7)))
-    assert plane.bind("p0") == PEERS.reason
+    assert plane.bind("p0") == PEERS.message
 
 
 def test_a_gang_that_is_bound_in_part_is_not_refused_for_siblings() -> None:

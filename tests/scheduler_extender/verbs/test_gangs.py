@@ -86,11 +86,11 @@ def test_siblings_may_break_up_what_a_cube_mesh_holds() -> None:
     scheduler = on("dgx1-v100", free=(1, 2, 3, 4))
     assert scheduler.passing(pod(2, {"link": "nvlink"})) == scheduler.names
     found = scheduler.filter(gang("p0", 2))
-    assert found.failed == dict.fromkeys(scheduler.names, PEERS.reason)
+    assert found.failed == dict.fromkeys(scheduler.names, PEERS.message)
     scheduler = on("dgx1-v100", free=range(6))
     assert scheduler.passing(pod(3, {"link": "nvlink"})) == scheduler.names
-    assert scheduler.reasons(gang("t0", 2, 3)) == {PEERS.reason}
-    assert scheduler.bind(gang("t0", 2, 3), scheduler.names[0]) == PEERS.reason
+    assert scheduler.reasons(gang("t0", 2, 3)) == {PEERS.message}
+    assert scheduler.bind(gang("t0", 2, 3), scheduler.names[0]) == PEERS.message
 
 
 def sent(
@@ -176,18 +176,18 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
     seen = record_of(leader)
     assert scheduler.passing(worker) == scheduler.names, "nobody has told of the leader"
     scheduler.cluster.put_pod(seen)
-    assert scheduler.reasons(worker) == {PEERS.reason}
+    assert scheduler.reasons(worker) == {PEERS.message}
     for gone in (replace(seen, terminating=True), replace(seen, node=NodeName("elsewhere"))):
         scheduler.cluster.put_pod(gone)
         assert scheduler.passing(worker) == scheduler.names
         scheduler.cluster.drop_pod(seen.uid)
         scheduler.cluster.put_pod(seen)
-        assert scheduler.reasons(worker) == {PEERS.reason}
+        assert scheduler.reasons(worker) == {PEERS.message}
     ours = scheduler.cluster.assume(NodeName("elsewhere"), seen)
     assert ours is not None
     assert scheduler.passing(worker) == scheduler.names
     scheduler.cluster.forget(ours)
-    assert scheduler.reasons(worker) == {PEERS.reason}, "its bind has failed, it comes again"
+    assert scheduler.reasons(worker) == {PEERS.message}, "its bind has failed, it comes again"
 
 
 def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
@@ -235,8 +235,8 @@ def test_a_gang_goes_to_one_rack_though_nobody_is_bound_yet() -> None:
     found = [scheduler.filter(each) for each in pods]
     assert len({tuple(each.node_names or ()) for each in found}) == 1
     (chosen,) = {name[0] for name in found[0].node_names or ()}
-    assert set(found[0].failed.values()) == {ANOTHER_CHOSEN.reason}
-    assert found[0].unresolvable == dict.fromkeys(rack("half", 9), NEVER.reason)
+    assert set(found[0].failed.values()) == {ANOTHER_CHOSEN.message}
+    assert found[0].unresolvable == dict.fromkeys(rack("half", 9), NEVER.message)
     for each, node in zip(pods, reversed(rack(chosen)), strict=True):
         assert scheduler.bind(each, node) == ""
 
@@ -268,7 +268,7 @@ def test_a_place_that_can_be_kept_nowhere_else_is_not_given_to_a_gang() -> None:
     assert [scheduler.passing(each) for each in pods] == [["a-00"]] * 2
     beside = pod(2, name="beside", uid="beside")
     assert scheduler.bind(beside, "a-00") == "", "plain pods know nothing of reservations"
-    assert scheduler.bind(pods[0], "a-00") in (RESERVED_FOR_GROUP.reason, TOO_SMALL.reason)
+    assert scheduler.bind(pods[0], "a-00") in (RESERVED_FOR_GROUP.message, TOO_SMALL.message)
 
 
 @pytest.mark.parametrize("size", [4, 6])

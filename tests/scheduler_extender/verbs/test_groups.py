@@ -12,8 +12,8 @@ import pytest
 
 from scheduler_extender.deadline import within
 from scheduler_extender.framework import equivalence, setrules
-from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.groupquestion import GroupAnswer
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.groups.groups import (
     DISAGREE,
@@ -92,7 +92,7 @@ def test_the_first_member_may_start_in_each_rack_that_holds_the_group(
 ) -> None:
     found = scheduler.filter(member("first"))
     assert found.node_names == rack("a") + rack("b")
-    assert found.unresolvable == dict.fromkeys(rack("half", 9), NEVER.reason)
+    assert found.unresolvable == dict.fromkeys(rack("half", 9), NEVER.message)
 
 
 def test_the_whole_group_fills_one_rack(scheduler: Scheduler) -> None:
@@ -104,18 +104,18 @@ def test_who_follows_goes_where_the_first_is(scheduler: Scheduler) -> None:
     assert scheduler.bind(member("first"), "b-03") == ""
     found = scheduler.filter(member("second"))
     assert set(found.node_names or ()) == set(rack("b")) - {"b-03"}
-    assert found.unresolvable == dict.fromkeys(rack("a") + rack("half", 9), ELSEWHERE.reason)
-    assert scheduler.bind(member("second"), "a-00") == ELSEWHERE.reason
+    assert found.unresolvable == dict.fromkeys(rack("a") + rack("half", 9), ELSEWHERE.message)
+    assert scheduler.bind(member("second"), "a-00") == ELSEWHERE.message
 
 
 def test_a_group_starts_only_where_others_leave_it_room(scheduler: Scheduler) -> None:
     """Ten of the eighteen trays of rack a are spoken for, though one is taken only."""
     scheduler.bind(member("x0", "other", 10), "a-00")
     assert set(scheduler.passing(member("t0", size=9))) == {*rack("b"), *rack("half", 9)}
-    assert scheduler.bind(member("t0", size=9), "a-01") == TOO_SMALL.reason
+    assert scheduler.bind(member("t0", size=9), "a-01") == TOO_SMALL.message
     small = scheduler.filter(member("s0", "small", 8))
     assert {n for n in small.node_names or () if n.startswith("a")} < set(rack("a"))
-    assert set(small.failed.values()) == {RESERVED_FOR_GROUP.reason, "not enough free GPUs"}
+    assert set(small.failed.values()) == {RESERVED_FOR_GROUP.message, "not enough free GPUs"}
 
 
 def test_two_groups_share_a_rack_to_the_last_tray(scheduler: Scheduler) -> None:
@@ -139,8 +139,8 @@ def test_a_rack_that_can_no_longer_hold_the_group_takes_no_more_of_it(
     scheduler.bind(member("first"), "b-00")
     scheduler.cluster.drop_record(NodeName("b-17"))
     assert scheduler.reasons(member("second")) == {
-        NO_LONGER.reason,
-        ELSEWHERE.reason,
+        NO_LONGER.message,
+        ELSEWHERE.message,
         "not enough free GPUs",
         "no topology report",
     }
@@ -181,9 +181,9 @@ def test_an_earlier_run_may_have_had_another_size(scheduler: Scheduler) -> None:
 
 def test_members_that_differ_are_told(scheduler: Scheduler) -> None:
     scheduler.bind(member("first"), "b-00")
-    assert scheduler.reasons(member("second", size=17)) >= {DISAGREE.reason}
+    assert scheduler.reasons(member("second", size=17)) >= {DISAGREE.message}
     assert scheduler.passing(member("second", size=17)) == []
-    assert scheduler.bind(member("second", size=17), "b-01") == DISAGREE.reason
+    assert scheduler.bind(member("second", size=17), "b-01") == DISAGREE.message
     preferred = member("third", size=17, annotations={**RACK, "policy": "preferred"})
     assert set(scheduler.scores(preferred, scheduler.passing(preferred)).values()) <= set(range(11))
 
@@ -201,13 +201,13 @@ def test_of_two_domains_the_larger_part_decides(scheduler: Scheduler) -> None:
         scheduler.cluster.put_pod(record(member(f"m{i}", size=5), node))
     found = scheduler.filter(member("next", size=5))
     assert {name[0] for name in found.node_names or ()} == {"b"}
-    assert found.unresolvable == dict.fromkeys([*rack("a")[1:], *rack("half", 9)], SPLIT.reason)
+    assert found.unresolvable == dict.fromkeys([*rack("a")[1:], *rack("half", 9)], SPLIT.message)
 
 
 def test_a_node_without_a_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> None:
     scheduler.cluster.put_record(machine("dgx-b200").topology("alone"), Report())
     found = scheduler.filter(member("first"), [*rack("a"), "alone"])
-    assert found.unresolvable == {"alone": NO_DOMAIN.reason}
+    assert found.unresolvable == {"alone": NO_DOMAIN.message}
 
 
 def test_a_tray_off_its_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> None:
@@ -225,7 +225,7 @@ def test_a_tray_off_its_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> N
     )
     seen(replace(tray, fabric=None), waits)
     found = scheduler.filter(member("first"), rack("a"))
-    assert found.unresolvable["a-00"] == OFF_FABRIC.reason
+    assert found.unresolvable["a-00"] == OFF_FABRIC.message
     assert set(found.unresolvable) == set(rack("a")), "17 trays are too few for the group of 18"
     seen(tray)
     assert scheduler.filter(member("first"), rack("a")).node_names == rack("a")
@@ -240,7 +240,7 @@ def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Schedule
     pair = member("first", size=2, gpus=8)
     found = scheduler.filter(pair, hgx)
     assert found.node_names == ["hgx-1", "hgx-2"]
-    assert found.unresolvable == {"hgx-0": NEVER.reason}
+    assert found.unresolvable == {"hgx-0": NEVER.message}
 
 
 def test_any_node_label_names_a_domain(scheduler: Scheduler) -> None:
@@ -273,7 +273,7 @@ def test_a_label_that_no_node_has_is_no_domain(
     assert scheduler.filter(asked).unresolvable == dict.fromkeys(scheduler.names, said)
     assert scheduler.bind(asked, "a-00") == said
     scheduler.cluster.put_node(NodeName("a-00"), NodeObject(labels={written: "x"}))
-    assert scheduler.reasons(asked) == {NO_DOMAIN.reason, NEVER.reason}
+    assert scheduler.reasons(asked) == {NO_DOMAIN.message, NEVER.message}
 
 
 def test_a_reason_quotes_a_long_label_in_part(scheduler: Scheduler) -> None:
@@ -342,7 +342,7 @@ def test_plain_members_share_a_domain_too(scheduler: Scheduler) -> None:
     asked = member("second", annotations=plain)
     assert set(scheduler.passing(asked)) == set(rack("b")) - {"b-00"}
     found = scheduler.filter(asked, [*rack("b"), "never-heard-of"])
-    assert found.unresolvable == {"never-heard-of": NO_DOMAIN.reason}
+    assert found.unresolvable == {"never-heard-of": NO_DOMAIN.message}
 
 
 def test_where_there_is_no_time_the_answer_is_an_error(scheduler: Scheduler) -> None:
@@ -390,15 +390,15 @@ def test_explain_says_where_the_group_is() -> None:
             "come": 1,
             "nodes": {"a-01": 1},
         }
-        assert {row["node"]: row["reason"] for row in found["nodes"]} == {
+        assert {row["node"]: row["message"] for row in found["nodes"]} == {
             "a-00": "",
             "a-01": "not enough free GPUs",
             "a-02": "",
         }
         service.cluster.drop_record(NodeName("a-02"))
         found = service.admin.get("/v1/explain/default/second").json()
-        assert {row["node"]: row["reason"] for row in found["nodes"]} == {
-            "a-00": NO_LONGER.reason,
+        assert {row["node"]: row["message"] for row in found["nodes"]} == {
+            "a-00": NO_LONGER.message,
             "a-01": "not enough free GPUs",
         }
 

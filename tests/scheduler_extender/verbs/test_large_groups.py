@@ -65,8 +65,8 @@ def test_a_group_on_one_node_may_have_as_many_members_as_the_node_has_devices(
     first = member("m0", "g", size, 1, said)
     if not held:
         found = scheduler.filter(first)
-        assert found.unresolvable == dict.fromkeys(scheduler.names, NEVER.reason)
-        assert scheduler.bind(first, scheduler.names[0]) == NEVER.reason
+        assert found.unresolvable == dict.fromkeys(scheduler.names, NEVER.message)
+        assert scheduler.bind(first, scheduler.names[0]) == NEVER.message
         return
     nodes = {scheduler.place(member(f"m{i}", "g", size, 1, said)) for i in range(size)}
     assert len(nodes) == 1
@@ -78,7 +78,7 @@ def test_linked_members_fill_a_machine_of_sixteen_gpus(gpus: int, size: int) -> 
     """Its NVSwitches join all GPUs alike, so any will do, however many members come first."""
     scheduler = over(LARGE)
     too_many = scheduler.filter(member("t0", "t", size + 1, gpus, ON_ONE_NODE))
-    assert too_many.unresolvable == {"large-00": NEVER.reason}
+    assert too_many.unresolvable == {"large-00": NEVER.message}
     for i in range(size):
         assert scheduler.place(member(f"m{i}", "g", size, gpus, ON_ONE_NODE)) == "large-00"
 
@@ -90,11 +90,11 @@ def test_what_is_kept_for_a_large_group_is_all_that_it_waits_for() -> None:
     said = {**ON_ONE_NODE, "link": ""}
     assert node in scheduler.passing(member("n0", "n", 24, 1, said))
     too_many = scheduler.filter(member("t0", "t", 25, 1, said))
-    assert too_many.failed == {node: TOO_SMALL.reason}
+    assert too_many.failed == {node: TOO_SMALL.message}
     for i in range(24):
         assert scheduler.bind(member(f"n{i}", "n", 24, 1, said), node) == ""
     small = scheduler.filter(member("s0", "s", 2, 1, said))
-    assert small.failed[node] in (TOO_SMALL.reason, RESERVED_FOR_GROUP.reason)
+    assert small.failed[node] in (TOO_SMALL.message, RESERVED_FOR_GROUP.message)
     for i in range(1, 40):
         assert scheduler.bind(member(f"m{i}", "g", 40, 1, said), node) == ""
 
@@ -103,9 +103,9 @@ def test_evictions_are_worth_a_try_only_where_the_empty_domain_would_do() -> Non
     scheduler = over(f"{WHOLE}\n---\n{SHARED}")
     scheduler.bind(member("x", "", 0, 1, {"link": "", "group-size": ""}), "whole-00")
     quads = scheduler.filter(member("q0", "q", 2, 4, ON_ONE_NODE), ["whole-00"])
-    assert quads.failed == {"whole-00": TOO_SMALL.reason}
+    assert quads.failed == {"whole-00": TOO_SMALL.message}
     fives = scheduler.filter(member("f0", "f", 2, 5, ON_ONE_NODE), ["whole-00"])
-    assert fives.unresolvable == {"whole-00": NEVER.reason}
+    assert fives.unresolvable == {"whole-00": NEVER.message}
 
 
 class Bridged(Scheduler):
@@ -149,7 +149,7 @@ def test_evictions_may_help_a_domain_that_would_promise_less_if_it_were_empty() 
     scheduler = Bridged()
     scheduler.evict("b-0")
     asked = member("m0", "g", 2, 2, {"group-domain": "example.com/block"})
-    assert scheduler.filter(asked, ["b-0"]).failed == {"b-0": TOO_SMALL.reason}
+    assert scheduler.filter(asked, ["b-0"]).failed == {"b-0": TOO_SMALL.message}
     scheduler.evict("b-1")
     assert scheduler.passing(asked) == ["b-0", "b-1"]
 
@@ -165,7 +165,7 @@ def test_a_domain_with_a_node_that_has_not_reported_may_do_one_day() -> None:
             ),
         )
     asked = member("m0", "g", 3, 4, said)
-    assert scheduler.filter(asked).failed == dict.fromkeys(scheduler.names, TOO_SMALL.reason)
+    assert scheduler.filter(asked).failed == dict.fromkeys(scheduler.names, TOO_SMALL.message)
 
 
 def test_a_cordoned_tray_may_take_pods_again() -> None:
@@ -177,4 +177,4 @@ def test_a_cordoned_tray_may_take_pods_again() -> None:
     assert gone is not None
     scheduler.cluster.drop_pod(gone.uid)
     again = member("again", "g", 2)
-    assert scheduler.filter(again, ["a-01"]).failed == {"a-01": NO_LONGER.reason}
+    assert scheduler.filter(again, ["a-01"]).failed == {"a-01": NO_LONGER.message}

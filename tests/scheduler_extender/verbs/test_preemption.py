@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.framework import decision, equivalence
+from scheduler_extender.framework import equivalence, nodedecision
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -161,7 +161,7 @@ def test_what_is_supposed_changes_nothing_that_is_known() -> None:
 def test_nodes_that_would_be_in_one_state_are_worked_out_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worked_out, decide = [], decision.decide
+    worked_out, decide = [], nodedecision.decide
 
     def counted(*args: Any) -> Decision:
         worked_out.append(args)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.framework.rules.possible import MAY_REFUSE
+from scheduler_extender.framework.possiblerefusals import MAY_REFUSE
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
@@ -65,7 +65,7 @@ def test_a_possible_refusal_keeps_a_pod_off_only_while_others_are_left() -> None
     possible = under(Refusals.POSSIBLE)
     found = answer(possible, TWO, *NODES)
     assert found["NodeNames"] == ["sure", "strict"]
-    assert found["FailedNodes"] == {"unasked": MAY_REFUSE.reason}
+    assert found["FailedNodes"] == {"unasked": MAY_REFUSE.message}
     assert answer(possible, TWO, UNASKED)["NodeNames"] == ["unasked"]
     assert answer(under(Refusals.CERTAIN), TWO, *NODES)["NodeNames"] == NAMES
 

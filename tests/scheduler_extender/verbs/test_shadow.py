@@ -14,7 +14,7 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube.events import PAUSE
 from scheduler_extender.serving import file_service, in_thread
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.verbs import WouldRefuse
+from scheduler_extender.verbs import WouldReject
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.kube.test_events import Api, make
@@ -29,9 +29,9 @@ PAIR = pod(2, {"link": "nvlink"})
 SHADOW = Settings(stale_after=None, shadow=True)
 
 
-def told(asking: dict[str, Any], *names: str) -> tuple[list[str], list[WouldRefuse]]:
+def told(asking: dict[str, Any], *names: str) -> tuple[list[str], list[WouldReject]]:
     """The nodes that filter passes in shadow, and what it tells."""
-    heard: list[WouldRefuse] = []
+    heard: list[WouldReject] = []
     with running(*NODES, settings=SHADOW, shadow=heard.append) as service:
         found = service.filter(asking, *(names or NAMES))
     assert not found["FailedNodes"]
@@ -51,7 +51,7 @@ def test_every_node_passes_and_what_would_be_refused_is_told() -> None:
     assert Reason.LINKS in would.reasons
     assert not would.none_left
     assert f"1 × {words}" in would.words
-    assert would.words.startswith(f"in shadow: {would.refused} of 3 nodes would be rejected (")
+    assert would.words.startswith(f"in shadow: {would.rejected} of 3 nodes would be rejected (")
 
 
 def test_nothing_is_told_of_a_pod_that_passes_everywhere() -> None:
@@ -67,7 +67,7 @@ def test_an_annotation_that_cannot_be_read_refuses_nothing() -> None:
 
 
 def test_an_extender_that_knows_nothing_yet_refuses_nothing() -> None:
-    heard: list[WouldRefuse] = []
+    heard: list[WouldReject] = []
     with running(*NODES, settings=SHADOW, shadow=heard.append) as service:
         service.unready.append("not synced: pods")
         assert service.filter(PAIR, *NAMES)["NodeNames"] == NAMES
@@ -113,9 +113,9 @@ def test_the_schedulers_own_victims_stay() -> None:
     assert answer == {"NodeNameToMetaVictims": {"a": victims["a"]}}
 
 
-def would(name: str, **counts: int) -> WouldRefuse:
+def would(name: str, **counts: int) -> WouldReject:
     reasons = frozenset({Reason.LINKS, Reason.BUSY})
-    return WouldRefuse(PodUid(f"uid-{name}"), "default", name, 9, counts, reasons)
+    return WouldReject(PodUid(f"uid-{name}"), "default", name, 9, counts, reasons)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_it_is_counted_by_reason() -> None:
     note(would("a", x=3))
     note(would("b", x=9))
     shown = generate_latest(metrics.registry).decode()
-    assert 'gpu_topology_would_have_refused_total{reason="links"} 2.0' in shown
-    assert 'gpu_topology_would_have_refused_total{reason="report-stale"} 0.0' in shown
+    assert 'gpu_topology_would_have_rejected_total{reason="links"} 2.0' in shown
+    assert 'gpu_topology_would_have_rejected_total{reason="report-stale"} 0.0' in shown
     assert "gpu_topology_would_have_waited_total 1.0" in shown
     assert "gpu_topology_shadow 1.0" in shown
 
@@ -151,10 +151,10 @@ def test_the_pod_gets_one_event_a_while() -> None:
     writer, time = make(api := Api())
     for _ in range(int(PAUSE)):
         time.seconds += 1
-        writer.note_would_refuse(would("a", x=3))
+        writer.note_would_reject(would("a", x=3))
         writer.round()
     (event,) = api.written
-    assert (event["type"], event["reason"]) == ("Normal", "GPUPlacementWouldBeRefused")
+    assert (event["type"], event["reason"]) == ("Normal", "GPUPlacementWouldBeRejected")
     assert event["message"] == "in shadow: 3 of 9 nodes would be rejected (3 × x)"
     assert (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("Pod", "a")
 

@@ -62,7 +62,7 @@ def test_under_dra_the_next_gpu_is_looked_at(
     world = two_pairs()
     report(world, NODE, 3, lost=lost, plugin=False, conditions=conditions)
     seen = lost or not conditions
-    assert refusal(world, wanted(1, annotations)) == (ALL_SICK.reason if seen else "")
+    assert refusal(world, wanted(1, annotations)) == (ALL_SICK.message if seen else "")
     world.claims.apply(claim("other", 3, pod="b"))
     assert refusal(world, wanted(1, annotations)) == ""
 
@@ -73,13 +73,13 @@ def test_under_dra_bind_refuses_a_claim_with_a_sick_gpu() -> None:
     record = record_of(wanted(1))
     world.cluster.put_pod(record)
     world.claims.apply(claim("c", 3, pod="a"))
-    with pytest.raises(BindError, match=ALL_SICK.reason):
+    with pytest.raises(BindError, match=ALL_SICK.message):
         assume(world.cluster, record, NODE, lambda: "")
     world.claims.apply(claim("c", 1, pod="a"))
     assert assume(world.cluster, record, NODE, lambda: "") is not None
 
 
-@pytest.mark.parametrize(("count", "why"), [(4, ALL_SICK.reason), (3, "")])
+@pytest.mark.parametrize(("count", "why"), [(4, ALL_SICK.message), (3, "")])
 def test_beside_a_plugin_a_gpu_that_surely_comes_is_looked_at(count: int, why: str) -> None:
     """As one that could not remap a row, of which the plugin says nothing."""
     world = DraWorld()

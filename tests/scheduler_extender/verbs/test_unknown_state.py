@@ -105,9 +105,9 @@ def alone() -> World:
 
 
 PROMISES = {
-    "in flight": (assumed, IN_PROGRESS.reason),
-    "memory": (memory, PROMISED.reason),
-    "alone": (alone, PROMISED.reason),
+    "in flight": (assumed, IN_PROGRESS.message),
+    "memory": (memory, PROMISED.message),
+    "alone": (alone, PROMISED.message),
 }
 
 

@@ -19,7 +19,7 @@ from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.gpustates import Flag, NodeState, Use, node_state
 from scheduler_extender.framework import equivalence
 from scheduler_extender.framework.capacity import Capacities, Capacity
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.web.drawing import tile, whole
@@ -172,15 +172,15 @@ def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> N
 def test_only_reasons_that_the_headline_does_not_tell_are_listed() -> None:
     snapshot = small().cluster.snapshot()
     pod = next(pod for pod in snapshot.pods if pod.name == "wants-0")
-    answers = [answer for answer in answers_to(snapshot, pod) if answer.kind is Reason.LINKS]
+    answers = [answer for answer in answers_to(snapshot, pod) if answer.reason is Reason.LINKS]
     why = answers[0].decision.rejection
     assert why is not None
-    other = replace(why, reason="another reason of the kind")
+    other = replace(why, message="another reason of the kind")
     decision = replace(answers[0].decision, rejection=other)
     answers[0] = replace(answers[0], decision=decision)
     outlook = outlook_of(snapshot, pod, answers, "")
     assert outlook.words == f"no node takes it: {len(answers)} nodes lack links"
-    assert dict(outlook.reasons) == {other.reason: 1, why.reason: len(answers) - 1}
+    assert dict(outlook.reasons) == {other.message: 1, why.message: len(answers) - 1}
 
 
 @pytest.mark.parametrize("draw", [tile, whole])

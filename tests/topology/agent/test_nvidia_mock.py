@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.node.transitions import with_record

@@ -238,7 +238,7 @@ def test_never(size: int, wanted: Constraints, words: str) -> None:
     found = judged(node, "nvidia.com/gpu", size, wanted)
     assert found.verdict is Verdict.NEVER
     assert found.rejection is not None
-    assert (found.rejection.reason, found.rejection.resolvable) == (words, False)
+    assert (found.rejection.message, found.rejection.resolvable) == (words, False)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_never(size: int, wanted: Constraints, words: str) -> None:
 def test_whole_gpus_and_shares_on_one_gpu(node: NodeTopology, size: int, words: str) -> None:
     found = judged(node, "nvidia.com/gpu", size, Constraints(same_gpu=True))
     assert found.rejection is not None
-    assert (found.verdict, found.rejection.reason) == (Verdict.NEVER, words)
+    assert (found.verdict, found.rejection.message) == (Verdict.NEVER, words)
 
 
 def test_shares_are_spread_by_the_plugin_that_spreads_them() -> None:
@@ -290,7 +290,7 @@ def test_whole_gpus_beside_instances_are_as_they_were() -> None:
     assert assess(choosing, now, pair).verdict is Verdict.GUARANTEED
     seven = assess(choosing, now, gpu_request(7, Constraints(link=LinkKind.NVLINK)))
     assert seven.rejection is not None
-    assert seven.rejection.reason == "too few whole GPUs: the others are split by MIG"
+    assert seven.rejection.message == "too few whole GPUs: the others are split by MIG"
 
 
 def test_a_gpu_in_mig_mode_that_is_handed_out_whole_meets_nothing() -> None:
@@ -322,7 +322,7 @@ def test_the_largest_node_is_judged_for_every_wish(size: int) -> None:
     for wanted in WISHES.values():
         found = assess(choosing, now, gpu_request(size, wanted))
         assert "too-much-at-once" not in found.hazards
-        assert found.rejection is None or "too much" not in found.rejection.reason
+        assert found.rejection is None or "too much" not in found.rejection.message
 
 
 ALIGNING = AllocatorConfig(

@@ -89,7 +89,7 @@ def test_where_a_pod_is_surely_refused(
         found = assessed(version, missing, free, plain(count))
         gets_it = not refused and free == OFFERED and count == free.bit_count()
         assert (found.refusal is not None) == (refused or gets_it)
-        assert (found.refusal is not None and found.refusal.kind is Reason.SICK) == gets_it
+        assert (found.refusal is not None and found.refusal.reason is Reason.SICK) == gets_it
         assert found.hazards == (MISSING,)
         assert found.sets == () if refused else found.sets
         wanted = gpu_request(count, CLOSE, Policy.REQUIRED)
@@ -105,14 +105,14 @@ def test_all_is_as_before_where_all_answer() -> None:
 def test_the_reason_names_plugin_and_gpu() -> None:
     refusal = assessed("v0.19.3", LOST, OFFERED).refusal
     assert refusal is not None
-    assert refusal.reason == (
+    assert refusal.message == (
         "NVIDIA's device plugin 0.19.3 refuses every pod with whole GPUs while GPU-2 does not "
         "answer"
     )
     assert not refusal.resolvable, "no eviction brings the GPU back"
     several = assessed("v0.19.3", (*GONE, *NAMELESS), OFFERED).refusal
     assert several is not None
-    assert several.reason.endswith("while GPU-2 and 1 more do not answer")
+    assert several.message.endswith("while GPU-2 and 1 more do not answer")
 
 
 @pytest.mark.parametrize("strategy", ["time-slicing", "mps", "mig"])
@@ -134,7 +134,7 @@ def test_a_plugin_that_gives_one_share_at_most_says_so(strategy: str) -> None:
     idle = Availability(pack([2] * 4, 2), width=2)
     found = assess(kubelet_of(topology, shared), idle, gpu_request(2))
     assert found.refusal is not None
-    assert found.refusal.reason.endswith("refuses a container that requests more than one share")
+    assert found.refusal.message.endswith("refuses a container that requests more than one share")
     assert not found.refusal.resolvable
     one_each = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(c, 1) for c in "ab"))
     both = assess(kubelet_of(topology, shared), idle, one_each)

@@ -322,7 +322,7 @@ def test_verdict(
     kubelet = Kubelet(node.shape, replicas=1 if now.width == 1 else 4)
     found = assess(kubelet, now, gpu_request(count, constraints))
     assert found.verdict is verdict
-    assert (found.rejection.reason if found.rejection else None) == words
+    assert (found.rejection.message if found.rejection else None) == words
     if found.rejection:
         assert found.rejection.resolvable is (verdict is not Verdict.NEVER)
 

@@ -23,8 +23,8 @@ from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.staticmanagers import MemoryLeft, MemoryManager, cpu_hints
 from topology.core.admission.topologyhints import (
     NO_HINTS,
-    HintProvider,
     Hints,
+    ProviderHints,
     all_nodes,
     on_one_node,
     preferred,
@@ -215,7 +215,7 @@ class _StaticManagers:
         None if any hint may come. For one container, also record whether the Memory Manager refuses
         it or may refuse it.
         """
-        providers: list[HintProvider] = []
+        providers: list[ProviderHints] = []
         accepted = None
         if self._cpus and demand.cpus and self._policy != "none":
             self._steps += HINT_STEPS << len(self._numa.nodes)

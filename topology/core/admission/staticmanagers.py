@@ -13,7 +13,7 @@ It forms a group if none of its NUMA nodes is in use.
 from collections import defaultdict
 from collections.abc import Iterable
 
-from topology.core.admission.topologyhints import HintProvider, TopologyHint, all_nodes, masks
+from topology.core.admission.topologyhints import ProviderHints, TopologyHint, all_nodes, masks
 from topology.core.devices import Mask, positions
 from topology.core.numa import MemoryBlock, NumaConfig
 from topology.core.numaresources import FreeNumaResources
@@ -27,7 +27,7 @@ def cpu_hints(
     *,
     before: int = 0,
     reusable: int = 0,
-) -> HintProvider | None:
+) -> ProviderHints | None:
     """Return the CPU Manager's hints for a container that asks for ``cpus``; None if unknown.
 
     Earlier containers of the pod have taken ``before`` CPUs. Ordinary init containers left
@@ -130,7 +130,7 @@ class MemoryManager:
         )
         self._may_group = bool(self._taken) and not (only_fewest and alone)
 
-    def hints(self, amounts: Amounts) -> HintProvider:
+    def hints(self, amounts: Amounts) -> ProviderHints:
         """Return the hints for a container. They are the same for each type of memory."""
         hinted: list[tuple[Mask, bool]] = []
         fewest = self._every.bit_count()
@@ -146,7 +146,7 @@ class MemoryManager:
             TopologyHint(nodes, nodes.bit_count() == fewest, sure) for nodes, sure in hinted
         )
 
-    def accepted(self, amounts: Amounts, hints: HintProvider) -> frozenset[Mask]:
+    def accepted(self, amounts: Amounts, hints: ProviderHints) -> frozenset[Mask]:
         """Return the merged NUMA nodes with which a container surely gets its memory.
 
         A merged hint may name fewer NUMA nodes than a hint of this manager. If their memory does

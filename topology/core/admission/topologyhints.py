@@ -31,7 +31,7 @@ class TopologyHint(NamedTuple):
 
 
 # Every hint that a provider gives or may give. Empty if it has no possible hint.
-HintProvider = tuple[TopologyHint, ...]
+ProviderHints = tuple[TopologyHint, ...]
 Rank = tuple[float, ...]
 Ranking = Callable[[Mask], Rank]  # ranks sets of NUMA nodes: the lowest rank is the best
 
@@ -39,7 +39,7 @@ Ranking = Callable[[Mask], Rank]  # ranks sets of NUMA nodes: the lowest rank is
 class Hints(NamedTuple):
     """The hints of the providers other than the device manager for one container."""
 
-    providers: tuple[HintProvider, ...] = ()  # only providers that give hints
+    providers: tuple[ProviderHints, ...] = ()  # only providers that give hints
     # The merged NUMA nodes with which the Memory Manager surely admits the container. None if the
     # container asks it for no memory.
     accepted: frozenset[Mask] | None = None
@@ -101,7 +101,7 @@ def fewest(nodes: Mask) -> Rank:
     return (nodes.bit_count(), nodes if nodes.bit_count() == 1 else 0)
 
 
-def preferred(providers: Iterable[HintProvider], ranked: tuple[Ranking, ...]) -> Preferred:
+def preferred(providers: Iterable[ProviderHints], ranked: tuple[Ranking, ...]) -> Preferred:
     """Return the sets of NUMA nodes that every provider prefers and that may be the best such set.
 
     ``providers`` are those that give hints. A hint that is not sure may be missing.
@@ -117,7 +117,7 @@ def preferred(providers: Iterable[HintProvider], ranked: tuple[Ranking, ...]) ->
 
 
 def not_preferred(
-    providers: Iterable[HintProvider], every: Mask, ranked: tuple[Ranking, ...]
+    providers: Iterable[ProviderHints], every: Mask, ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
     """Return the possible merges if no combination is preferred; None if they are unknown.
 
@@ -144,6 +144,6 @@ def not_preferred(
     return tuple(merged)
 
 
-def on_one_node(provider: HintProvider) -> HintProvider:
+def on_one_node(provider: ProviderHints) -> ProviderHints:
     """Return the hints that ``single-numa-node`` considers: preferred hints of one NUMA node."""
     return tuple(h for h in provider if h.preferred and h.nodes.bit_count() == 1)

@@ -34,8 +34,8 @@ from topology.core.admission.hintproviders import MAX_NUMA_NODES, KnownHints
 from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.topologyhints import (
     NO_HINTS,
-    HintProvider,
     Hints,
+    ProviderHints,
     Ranking,
     TopologyHint,
     not_preferred,
@@ -119,7 +119,7 @@ def merged_hints(
 
 def device_hints(
     kubelet: Kubelet, free: DeviceSet, reusable: DeviceSet, count: int
-) -> HintProvider:
+) -> ProviderHints:
     """Return the device manager's hints: the NUMA nodes whose free devices suffice, the fewest
     preferred.
 
@@ -153,7 +153,7 @@ def _unions(shape: Shape) -> tuple[tuple[Mask, Mask], ...]:
     )
 
 
-def _merged(kubelet: Kubelet, others: Hints, ours: tuple[HintProvider, ...]) -> Merged:
+def _merged(kubelet: Kubelet, others: Hints, ours: tuple[ProviderHints, ...]) -> Merged:
     """Return the merge of hints that are known, or known to be possible."""
     providers = [*others.providers, *ours]
     if not providers:
@@ -173,7 +173,7 @@ def _merged(kubelet: Kubelet, others: Hints, ours: tuple[HintProvider, ...]) -> 
 
 
 def _not_preferred(
-    kubelet: Kubelet, providers: list[HintProvider], ranked: tuple[Ranking, ...]
+    kubelet: Kubelet, providers: list[ProviderHints], ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
     """Return the possible merges if no combination is preferred; None if they are unknown.
 

@@ -83,10 +83,10 @@ class Rejection:
     """Why a node is refused."""
 
     # The text for users. It depends only on the request and on the node, never on the time.
-    reason: str
+    message: str
     resolvable: bool  # whether evicting pods could help
-    # Each text has one kind, so the kind is not compared.
-    kind: Reason = field(default=Reason.OTHER, compare=False)
+    # Each text has one reason, so the reason is not compared.
+    reason: Reason = field(default=Reason.OTHER, compare=False)
 
 
 NOT_SERVED = Rejection("node does not serve the requested GPU resource", False, Reason.NOT_SERVED)
@@ -149,7 +149,7 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
     """
     wanted, count = request.constraints, request.count
     if wanted.exclusive_gpus and count % kubelet.replicas:
-        each = f"{unit_of(kubelet.shape)}s have {kubelet.replicas} shares each each"
+        each = f"{unit_of(kubelet.shape)}s have {kubelet.replicas} shares each"
         return Rejection(
             f"sharing=exclusive: {each}, and the pod must request all shares of each",
             False,

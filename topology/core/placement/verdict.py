@@ -77,7 +77,7 @@ class Assessment:
     def shared_bytes(self) -> int:
         """The approximate size in bytes. Caches share it."""
         rejections = (self.rejection, self.refusal, self.memory)
-        reasons = sum([len(each.reason) for each in rejections if each is not None])
+        reasons = sum([len(each.message) for each in rejections if each is not None])
         return 400 + 50 * len(self.sets or ()) + 100 * len(self.hazards) + reasons
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.equivalence import answer
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.framework.rule import NodeEvaluation
 from scheduler_extender.framework.rules.backoff import BackoffRule, refusing
 from scheduler_extender.state.answers.decision import Settings

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any
 
 from scheduler_extender.explain.answers import answers_to
-from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.equivalence import ask
+from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.state.answers import answercache, classes
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster import cache
@@ -133,9 +133,9 @@ def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
         asking = seen.pod_named(pod.namespace, pod.name)
         assert asking is not None
         (row,) = answers_to(seen, asking)
-        assert (row.decision.verdict, row.reason, row.score) == ("guaranteed", "", None)
+        assert (row.decision.verdict, row.message, row.score) == ("guaranteed", "", None)
         (row,) = answers_to(seen, waiting(pod.request))  # type: ignore[arg-type]
-        assert row.reason == "not enough free GPUs"
+        assert row.message == "not enough free GPUs"
         known.put_pod(replace(pod, node=NAME))
 
 

@@ -11,7 +11,7 @@ import pytest
 from scheduler_extender.groupreference import Group
 from scheduler_extender.state.groups.groupreservations import (
     MOST_IN_VAIN,
-    Alike,
+    EqualNodes,
     GroupReservations,
     Placed,
     Where,
@@ -45,7 +45,7 @@ def _with(name: str, devices: int) -> NodeInfo:
 
 def look(
     nodes: Mapping[str, tuple[str, int]], waiting: list[tuple[GroupStatus, str]]
-) -> tuple[Placed, tuple[Alike, ...]]:
+) -> tuple[Placed, tuple[EqualNodes, ...]]:
     """HGX machines by name, each with its zone and a number for its state: devices it lacks."""
     info = {NodeName(name): _with(name, 8 - class_id) for name, (_, class_id) in nodes.items()}
     domains: dict[Where, list[NodeName]] = {}
@@ -56,11 +56,11 @@ def look(
     return placed, alike_nodes(domains, info, class_ids)
 
 
-def counted(alike: Alike, request: GpuRequest) -> int:
+def counted(equal: EqualNodes, request: GpuRequest) -> int:
     """A node in state s has 8 - s devices, of which those that are kept are taken."""
-    class_id = alike.class_ids[GPU]
+    class_id = equal.class_ids[GPU]
     assert class_id is not None
-    taken = sum(found.count * found.request.count for _, found in alike.reserved)
+    taken = sum(found.count * found.request.count for _, found in equal.reserved)
     return max(0, 8 - class_id - taken) // request.count
 
 
@@ -84,12 +84,12 @@ def one_by_one(
         left, each = group.to_come, group.request.count
         inside = sorted(name for name in nodes if nodes[name][0] == zone)
         capacity = {name: min(free[name] // each, left) for name in inside}
-        alike, room = dict[object, str](), dict(free)
+        equal, room = dict[object, str](), dict(free)
         for name in inside:
-            alike.setdefault(_kind(nodes, found, name), name)
+            equal.setdefault(_kind(nodes, found, name), name)
         for name in sorted(
             inside,
-            key=lambda n: (-capacity[n], -room[n], alike[_kind(nodes, dict(found), n)], n),
+            key=lambda n: (-capacity[n], -room[n], equal[_kind(nodes, dict(found), n)], n),
         ):
             some = min(capacity[name], left)
             if some:
@@ -143,20 +143,21 @@ def test_it_is_given_up_where_kind_after_kind_has_no_place() -> None:
     nodes = {f"n{i:02}": ("a", 0) for i in range(50)}
     first = [(group_status(f"g{i}", 1, 1), "a") for i in range(50)]
     found = look(nodes, [*first, (group_status("last", 2, 3), "a")])
-    _, counts = keep_counting(found, lambda alike, request: int(request.count == 1))
+    _, counts = keep_counting(found, lambda equal, request: int(request.count == 1))
     assert counts <= 50 + 1 + MOST_IN_VAIN
 
 
 def keep_counting(
-    found: tuple[Placed, tuple[Alike, ...]], count: Callable[[Alike, GpuRequest], int] = counted
+    found: tuple[Placed, tuple[EqualNodes, ...]],
+    count: Callable[[EqualNodes, GpuRequest], int] = counted,
 ) -> tuple[GroupReservations, int]:
     """The reservations, and how often nodes were counted for them."""
     counts = 0
 
-    def counting(alike: Alike, request: GpuRequest) -> int:
+    def counting(equal: EqualNodes, request: GpuRequest) -> int:
         nonlocal counts
         counts += 1
-        return count(alike, request)
+        return count(equal, request)
 
     return reserve(*found, counting), counts
 
@@ -164,6 +165,6 @@ def keep_counting(
 def test_cordoned_nodes_have_no_place_for_members_to_come() -> None:
     names = NodeName("n0"), NodeName("n1")
     nodes = {name: NodeInfo(name, NodeObject(cordoned=name == "n0")) for name in names}
-    alike = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: dict.fromkeys(nodes, 1)})
-    assert [each.nodes for each in alike] == [["n1"]]
-    assert replace(alike[0], nodes=[]).room == {GPU: 0}
+    equal = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: dict.fromkeys(nodes, 1)})
+    assert [each.nodes for each in equal] == [["n1"]]
+    assert replace(equal[0], nodes=[]).room == {GPU: 0}

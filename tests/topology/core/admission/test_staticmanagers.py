@@ -14,7 +14,7 @@ import pytest
 from tests.nodes import gpus
 from topology.core.admission import AFFINITY, MANAGERS, Kubelet, admissions, provider_answers
 from topology.core.admission.staticmanagers import MemoryManager, cpu_hints
-from topology.core.admission.topologyhints import HintProvider
+from topology.core.admission.topologyhints import ProviderHints
 from topology.core.availability import Availability, Unacknowledged
 from topology.core.budget import HINT_STEPS
 from topology.core.devices import NodeName
@@ -66,7 +66,7 @@ def pod(cpus: int, devices: int = 1, memory: int = 1) -> GpuRequest:
     return replace(gpu_request(devices), exclusive=asked)
 
 
-def told(provider: HintProvider | None) -> dict[int, tuple[bool, bool]]:
+def told(provider: ProviderHints | None) -> dict[int, tuple[bool, bool]]:
     """Hints by NUMA nodes: preferred, sure."""
     assert provider is not None
     return {hint.nodes: (hint.preferred, hint.sure) for hint in provider}
@@ -217,7 +217,7 @@ def test_a_pod_whose_cpus_and_gpus_are_apart_is_refused_for_certain() -> None:
     numa_free = replace(EMPTY, free=(7, 0))
     found = assess(node(), Availability(0b1100, numa_free=numa_free), pod(4))
     assert found.refusal is not None
-    assert found.refusal.reason == (
+    assert found.refusal.message == (
         "Topology Manager single-numa-node: no NUMA node has 1 GPU and 4 CPUs free"
     )
     assert found.refusal.resolvable
@@ -239,7 +239,7 @@ def test_a_container_without_gpus_may_be_what_is_refused() -> None:
     asked = replace(gpu_request(1), exclusive=Exclusive(True, True, demands))
     found = assess(node(), Availability(0b1111, numa_free=EMPTY), asked).refusal
     assert found is not None
-    assert "a container without GPUs requests 12 CPUs" in found.reason
+    assert "a container without GPUs requests 12 CPUs" in found.message
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_whole_cores_only(cpus: int, reason: str | None) -> None:
     found = assess(kubelet, Availability(0b1111, numa_free=EMPTY), pod(cpus))
     assert (found.refusal is None) == (reason is None)
     if found.refusal is not None and reason is not None:
-        assert reason in found.refusal.reason
+        assert reason in found.refusal.message
     else:
         assert found.hazards == ()
 
@@ -266,7 +266,7 @@ def test_the_memory_manager_refuses_what_no_numa_nodes_have() -> None:
     assert assess(kubelet, Availability(0b1111, numa_free=full), pod(0, memory=4)).hazards == ()
     found = assess(kubelet, Availability(0b1111, numa_free=full), pod(0, memory=8))
     assert found.refusal is not None
-    assert "no NUMA nodes have the requested memory free" in found.refusal.reason
+    assert "no NUMA nodes have the requested memory free" in found.refusal.message
     terminating = replace(full, blocks=(block(10, 1),), terminating=(block(10, 0),))
     unsure = assess(kubelet, Availability(0b1111, numa_free=terminating), pod(0, memory=8))
     assert (unsure.refusal, unsure.hazards) == (None, (MANAGERS,))
@@ -322,7 +322,7 @@ def test_a_node_whose_cpus_do_not_suffice_refuses_for_certain() -> None:
     kubelet = node(topology_manager_policy="none")
     found = assess(kubelet, Availability(0b1111, numa_free=replace(EMPTY, free=(2, 3))), pod(6))
     assert found.refusal is not None
-    assert found.refusal.reason == "CPU Manager: fewer than 6 CPUs are free"
+    assert found.refusal.message == "CPU Manager: fewer than 6 CPUs are free"
     assert found.refusal.resolvable
 
 

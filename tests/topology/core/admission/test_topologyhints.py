@@ -13,7 +13,7 @@ from itertools import product
 import pytest
 
 from topology.core.admission.topologyhints import (
-    HintProvider,
+    ProviderHints,
     TopologyHint,
     not_preferred,
     on_one_node,
@@ -26,7 +26,7 @@ DISTANCES = ((10, 12, 21, 32), (12, 10, 32, 21), (21, 32, 10, 12), (32, 21, 12, 
 TRIES = 400
 
 
-def folded(providers: list[HintProvider], nodes: int, *, closest: bool) -> tuple[Mask, bool]:
+def folded(providers: list[ProviderHints], nodes: int, *, closest: bool) -> tuple[Mask, bool]:
     """The best combination, found by comparing each with the best so far."""
     every = (1 << nodes) - 1
     given = [list(p) if p else [None] for p in providers]
@@ -69,7 +69,7 @@ def _apart(nodes: Mask) -> float:
     return sum(DISTANCES[a][b] for a in numbers for b in numbers) / len(numbers) ** 2
 
 
-def random_provider(rng: random.Random, nodes: int, *, unsure: bool) -> HintProvider:
+def random_provider(rng: random.Random, nodes: int, *, unsure: bool) -> ProviderHints:
     """A provider whose preferred hints are of one size, as real ones are but for sockets."""
     fewest = rng.randint(1, nodes)
     return tuple(
@@ -79,7 +79,7 @@ def random_provider(rng: random.Random, nodes: int, *, unsure: bool) -> HintProv
     )
 
 
-def ours(providers: list[HintProvider], nodes: int, *, closest: bool) -> set[tuple[Mask, bool]]:
+def ours(providers: list[ProviderHints], nodes: int, *, closest: bool) -> set[tuple[Mask, bool]]:
     """What the model says may come."""
     ranked = rankings(closest, DISTANCES)
     found = preferred(providers, ranked)
@@ -119,7 +119,7 @@ def test_hints_that_may_be_given_lead_to_every_merge_that_may_come() -> None:
                 assert found.may_fail
 
 
-def _each_choice(providers: list[HintProvider]) -> Iterator[list[HintProvider]]:
+def _each_choice(providers: list[ProviderHints]) -> Iterator[list[ProviderHints]]:
     """Each way in which hints that may be given are given or not."""
     unsure = [h for p in providers for h in p if not h.sure]
     for bits in range(min(1 << len(unsure), 256)):

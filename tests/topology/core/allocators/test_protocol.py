@@ -86,7 +86,7 @@ def test_verdicts_follow_from_its_outcomes() -> None:
 def test_what_it_refuses_is_said_in_its_words() -> None:
     found = assess(node(), Availability(0b111111), gpu_request(3))
     assert found.refusal is not None
-    assert (found.refusal.reason, found.refusal.resolvable) == (WORDS, False)
+    assert (found.refusal.message, found.refusal.resolvable) == (WORDS, False)
     assert found.hazards == (THREE,)
     assert assess(node(), Availability(0b111111), gpu_request(2)).refusal is None
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scheduler_extender.framework.decision import pod_capacity
+from scheduler_extender.framework.nodedecision import pod_capacity
 from tests.scheduler_extender.verbs.test_gangs import gang, on
 from topology.core.admission import Kubelet
 from topology.core.allocators import Call

@@ -92,7 +92,7 @@ def test_a_certain_refusal_comes_every_time(config: AllocatorConfig) -> None:
 
 def words(config: AllocatorConfig, free: Mask, pod: GpuRequest) -> tuple[str, bool] | None:
     found = assess(Kubelet(DGX.shape, config), Availability(free), pod).refusal
-    return None if found is None else (found.reason, found.resolvable)
+    return None if found is None else (found.message, found.resolvable)
 
 
 def test_the_reason_names_policy_and_count() -> None:
@@ -112,11 +112,11 @@ def test_evictions_help_where_running_pods_hold_what_is_missing() -> None:
     held = Availability(SPREAD, running=(Holder(0xFF & ~SPREAD),))
     refused = assess(kubelet, held, gpu_request(3)).refusal
     assert refused is not None
-    assert refused.reason == "Topology Manager single-numa-node: no NUMA node has 3 GPUs free"
+    assert refused.message == "Topology Manager single-numa-node: no NUMA node has 3 GPUs free"
     assert refused.resolvable
     split = assess(Kubelet(DGX.shape, RESTRICTED), held, gpu_request(3)).refusal
     assert split is not None
-    assert split.reason == (
+    assert split.message == (
         "Topology Manager restricted: the free devices for 3 GPUs are spread over too many NUMA "
         "nodes"
     )
@@ -152,7 +152,7 @@ def test_the_plugin_may_be_what_fails() -> None:
     kubelet = Kubelet(topology.shape, AllocatorConfig("best-effort"))
     found = assess(kubelet, Availability(0b111), gpu_request(2)).refusal
     assert found is not None
-    assert "device plugin fails" in found.reason
+    assert "device plugin fails" in found.message
     assert assess(kubelet, Availability(0b111), gpu_request(1)).refusal is None
 
 

@@ -22,9 +22,9 @@ from topology.core.scoring import PlacementCost, RequestClasses
 
 
 def decide(info: NodeInfo, request: GpuRequest, settings: Settings) -> Decision:
-    """Return the answer of one node. Every rule is checked, and every refusal is recorded.
+    """Return the answer of one node. Every rule is checked, and every rejection is recorded.
 
-    Refusals that no eviction can resolve come before the others, because kube-scheduler must hear
+    Rejections that no eviction can resolve come before the others, because kube-scheduler must hear
     that evictions help only if no rule says otherwise.
     """
     node = NodeEvaluation(info, request, settings, decide)

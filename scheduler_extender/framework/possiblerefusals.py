@@ -1,8 +1,8 @@
-"""The rule of ``--refusals possible``.
+"""The rejections of ``--refusals possible``.
 
 If some nodes surely take the pod, nodes whose kubelet may refuse it do not pass.
 
-The rule is checked for all nodes together, after the rules that an equivalence class shares.
+They need the answers of all nodes, so they come after the rules.
 """
 
 from scheduler_extender.state.answers.classes import ClassId

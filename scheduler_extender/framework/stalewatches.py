@@ -1,8 +1,8 @@
-"""The rule for a stale watch: what is known may be out of date.
+"""The rejection while a watch is stale: what is known may be out of date.
 
 A pod with required constraints passes nowhere. Other pods pass only where they can break no
-promise. This rule is checked after those that an equivalence class shares: the answers of those are
-cached, the answer of this one is not.
+promise. It is checked after the rules, whose answers an equivalence class shares and the
+cache keeps. This answer is not cached.
 """
 
 from scheduler_extender.framework.rules.promises import breaks_unseen
