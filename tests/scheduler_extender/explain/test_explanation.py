@@ -407,7 +407,7 @@ def test_shares_and_instances_are_called_so() -> None:
     (row,) = explained(
         cluster_of({node: {}}), waiting("p", gpu_request(2, resource="nvidia.com/mig-3g.20gb"))
     ).nodes
-    assert row.reason == "node has fewer MIG instances than requested"
+    assert row.message == "node has fewer MIG instances than requested"
 
 
 def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
