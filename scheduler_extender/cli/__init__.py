@@ -2,8 +2,8 @@
 
 A declaration has a command's options, its help and the checks that need no model. It imports the
 work when the command is called, because importing everything takes a second. Short work stands in
-the declaration itself. ``options`` has the options that several commands share, and ``inputs``
-reads the user's input.
+the declaration itself, so the folder has a file for most commands. ``options`` has the options that
+several commands share, and ``inputs`` reads the user's input.
 """
 
 from __future__ import annotations
