@@ -123,7 +123,7 @@ def answers_to(
         # A node that would reject the pod with required constraints promises it nothing.
         wanted = ANY_GPU if pod.request.plain else pod.request.constraints
         required = replace(pod.request, constraints=wanted, policy=Policy.REQUIRED)
-        stern = replace(question, request=required, alone=True)
+        stern = replace(question, request=required, ignores_group=True)
         strict = evaluate(snapshot, stern, None, deadline)
     class_ids = {
         name: class_id

@@ -91,7 +91,10 @@ def _alike(item: object, wanted: Wanted) -> Iterator[dict[str, Any]]:
     for manifest, *_ in pods_made_by(item):
         if asks_for_gpus(manifest):
             asks = parse(read_pod(manifest))
-            if isinstance(asks, PodRequest) and asks.request.alone == wanted.request.alone:
+            if (
+                isinstance(asks, PodRequest)
+                and asks.request.without_peers == wanted.request.without_peers
+            ):
                 yield manifest
 
 

@@ -144,7 +144,7 @@ class Afterwards:
         if self._one_of_each is None:
             # Like the waker's question: all nodes are asked, and nodes that are closed to the pod
             # do not pass.
-            question = replace(self._question, purpose=Purpose.WAKE, alone=True)
+            question = replace(self._question, purpose=Purpose.WAKE, ignores_group=True)
             results = evaluate(self._snapshot, question, None, self._deadline)
             if results.late:
                 raise OutOfTimeError

@@ -64,7 +64,7 @@ def evaluate(
     member = member_of(snapshot, pod.uid, pod.group_ref, request)
     if member is not None and allocated:
         # No peer comes before a pod that has its devices, and all members of its gang have theirs.
-        member = replace(member, alone=member.group_ref.gang)
+        member = replace(member, as_single_pod=member.group_ref.gang)
     elif member is not None:
         # When a bind is decided again, peers that have come since are not expected a second time.
         known = question.request if binds else None
@@ -106,8 +106,8 @@ def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterat
     ):
         # A rejection would surely leave the gang bound in part. The peers that are still to come
         # are decided with this bind counted.
-        results.request = request.alone
-        answers = ask(snapshot, request.alone, names, cached=False)
+        results.request = request.without_peers
+        answers = ask(snapshot, request.without_peers, names, cached=False)
     yield answers
 
 

@@ -118,7 +118,7 @@ def for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeInfo]:
             pod.attributes.priority
             for pod in (snapshot.unbound if yielding or own else ())
             if pod.group_ref is not None and pod.group_ref.group == group
-            if pod.uid == member.uid or not (member.alone or pod.ended or pod.terminating)
+            if pod.uid == member.uid or not (member.as_single_pod or pod.ended or pod.terminating)
         ),
         default=None,
     )
@@ -188,9 +188,11 @@ class _GroupQuestion:
         to_come = size - self._status.have_come(group_ref.size)
         # ``_needed`` members must still be placed, this one included. ``_scattered`` of them may go
         # to any node that passes; 0 if they are placed one by one.
-        self._needed = 1 if member.alone else max(1, to_come)
-        self._scattered = self._needed if group_ref.gang and not member.alone else 0
-        self._asked = CapacityQuery(member.request.alone if member.alone else member.request, size)
+        self._needed = 1 if member.as_single_pod else max(1, to_come)
+        self._scattered = self._needed if group_ref.gang and not member.as_single_pod else 0
+        self._asked = CapacityQuery(
+            member.request.without_peers if member.as_single_pod else member.request, size
+        )
 
     def _reservations(self) -> GroupReservations:
         """Return the reservations for groups."""
@@ -257,11 +259,13 @@ class _GroupQuestion:
         }
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
             note(name)
-        alone = answer.by_rejection.get(NO_DOMAIN, []) if group_ref.domain == NVLINK_DOMAIN else []
-        off = {name for name in alone if self._snapshot.node_info(NodeName(name)).fabric_fault}
+        outside = (
+            answer.by_rejection.get(NO_DOMAIN, []) if group_ref.domain == NVLINK_DOMAIN else []
+        )
+        off = {name for name in outside if self._snapshot.node_info(NodeName(name)).fabric_fault}
         if off:
-            answer.by_rejection[NO_DOMAIN] = [name for name in alone if name not in off]
-            answer.by_rejection[OFF_FABRIC] = [name for name in alone if name in off]
+            answer.by_rejection[NO_DOMAIN] = [name for name in outside if name not in off]
+            answer.by_rejection[OFF_FABRIC] = [name for name in outside if name in off]
 
     def _ranked(
         self,

@@ -34,7 +34,7 @@ class Member:
     uid: PodUid
     group_ref: GroupReference
     request: GpuRequest
-    alone: bool = False  # only this pod is placed, not the members after it
+    as_single_pod: bool = False  # only this pod is placed, not the members after it
 
     @property
     def minds_groups(self) -> bool:
@@ -107,7 +107,7 @@ def member_of(
     """
     if group_ref is None:
         return None
-    request = request.alone
+    request = request.without_peers
     if group_ref.gang:
         others = _other_peers(snapshot, uid, group_ref, request)
         known = sum(count for _, count in others)
@@ -148,4 +148,4 @@ def _other_peers(
         pod.request if own and pod is not None and not (pod.ended or pod.terminating) else None
     )
     but = counted if isinstance(counted, GpuRequest) else None
-    return members.expected(but, request.alone, OTHER_KINDS)
+    return members.expected(but, request.without_peers, OTHER_KINDS)

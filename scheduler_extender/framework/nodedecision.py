@@ -55,7 +55,9 @@ def placement_cost(
     if decision.assessment is None or isinstance(offer, Rejection):
         return PlacementCost(scoring.UNKNOWN)
     kubelet, available = offer.kubelet, offer.availability
-    return scoring.placement_cost(kubelet, available, request.alone, decision.assessment, classes)
+    return scoring.placement_cost(
+        kubelet, available, request.without_peers, decision.assessment, classes
+    )
 
 
 def pod_capacity(info: NodeInfo, request: GpuRequest, settings: Settings, most: int) -> int:
@@ -67,14 +69,14 @@ def pod_capacity(info: NodeInfo, request: GpuRequest, settings: Settings, most: 
     usable record.
     """
     decision, taken = decide(info, request, settings), 0
-    alone = request.alone
+    without_peers = request.without_peers
     while taken < most and decision.rejection is None and decision.assessment is not None:
-        next_one = arrival(alone, decision)
-        alike = _alike_after(info, alone, settings, next_one, most - taken - 1)
+        next_one = arrival(without_peers, decision)
+        alike = _alike_after(info, without_peers, settings, next_one, most - taken - 1)
         taken += 1 + alike
         if taken < most:
             info = with_arrivals(info, (replace(next_one, count=1 + alike),))
-            decision = decide(info, alone, settings)
+            decision = decide(info, without_peers, settings)
     return taken
 
 

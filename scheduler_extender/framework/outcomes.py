@@ -58,13 +58,15 @@ def sets_of(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Ma
 
 def _sets_among(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
     """Return the sets that the pod may get with its peers before it, in any order."""
-    alone = request.alone
+    without_peers = request.without_peers
     listed: dict[Mask, None] = {}
     for later in with_peers(info, request) or [info]:
-        offer = later.offer(alone.resource)
+        offer = later.offer(without_peers.resource)
         if later is not info and decision.assessment is not None and isinstance(offer, Offer):
-            decision = Decision(None, assess(offer.kubelet, offer.available_to(alone), alone))
-        sets = sets_of(later, alone, decision)
+            decision = Decision(
+                None, assess(offer.kubelet, offer.available_to(without_peers), without_peers)
+            )
+        sets = sets_of(later, without_peers, decision)
         if sets is None:
             return None
         listed |= dict.fromkeys(sets)

@@ -43,7 +43,7 @@ def packed(
     placed = 0
     full: set[object] = set()
     for pod in sorted(wants, key=lambda pod: -pod.request.effective_count):
-        left, alone = wants[pod], pod.request.alone
+        left, without_peers = wants[pod], pod.request.without_peers
         for place, before in enumerate(now):
             if not left:
                 break
@@ -51,15 +51,15 @@ def packed(
             if before.name not in open_to.get(pod, ()):
                 continue
             info = pod.on(before)
-            key = (alone, info.key(alone.resource))
+            key = (without_peers, info.key(without_peers.resource))
             if key in full:
                 continue
             taken = 0
-            decision = decide(info, alone, settings)
+            decision = decide(info, without_peers, settings)
             while decision.rejection is None and left:
                 taken, left = taken + 1, left - 1
-                info = with_arrivals(info, (arrival(alone, decision),))
-                decision = decide(info, alone, settings) if left else decision
+                info = with_arrivals(info, (arrival(without_peers, decision),))
+                decision = decide(info, without_peers, settings) if left else decision
             if taken:
                 now[place] = info
             else:

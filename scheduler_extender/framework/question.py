@@ -46,7 +46,7 @@ class Question:
     gone: Mapping[NodeName, frozenset[PodUid]] = field(default_factory=dict)
     """The pods that count as gone from a node, for example victims of a preemption."""
     scores: bool = False  # whether scores are needed: rejected nodes are not sorted out then
-    alone: bool = False  # whether the pod's group is left out
+    ignores_group: bool = False  # whether rules about the pod's group are left out
 
     @property
     def cached(self) -> bool:

@@ -27,7 +27,7 @@ class NodeEvaluation:
     settings: Settings
     decide: Callable[[NodeInfo, GpuRequest, Settings], Decision]
     rejections: list[Rejection] = field(default_factory=list)
-    alone: GpuRequest = field(init=False)  # the pod's request as if no peer came before it
+    without_peers: GpuRequest = field(init=False)  # the request, as if no peer came before
     # Results of :mod:`.rules.devices`, if everything is known that a verdict needs: the node's
     # offer of the resource, the part that is available to the pod, and the core's assessment of the
     # pod there. A rule may replace the verdict by a weaker one (:mod:`.rules.gangs`).
@@ -36,7 +36,7 @@ class NodeEvaluation:
     assessed: Assessment | None = None
 
     def __post_init__(self) -> None:
-        self.alone = self.request.alone
+        self.without_peers = self.request.without_peers
 
 
 class Rule:

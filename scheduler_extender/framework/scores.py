@@ -78,7 +78,7 @@ def _spoilt_by_others(
     coming, spoilt = defaultdict[NodeName, list[Arrivals]](list), set[str]()
     for other, sent in recent_sends.sent(snapshot.clock()):
         for name in sent.nodes if other != uid and other not in snapshot.nominated else ():
-            coming[name].append(Arrivals(sent.request.alone, 1))
+            coming[name].append(Arrivals(sent.request.without_peers, 1))
     for name in coming.keys() & names if coming else ():
         beside = with_arrivals(snapshot.node_info(name), coming[name])
         why = answer(snapshot, beside, request, deadline).rejection

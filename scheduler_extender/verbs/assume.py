@@ -102,7 +102,7 @@ def assume(
                 groups = cluster.groups.seen()
                 if results.group is not None and groups.starts != snapshot.groups.starts:
                     continue
-                promised = _promised(pod, results.request.alone, decision)
+                promised = _promised(pod, results.request.without_peers, decision)
                 promised = replace(promised, placed=_when(groups, pod, before, now))
                 ours = cluster.assume(node, promised, seen=info)
                 after = cluster.node_info(node)
@@ -153,7 +153,8 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     info = snapshot.node_info(node)
     if pod.group_ref is None and info is decided.after and not snapshot.is_stale:
         return decided
-    question = Question(pod, Purpose.BIND, decided.request, alone=True)  # expects no more peers
+    # It expects no more peers.
+    question = Question(pod, Purpose.BIND, decided.request, ignores_group=True)
     results = _asked(snapshot, question, node)
     judged, decision, request = results.judged(node), results.decisions[node], results.request
     if decision.rejection is not None:

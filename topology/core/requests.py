@@ -275,7 +275,7 @@ class GpuRequest:
         return not self.plain and self.policy is Policy.REQUIRED
 
     @property
-    def alone(self) -> GpuRequest:
+    def without_peers(self) -> GpuRequest:
         """The same request, as if no other pod of its gang could come first."""
         return replace(self, peers=0, others=()) if self.has_pods_before else self
 

@@ -13,7 +13,7 @@ class BackoffRule(Rule):
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the node takes no such pod now."""
-        backoff = node.info.refusing(node.alone)
+        backoff = node.info.refusing(node.without_peers)
         if backoff is None or node.settings.refusals is Refusals.IGNORE:
             return None
         return refusing(backoff.reason, alike=backoff.of_one_kind)

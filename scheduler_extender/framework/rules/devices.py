@@ -53,7 +53,7 @@ class DevicesRule(Rule):
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the node's devices, or its kubelet, refuse the pod."""
-        info, request = node.info, node.alone
+        info, request = node.info, node.without_peers
         offer = info.offer(request.resource)
         if not request.effective_count:
             return UNDECIDED if request.required else None  # the pod's claims say which devices
@@ -109,7 +109,8 @@ def _refused_over_missing(node: NodeEvaluation) -> Rejection | None:
         return None
     if node.settings.refusals is Refusals.IGNORE:
         return None
-    record, request = replace(info.record, report=replace(report, conditions=())), node.alone
+    record = replace(info.record, report=replace(report, conditions=()))
+    request = node.without_peers
     offer = replace(info, record=record).offer(request.resource)
     if isinstance(offer, Rejection) or info.pods.too_many_terminated:
         return None

@@ -22,7 +22,7 @@ class Gangs(Rule):
         if not node.request.has_pods_before or node.rejections:
             return None
         for later in with_peers(node.info, node.request):
-            among = node.decide(later, node.alone, node.settings)
+            among = node.decide(later, node.without_peers, node.settings)
             if among.rejection is not None:
                 return PEERS
             if node.assessed is not None and among.assessment is not None:

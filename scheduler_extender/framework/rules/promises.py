@@ -17,7 +17,7 @@ class Promises(Rule):
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why a promise could break. Not checked for a pod that is already rejected."""
-        offer, request = node.offer, node.alone
+        offer, request = node.offer, node.without_peers
         if node.rejections:
             return None
         if offer is None or node.available is None:

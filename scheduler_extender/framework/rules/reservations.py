@@ -16,7 +16,7 @@ class Reservations(Rule):
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the pod may not come while the reservation stands."""
         info = node.info
-        return None if info.reserved_for is None else reserved_for_another(info, node.alone)
+        return None if info.reserved_for is None else reserved_for_another(info, node.without_peers)
 
 
 def reserved_for_another(info: NodeInfo, request: GpuRequest) -> Rejection | None:

@@ -12,7 +12,7 @@ class Strength(Rule):
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why an expected placement is not enough."""
-        request, assessed = node.alone, node.assessed
+        request, assessed = node.without_peers, node.assessed
         if assessed is None or not request.required or node.rejections:
             return None
         if node.settings.require is not Verdict.GUARANTEED:

@@ -25,7 +25,7 @@ class GroupsRule(SetRule):
 
         For scores, the rule notes the best domain.
         """
-        if member is None or question.alone or not (member.minds_groups or question.scores):
+        if member is None or question.ignores_group or not (member.minds_groups or question.scores):
             return None
         return partial(_of_group, member)
 
@@ -45,7 +45,7 @@ def _of_group(
     elif member.group_ref.domain is None:
         return  # filter has kept the gang off: a refusal now may leave it bound in part
     elif member.group_ref.gang:
-        member = replace(member, alone=member.alone or member.is_begun(asked))
+        member = replace(member, as_single_pod=member.as_single_pod or member.is_begun(asked))
     passing = by_rejection.pop(None)
     if binds:  # the group's time starts after the node's own answer, which has no limit
         deadline = within(asked.clock, VERB_SECONDS)

@@ -98,7 +98,7 @@ def _foreseen(before: NodeInfo, pod: PodRecord) -> tuple[str, ...]:
     """Return the hazards of the pod on the node that an evaluation just before would have named."""
     if isinstance(pod.request, Malformed):
         return ()
-    info, request = before.without(frozenset({pod.uid})), pod.request.alone
+    info, request = before.without(frozenset({pod.uid})), pod.request.without_peers
     offer = info.offer(request.resource)
     if isinstance(offer, Rejection) or info.pods.too_many_terminated:
         return ()

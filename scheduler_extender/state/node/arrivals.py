@@ -68,7 +68,7 @@ def with_peers(info: NodeInfo, request: GpuRequest) -> list[NodeInfo]:
     refused where it could break that. Peers that ask for another resource take nothing from the
     pod, and are left out. At most :data:`MOST_WAYS` nodes are returned.
     """
-    kinds = [(request.alone, request.peers), *request.others]
+    kinds = [(request.without_peers, request.peers), *request.others]
     kinds = [
         (each, most)
         for each, most in kinds
