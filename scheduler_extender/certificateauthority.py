@@ -84,7 +84,7 @@ class Authority:
             raise AuthorityError("the certificate is not PEM") from error
         secret = _loaded(key)
         if secret.public_key() != loaded.public_key():
-            raise AuthorityError("the key is not that of the certificate")
+            raise AuthorityError("the key does not belong to the certificate")
         try:
             constraints = loaded.extensions.get_extension_for_class(x509.BasicConstraints).value
         except (x509.ExtensionNotFound, ValueError) as error:

@@ -458,10 +458,10 @@ CASES = [
         changed(EXTENDER, spec={"replicas": 1}, status={"readyReplicas": 1}),
         "extender",
         "warn",
-        "no other one takes over from it",
+        "no other replica can take over",
         "alone",
     ),
-    case(other_release, "extender", "warn", "0.0.9 runs, and this command is of", "release"),
+    case(other_release, "extender", "warn", "is version 0.0.9 but this command is", "release"),
     case(removed(LEASE), "extender", "fail", "no replica holds the Lease", "no-lease"),
     case(
         renewed(-7300),
@@ -472,9 +472,11 @@ CASES = [
     ),
     case(removed(SLICE), "extender", "fail", "the Service has no address", "no-address"),
     case(
-        lambda at: at.certify(days=-10), "certificates", "fail", "gpu-topology-tls ended", "ended"
+        lambda at: at.certify(days=-10), "certificates", "fail", "gpu-topology-tls expired", "ended"
     ),
-    case(lambda at: at.certify(days=9), "certificates", "warn", "gpu-topology-tls ends in", "ends"),
+    case(
+        lambda at: at.certify(days=9), "certificates", "warn", "gpu-topology-tls expires in", "ends"
+    ),
     case(
         lambda at: at.certify(ours=False), "certificates", "fail", "is not signed by", "authority"
     ),
@@ -482,17 +484,17 @@ CASES = [
         lambda at: at.certify(name="elsewhere"),
         "certificates",
         "fail",
-        "tls.crt of the Secret gpu-topology-tls is not for",
+        "which is not a name in tls.crt of the Secret gpu-topology-tls",
         "name",
     ),
     case(
         lambda at: at.call_scheduler("somebody"),
         "certificates",
         "fail",
-        "is for somebody, and the extender lets in kube-sch",
+        "is for somebody, but the extender accepts only kube-sch",
         "client",
     ),
-    case(of_a_class, "scheduler", "fail", "kube-scheduler exits over such a name", "class"),
+    case(of_a_class, "scheduler", "fail", "kube-scheduler exits because of such a name", "class"),
     case(unasked, "probe", "warn", "default/unseen: kube-scheduler does not send", "unasked"),
     case(
         without_flag,
@@ -510,7 +512,9 @@ CASES = [
         "second",
     ),
     *(
-        case(written(f"{KIND}extenders: {wrong}\n"), "scheduler", "fail", "no list of map", wrong)
+        case(
+            written(f"{KIND}extenders: {wrong}\n"), "scheduler", "fail", "not a list of map", wrong
+        )
         for wrong in ("5", "true", "{a: 1}", "[3]")
     ),
     case(two_entries, "scheduler", "fail", "2 of its extenders name gpu-topology or manage", "two"),
@@ -519,7 +523,11 @@ CASES = [
     case(written("a: 1"), "scheduler", "fail", "no object of the kind KubeSch", "no-configuration"),
     case(entry(filterVerb=None), "scheduler", "fail", "filterVerb is missing", "no-filter"),
     case(
-        entry(bindVerb="tie"), "scheduler", "fail", "bindVerb is 'tie' and not bind", "other-verb"
+        entry(bindVerb="tie"),
+        "scheduler",
+        "fail",
+        "bindVerb is 'tie', but must be bind",
+        "other-verb",
     ),
     case(entry(preemptVerb=None), "scheduler", "warn", "preemptVerb is missing", "no-preempt"),
     case(only_gpus, "scheduler", "fail", "lacks nvidia.com/mig-1g.10gb", "resources"),
@@ -527,8 +535,10 @@ CASES = [
         entry(managedResources=None), "scheduler", "warn", "every pod of the cluster", "every-pod"
     ),
     case(ignored, "scheduler", "fail", "ignoredByScheduler is true for nvidia", "ignored"),
-    case(entry(urlPrefix="nowhere"), "scheduler", "fail", "'nowhere', which is no URL", "no-url"),
-    case(entry(urlPrefix="http://a/s"), "scheduler", "fail", "speaks TLS only", "plain-http"),
+    case(
+        entry(urlPrefix="nowhere"), "scheduler", "fail", "'nowhere', which is not a URL", "no-url"
+    ),
+    case(entry(urlPrefix="http://a/s"), "scheduler", "fail", "accepts only TLS", "plain-http"),
     case(
         entry(urlPrefix="https://192.0.2.1/s"), "scheduler", "warn", "the Service's add", "address"
     ),
@@ -536,24 +546,28 @@ CASES = [
         entry(urlPrefix="https://gpu-topology.gpu-topology-system.svc:8888/scheduler"),
         "scheduler",
         "fail",
-        "asks the host's DNS",
+        "uses the host's DNS",
         "dns",
     ),
-    case(entry(tlsConfig={"caFile": None}), "scheduler", "fail", "verifies nothing", "no-ca"),
+    case(entry(tlsConfig={"caFile": None}), "scheduler", "fail", "does not verify", "no-ca"),
     case(entry(tlsConfig={"certFile": None}), "scheduler", "fail", "no certFile", "no-certificate"),
     case(entry(httpTimeout=None), "scheduler", "warn", "httpTimeout is 5 s", "usual-timeout"),
-    case(entry(httpTimeout="10"), "scheduler", "fail", "'10', which is no duration", "no-duration"),
+    case(
+        entry(httpTimeout="10"), "scheduler", "fail", "'10', which is not a duration", "no-duration"
+    ),
     case(entry(weight=0), "scheduler", "fail", "weight is 0", "no-weight"),
     case(entry(weight=True), "scheduler", "fail", "weight is True", "weight-true"),
     case(entry(weight=None), "scheduler", "fail", "weight is missing", "weight-missing"),
-    case(entry(weight=12), "scheduler", "warn", "overrules every other preference", "weight"),
-    case(entry(ignorable=True), "scheduler", "warn", "promises are void", "ignorable"),
-    case(entry(nodeCacheCapable=None), "scheduler", "warn", "whole Nodes are sent", "whole-nodes"),
+    case(entry(weight=12), "scheduler", "warn", "overrules all other scores", "weight"),
+    case(entry(ignorable=True), "scheduler", "warn", "promises can be broken", "ignorable"),
+    case(
+        entry(nodeCacheCapable=None), "scheduler", "warn", "sends whole Node objects", "whole-nodes"
+    ),
     case(
         changed(RECORD, spec={"allocator": {"pluginVersion": None}}),
         "plugin",
         "warn",
-        "no version of NVIDIA's plugin is known",
+        "the version of NVIDIA's plugin is unknown",
         "unknown",
     ),
     case(
@@ -575,7 +589,7 @@ CASES = [
         changed(f"{NODES}/{NODE}", metadata={"labels": {"nvidia.com/gpu.present": None}}),
         "features",
         "warn",
-        "no label nvidia.com/gpu.present",
+        "the label nvidia.com/gpu.present is missing",
         "no-label",
     ),
     case(
@@ -585,14 +599,28 @@ CASES = [
         "train-07: under maintenance (nvidia.com/gpu.deploy.client=paused-for-driver-upgrade)",
         "maintenance",
     ),
-    case(gpu_cluster, "agents", "warn", "it stops no agent before it upgrades a driver", "cluster"),
+    case(
+        gpu_cluster,
+        "agents",
+        "warn",
+        "it does not stop the agent before a driver upgrade",
+        "cluster",
+    ),
     case(second_node, "agents", "fail", "new: no agent has reported", "missing"),
-    case(lambda at: at.report(observedAt=now(-600)), "agents", "fail", "too old to count", "stale"),
+    case(
+        lambda at: at.report(observedAt=now(-600)), "agents", "fail", "the report is stale", "stale"
+    ),
     case(reported("Ready", "NVML: no"), "agents", "fail", "not Ready: NVML: no", "not-ready"),
     case(reported("Complete", "links: no"), "agents", "warn", "train-07: links: no", "incomplete"),
     case(unknown_manager, "kubelets", "fail", "configuration: nothing is promised", "unknown"),
     case(on_one_socket, "kubelets", "warn", "configuration: fewer promises", "one-socket"),
-    case(other_kubelet, "kubelets", "fail", "policy none, the kubelet single-numa-node", "other"),
+    case(
+        other_kubelet,
+        "kubelets",
+        "fail",
+        "policy none, but the kubelet has single-numa-node",
+        "other",
+    ),
     case(lambda at: at.report(observedAt=now(90)), "clocks", "fail", "is 1 min ahead of", "node"),
     case(renewed(900), "clocks", "fail", "the leader's node", "lease"),
     case(

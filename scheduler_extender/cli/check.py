@@ -225,7 +225,7 @@ def _draw(found: Together, today: float) -> None:
         for pod in each.pods:
             fit = each.fit(pod)
             if fit:
-                told = f"{pod.name}: there is room for {fit:,} of its {pod.copies:,} pods at once"
+                told = f"{pod.name}: {fit:,} of its {pod.copies:,} pods fit at once"
                 console.print(Text(told, "green" if fit == pod.copies else "red"))
     if found.groups:
         console.print()

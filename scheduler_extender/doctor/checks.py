@@ -35,14 +35,14 @@ def probe(seen: Seen) -> Iterator[Finding]:
     for each in seen.answered:
         if each.problem:
             yield fail(
-                f"asked by {each.where}, the extender gives no answer: {each.problem}",
-                "mend the address or the files",
+                f"the extender does not answer a request made with {each.where}: {each.problem}",
+                "correct the address or the files",
                 DOOR,
             )
         else:
             yield ok(
-                f"asked by {each.where}, the extender answers: {each.takes} of {each.nodes} "
-                "nodes take a pod with one GPU"
+                f"the extender answers a request made with {each.where}: {each.takes} of "
+                f"{each.nodes} nodes take a pod with one GPU"
             )
     cluster = there(seen.cluster)
     if cluster is None:
@@ -57,7 +57,7 @@ def probe(seen: Seen) -> Iterator[Finding]:
     else:
         yield warn(
             f"a pod with one GPU: {counts.headline}",
-            "see which nodes, and why",
+            "look at each node's reason",
             "docs/reference/commands.md#nodes",
         )
 
@@ -87,5 +87,5 @@ def judged(seen: Seen) -> dict[str, list[Finding]]:
         parts = [getattr(seen, part) for part in needs]
         dark = dict.fromkeys(part.why for part in parts if isinstance(part, Unseen))
         said = [unseen(why) for why in dark] or list(check(seen))
-        found[name] = said or [unseen("nothing was seen of it")]
+        found[name] = said or [unseen("nothing could be read for this check")]
     return found

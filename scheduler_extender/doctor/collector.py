@@ -89,7 +89,9 @@ class Look:
         if text := at(there(config_map), "data", "config.yaml"):
             where = "ConfigMap gpu-topology-scheduler"
             configurations.append(Configuration(where=where, text=str(text)))
-        metrics: list[Sample] | Unseen = Unseen("the extender was not asked (--forward asks it)")
+        metrics: list[Sample] | Unseen = Unseen(
+            "the extender was not queried; --forward queries it"
+        )
         if asked.metrics is not None:
             families = text_string_to_metric_families(asked.metrics)
             metrics = [sample for family in families for sample in family.samples]
@@ -176,7 +178,7 @@ class Look:
 
         def ask(name: str) -> Kubelet | Unseen:
             if time.monotonic() > end:
-                return Unseen("time was up")
+                return Unseen("there was not enough time")
             try:
                 body = self._api.get(path(NODES_PATH, name, "proxy", "configz"), timeout=TIMEOUT)
                 found = msgspec.json.decode(body, type=dict[str, Kubelet])
@@ -184,7 +186,7 @@ class Look:
             except ApiError as error:
                 return _refused(error, "kubelets' configurations (nodes/proxy)", always=True)
             except (msgspec.DecodeError, KeyError):
-                return Unseen("it is no kubelet's configuration")
+                return Unseen("the answer is not a kubelet's configuration")
 
         for first in names[:1]:  # a caller who may not query one kubelet may query none
             if isinstance(found := ask(first), Unseen) and found.forbidden:
@@ -218,7 +220,7 @@ def _certificates(where: str, whose: str, pem: bytes) -> Iterator[Certificate | 
     try:
         yield from certificates_in(where, whose, pem)
     except ValueError:
-        yield Unseen(f"{where} is no certificate")
+        yield Unseen(f"{where} is not a certificate")
 
 
 def _tls(configuration: Configuration) -> Mapping[str, Any]:
@@ -266,7 +268,9 @@ def _ask(configuration: Configuration, nodes: Sequence[str]) -> Answered | None:
             if name := tls.get("serverName"):
                 known["server_hostname"] = str(name)
     except ssl.SSLError as error:
-        return Answered(where=where, problem=f"its certificate and key do not fit: {error.reason}")
+        return Answered(
+            where=where, problem=f"the certificate and the key do not match: {error.reason}"
+        )
     except (OSError, ValueError):
         return None
     body = msgspec.json.encode({"Pod": PROBE, "NodeNames": list(nodes)})

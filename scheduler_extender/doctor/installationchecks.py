@@ -36,8 +36,8 @@ CERTIFICATES = f"{OPERATIONS}#certificates"
 UPGRADE = "docs/install/upgrade.md#upgrade"
 INSTALL = "docs/install/kubeadm.md#2-install-extender-and-agents"
 NAME_IT = (
-    "run this on a control-plane node, or copy the file here, with --scheduler-config FILE; "
-    "--forward shows what kube-scheduler has asked"
+    "run this on a control-plane node, or copy the file here and give --scheduler-config FILE; "
+    "--forward shows the requests of kube-scheduler"
 )
 DOOR = "docs/operate/troubleshooting.md#all-gpu-pods-wait"
 
@@ -47,13 +47,17 @@ def scheduler(seen: Seen) -> Iterator[Finding]:
     pods = there(seen.schedulers) or ()
     for pod in pods:
         if not _config_of(pod):
-            said = f"{at(pod, 'metadata', 'name')} runs without --config: it asks no extender"
+            said = f"{at(pod, 'metadata', 'name')} runs without --config, so it calls no extender"
             yield fail(said, "add the flag on its control-plane node", SCHEDULER)
     for each in seen.configurations:
         yield from schedulerconfig.judged(each.where, each.text, _around(seen))
     if not seen.configurations:
         read = sorted({file for pod in pods if (file := _config_of(pod))})
-        where = f"the file {listed(read)} of its node" if read else "in no object of the cluster"
+        where = (
+            f"the file {listed(read)} on its node"
+            if read
+            else "not found in any object of the cluster"
+        )
         if isinstance(seen.schedulers, Unseen):
             where = seen.schedulers.why
         if read or not pods:
@@ -99,13 +103,13 @@ def _requests(seen: Seen) -> Iterator[Finding]:
             failed += value if labels["code"][:1] in "45" else 0.0
     total = sum(asked.values())
     if not total:
-        said = "kube-scheduler has asked this replica nothing since its start"
-        yield warn(said, "make a pod with a GPU, and look again", DOOR)
+        said = "kube-scheduler has sent this replica no request since the replica started"
+        yield warn(said, "create a pod with a GPU and run this again", DOOR)
     elif failed * 2 > total:
         yield fail(f"{failed:,.0f} of {total:,.0f} requests failed", "look at the log", DOOR)
     else:
         verbs = ", ".join(f"{verb} {n:,.0f}" for verb, n in sorted(asked.items()) if n)
-        yield ok(f"it has asked this replica: {verbs}")
+        yield ok(f"kube-scheduler has sent this replica requests: {verbs}")
 
 
 def extender(seen: Seen) -> Iterator[Finding]:
@@ -115,7 +119,7 @@ def extender(seen: Seen) -> Iterator[Finding]:
     if found is None:
         yield fail(
             f"there is no Deployment gpu-topology-extender in {seen.system}",
-            "install it, or name its namespace: --system",
+            "install it, or give its namespace with --system",
             INSTALL,
         )
         return
@@ -126,8 +130,8 @@ def extender(seen: Seen) -> Iterator[Finding]:
         yield warn(f"{ready} of {wanted} replicas are ready", pods, page)
     elif wanted < 2:
         yield warn(
-            "one replica runs: no other one takes over from it",
-            "run two",
+            "only one replica runs, so no other replica can take over",
+            "run two replicas",
             f"{OPERATIONS}#when-the-extender-is-down",
         )
     lease = at(there(seen.lease), "spec")
@@ -139,15 +143,15 @@ def extender(seen: Seen) -> Iterator[Finding]:
     elif renewed > lasts + 2:
         yield fail(f"no replica leads: its Lease is {duration(renewed)} old", pods, page)
     elif not at(there(seen.leader), "endpoints", 0, "addresses"):
-        yield fail(f"{holder} leads, and the Service has no address", pods, page)
+        yield fail(f"{holder} leads, but the Service has no address", pods, page)
     else:
         yield ok(f"{holder} leads; {ready} of {wanted} replicas are ready")
     image = str(first_container(at(found, "spec", "template")).get("image"))
     runs = tag_of(image)
     if re.fullmatch(r"v?\d+\.\d+\.\d+", runs) and runs.removeprefix("v") != seen.version:
         yield warn(
-            f"{runs} runs, and this command is of {seen.version}: what is compared below is "
-            "of another release",
+            f"the extender is version {runs} but this command is {seen.version}, so the checks "
+            "below compare different releases",
             "use the command of the same release",
             UPGRADE,
         )
@@ -165,21 +169,21 @@ def certificates(seen: Seen) -> Iterator[Finding]:
     yield from _trust(seen, found)
     for name, _, value, *_ in there(seen.metrics) or ():
         if name == "gpu_topology_tls_reload_failing" and value:
-            said = "the extender cannot use the new files, and keeps the old ones"
+            said = "the extender cannot use the new TLS files and keeps the old ones"
             yield fail(said, "look at its log", CERTIFICATES)
         if name == "gpu_topology_tls_expires_timestamp_seconds" and not found and value:
             yield _end("the extender's certificate", value - seen.now)
     if found:
         least = min(each.expires for each in found) - seen.now
         if least >= SOON:
-            yield ok(f"{len(found)} certificates; the first one ends in {duration(least)}")
+            yield ok(f"{len(found)} certificates; the first one expires in {duration(least)}")
 
 
 def _end(what: str, left: float) -> Finding:
     """Return the finding about a certificate that expires in ``left`` seconds."""
     if left >= SOON:
-        return ok(f"{what} ends in {duration(left)}")
-    verb = f"ends in {duration(left)}" if left > 0 else f"ended {duration(-left)} ago"
+        return ok(f"{what} expires in {duration(left)}")
+    verb = f"expires in {duration(left)}" if left > 0 else f"expired {duration(-left)} ago"
     return (warn if left > 0 else fail)(f"{what} {verb}", "renew the certificates", CERTIFICATES)
 
 
@@ -195,12 +199,14 @@ def _trust(seen: Seen, found: list[Certificate]) -> Iterator[Finding]:
         doubts = [w for w, those in trusted.items() if not any(map(each.signed_by, those))]
         if doubts:
             said = f"{each.where} is not signed by {listed(sorted(doubts))}"
-            yield fail(said, "put one authority's files on both sides", CERTIFICATES)
+            yield fail(
+                said, "use files of the same certificate authority on both sides", CERTIFICATES
+            )
         client = seen.flags.get("--client-name", "kube-scheduler")
         if each.whose == "scheduler" and each.common_name != client:
             yield fail(
-                f"{each.where} is for {each.common_name}, and the extender lets in {client}",
-                "make it with --client-name",
+                f"{each.where} is for {each.common_name}, but the extender accepts only {client}",
+                "create it with --client-name",
                 CERTIFICATES,
             )
         if each.whose == "extender":
@@ -214,8 +220,8 @@ def _named(seen: Seen, certificate: Certificate) -> Iterator[Finding]:
         name = at(entry, "tlsConfig", "serverName")
         if name and name not in certificate.names:
             yield fail(
-                f"{each.where}: serverName is {name}, which {certificate.where} is not for",
-                "write a name of it",
+                f"{each.where}: serverName is {name}, which is not a name in {certificate.where}",
+                "set serverName to one of its names",
                 ADDRESS,
             )
 
@@ -226,11 +232,11 @@ def resource(seen: Seen) -> Iterator[Finding]:
     apply, page = "apply manifests/base/crd.yaml of this release, or upgrade the chart", UPGRADE
     found = there(seen.crd)
     if found is None:
-        yield fail("the cluster has no GPUTopology records", "install it", INSTALL)
+        yield fail("the cluster does not have the resource GPUTopology", "install it", INSTALL)
     elif (other := difference(shipped["spec"], found.get("spec"), "spec")) is not None:
-        yield fail(f"the CustomResourceDefinition is of another release: {other}", apply, page)
+        yield fail(f"the CustomResourceDefinition is from another release: {other}", apply, page)
     else:
-        yield ok("the CustomResourceDefinition is of this release")
+        yield ok("the CustomResourceDefinition is from this release")
 
 
 def policies(seen: Seen) -> Iterator[Finding]:
@@ -252,7 +258,7 @@ def policies(seen: Seen) -> Iterator[Finding]:
                 said = f"{kind} {name}: {other}"
                 yield fail(said, "apply the manifests of this release", UPGRADE)
     if not wrong:
-        yield ok(f"{right} policies and bindings are of this release")
+        yield ok(f"{right} policies and bindings are from this release")
 
 
 def _shipped(name: str, system: str) -> list[Json]:
@@ -272,7 +278,7 @@ def difference(shipped: Any, live: Any, where: str) -> str | None:
     """
     if isinstance(shipped, dict) and isinstance(live, dict):
         if where.endswith(".properties") and (more := sorted(live.keys() - shipped.keys())):
-            return f"{where}.{more[0]} is not in it"
+            return f"{where}.{more[0]} is not in this release"
         for key, value in shipped.items():
             if key not in live:
                 if value in ({}, [], None):

@@ -72,9 +72,9 @@ def plugin(seen: Seen) -> Iterator[Finding]:
     nodes, claimable = _gpu_nodes(seen), ok("a DRA driver")
     classes = [str(at(e, "spec", "extendedResourceName")) for e in there(seen.classes) or ()]
     if MANAGED[0] not in classes:
-        said = f"a DRA driver, and no DeviceClass has extendedResourceName {MANAGED[0]}"
+        said = f"a DRA driver, but no DeviceClass has extendedResourceName {MANAGED[0]}"
         claimable = warn(
-            f"{said}: only pods with claims of their own get GPUs",
+            f"{said}: only pods with their own ResourceClaims get GPUs",
             "add it to the DeviceClass gpu.nvidia.com",
             DRA,
         )
@@ -98,13 +98,15 @@ def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
         cluster = there(seen.cluster)
         known = cluster.node_info(NodeName(record.metadata.name)).record if cluster else None
         if known is not None and known.problem is not None:
-            return fail(f"its record cannot be used: {known.problem}", "mend this", NO_RECORD)
+            return fail(f"its record is unusable: {known.problem}", "correct this", NO_RECORD)
         if isinstance(seen.classes, Unseen):
-            return unseen(f"the kubelet serves no GPUs; whether DRA does: {seen.classes.why}")
+            return unseen(
+                f"the kubelet serves no GPUs, and whether DRA does is unknown: {seen.classes.why}"
+            )
         return fail("the kubelet serves no GPUs", "look at the log of NVIDIA's plugin", page)
     if not (version := record.spec.allocator.plugin_version):
-        said = "no version of NVIDIA's plugin is known, so little is promised"
-        return warn(said, "does the plugin run there?", page)
+        said = "the version of NVIDIA's plugin is unknown, so few promises are possible"
+        return warn(said, "check that the plugin runs there", page)
     return ok(f"NVIDIA's plugin {version}")
 
 
@@ -113,7 +115,7 @@ def features(seen: Seen) -> Iterator[Finding]:
     tags = sorted({tag for each in there(seen.daemon_sets) or () for tag in _discovery(each)})
     runs = f"{DISCOVERY} {listed(tags)}" if tags else f"no DaemonSet of {DISCOVERY}"
     missing = warn(
-        f"no label {LABEL}, so no agent runs there; {runs}",
+        f"the label {LABEL} is missing, so no agent runs there; {runs}",
         f"label the nodes ({LABEL}=true), or choose the component every-node",
         f"{AGENT}#choices",
     )
@@ -140,7 +142,7 @@ def agents(seen: Seen) -> Iterator[Finding]:
     oldest = seen.now - (float(told) if told.isdecimal() else STALE)
     names = [*_gpu_nodes(seen)] or [*records]
     if not names:
-        none = "no node with GPUs is known"
+        none = "no node with GPUs was found"
         yield warn(none, "look at NVIDIA's device plugin", f"{AGENT}#choices")
     nodes = _gpu_nodes(seen)
     yield from _of_each(
@@ -152,9 +154,10 @@ def agents(seen: Seen) -> Iterator[Finding]:
     )
     if there(seen.gpu_clusters):
         yield warn(
-            f"a GPUCluster: the GPU operator takes the label {CLIENT} away, so it stops no agent "
-            "before it upgrades a driver, and waits for it",
-            "put a label of yours into the agents' nodeSelector, and take it off a node before",
+            f"there is a GPUCluster: the GPU operator removes the label {CLIENT}, so it does not "
+            "stop the agent before a driver upgrade, and the upgrade waits for the agent",
+            "add a label of your own to the agents' nodeSelector, and remove it from a node "
+            "before its upgrade",
             UPGRADE,
         )
 
@@ -163,21 +166,27 @@ def _maintained(node: Node | None) -> Finding | None:
     value = "true" if node is None else node.labels.get(CLIENT, "true")
     if value == "true":
         return None
-    return warn(f"under maintenance ({CLIENT}={value}): no agent runs", "wait for it", UPGRADE)
+    return warn(
+        f"under maintenance ({CLIENT}={value}): no agent runs",
+        "wait until the maintenance ends",
+        UPGRADE,
+    )
 
 
 def _agent(record: Record | None, oldest: float, serves_claims: bool) -> Finding:
     if record is None:
-        return fail("no agent has reported", "does its pod run there?", NO_RECORD)
+        return fail("no agent has reported", "check that the agent's pod runs there", NO_RECORD)
     look, reported = "look at the agent's pod and its log", seconds_of(record.status.observed_at)
     if reported is None or reported < oldest:
-        return fail("the report is too old to count", look, NO_RECORD)
+        return fail("the report is stale", look, NO_RECORD)
     if (ready := record.condition("Ready")).status == "False":
-        return fail(f"not Ready: {ready.message}", look, NO_RECORD)
+        return fail(f"the record is not Ready: {ready.message}", look, NO_RECORD)
     if not serves_claims and (complete := record.condition("Complete")).status == "False":
         page = f"{AGENT}#what-it-may-do"
-        return warn(complete.message, "give the agent what it needs for more promises", page)
-    return ok("a fresh report")
+        return warn(
+            complete.message, "give the agent these permissions or files for more promises", page
+        )
+    return ok("the report is fresh")
 
 
 def kubelets(seen: Seen) -> Iterator[Finding]:
@@ -185,7 +194,7 @@ def kubelets(seen: Seen) -> Iterator[Finding]:
     every = _records(seen).items()
     return _of_each(
         {
-            name: ok("no kubelet chooses GPUs: a DRA driver serves them")
+            name: ok("a DRA driver serves the GPUs, so no kubelet chooses them")
             if _by_claims(seen, name)
             else _kubelet(record, seen.kubelets.get(name))
             for name, record in every
@@ -197,19 +206,19 @@ def _kubelet(record: Record, kubelet: Kubelet | Unseen | None) -> Finding | None
     told = record.spec.allocator
     if told.topology_manager_policy == "unknown":
         numa = {device.numa_node for device in record.spec.devices or ()}
-        several, dark = len(numa) > 1, "the agent cannot read its configuration"
-        promises = "nothing is promised" if several else "fewer promises"
+        several, dark = len(numa) > 1, "the agent cannot read the kubelet's configuration"
+        promises = "nothing is promised" if several else "fewer promises are possible"
         say = fail if several else warn
-        return say(f"{dark}: {promises}", "let the agent read it", KUBELETS)
+        return say(f"{dark}: {promises}", "allow the agent to read it", KUBELETS)
     if kubelet is None or isinstance(kubelet, Unseen):
         return unseen(kubelet.why) if kubelet is not None else None
     for field in Kubelet.__struct_fields__:
         ours, theirs = getattr(told, field), getattr(kubelet, field)
         if ours != theirs:
-            said = f"the record says {field.replace('_', ' ')} {ours}, the kubelet {theirs}"
-            mend = "take the agent's flag or file away, or restart the agent"
-            return fail(f"{said}: promises can break", mend, KUBELETS)
-    return ok("configured as the record says")
+            said = f"the record says {field.replace('_', ' ')} {ours}, but the kubelet has {theirs}"
+            mend = "remove the agent's flag or file, or restart the agent"
+            return fail(f"{said}: promises can be broken", mend, KUBELETS)
+    return ok("the kubelet's configuration matches the record")
 
 
 def clocks(seen: Seen) -> Iterator[Finding]:
@@ -226,9 +235,9 @@ def _clock(name: str, seconds: float | None) -> Finding | None:
     if seconds is None:
         return None
     if abs(seconds) < APART:
-        return ok("the API server's time")
+        return ok("in step with the API server's clock")
     side = "ahead of" if seconds > 0 else "behind"
     say = fail if abs(seconds) >= FAR_APART and name != HERE else warn
     said = f"the clock is {duration(abs(seconds))} {side} the API server's"
-    mend = "mend its time service: a report looks old or new by it"
+    mend = "correct its time service; otherwise reports look too old or too new"
     return say(said, mend, f"{AGENT}#what-it-publishes")

@@ -58,11 +58,11 @@ def entries_in(text: str) -> Sequence[Json] | str:
     except YamlTextError as error:
         return f"it cannot be read: {error}"
     if not found:
-        return f"it has no object of the kind {KIND}"
+        return f"it contains no object of the kind {KIND}"
     entries = at(found[0], "extenders")
     entries = [] if entries is None else entries
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-        return "its extenders are no list of mappings"
+        return "its extenders are not a list of mappings"
     ours: list[Json] = [each for each in entries if "gpu-topology" in str(each) or _gpus(each)]
     if not ours:
         return f"{'none of its extenders manages GPUs' if entries else 'it has no extenders'}"
@@ -82,20 +82,20 @@ def judged(where: str, text: str, around: Around) -> Iterator[Finding]:
     """Yield the faults of a configuration, or one finding that it is correct."""
     entries = entries_in(text)
     if isinstance(entries, str):
-        said = f"{where}: {entries}: kube-scheduler does not ask the extender"
+        said = f"{where}: {entries}, so kube-scheduler does not call the extender"
         yield fail(said, MEND, SCHEDULER)
         return
     entry = entries[0]
     if len(entries) > 1:
         said = f"{where}: {len(entries)} of its extenders name gpu-topology or manage GPUs"
-        yield fail(f"{said}; the first one is checked", "leave one", SCHEDULER)
+        yield fail(f"{said}; the first one is checked", "keep one of them", SCHEDULER)
     found = [*_verbs(entry, around), *_door(entry, around), *_settings(entry, around)]
     for each in found:
         yield Finding(each.state, f"{where}: {each.text}", each.remedy, each.page)
     if not found and len(entries) == 1:
         url, count = entry.get("urlPrefix"), len(_managed(entry))
         mode = ", in shadow" if around.shadow else ""
-        yield ok(f"{where}: asks {url} about {count} resources{mode}")
+        yield ok(f"{where}: calls {url} for {count} resources{mode}")
 
 
 def _verbs(entry: Json, around: Around) -> Iterator[Finding]:
@@ -103,34 +103,39 @@ def _verbs(entry: Json, around: Around) -> Iterator[Finding]:
     for verb in wanted:
         if (told := entry.get(f"{verb}Verb")) == verb:
             continue
-        said = f"{verb}Verb is {told!r} and not {verb}" if told else f"{verb}Verb is missing"
+        said = f"{verb}Verb is {told!r}, but must be {verb}" if told else f"{verb}Verb is missing"
         if verb == "preempt":
-            yield warn(f"{said}: pods are evicted that need not be", MEND, DECIDE)
+            yield warn(f"{said}, so preemption may evict more pods than necessary", MEND, DECIDE)
         else:
             yield fail(said, MEND, SCHEDULER)
     served = dict.fromkeys(around.resources or ("nvidia.com/gpu",))
     missing = sorted(served.keys() - _managed(entry).keys())
     if missing and _managed(entry):
         yield fail(
-            f"managedResources lacks {listed(missing)}: their pods pass the extender by",
+            f"managedResources lacks {listed(missing)}: kube-scheduler does not call the "
+            "extender for their pods",
             f"add {'it' if len(missing) == 1 else 'them'}",
             SCHEDULER,
         )
     elif missing:
         yield warn(
-            "managedResources is missing: every pod of the cluster is asked about", MEND, SCHEDULER
+            "managedResources is missing, so kube-scheduler calls the extender for every pod of "
+            "the cluster",
+            MEND,
+            SCHEDULER,
         )
     refused = [name for name in _managed(entry) if "kubernetes.io/" in name]
     if refused:
         yield fail(
-            f"managedResources has {listed(refused)}: kube-scheduler exits over such a name",
-            "take it out",
+            f"managedResources has {listed(refused)}: kube-scheduler exits because of such a name",
+            "remove it",
             SCHEDULER,
         )
     ignored = [n for n, each in _managed(entry).items() if at(each, "ignoredByScheduler") is True]
     if ignored:
         yield fail(
-            f"ignoredByScheduler is true for {listed(ignored)}: GPUs are not counted then",
+            f"ignoredByScheduler is true for {listed(ignored)}, so kube-scheduler does not count "
+            "their devices",
             "set it to false",
             SCHEDULER,
         )
@@ -143,48 +148,64 @@ def _door(entry: Json, around: Around) -> Iterator[Finding]:
     except ValueError:
         host = ""
     if not host:
-        yield fail(f"urlPrefix is {url!r}, which is no URL", MEND, ADDRESS)
+        yield fail(f"urlPrefix is {url!r}, which is not a URL", MEND, ADDRESS)
         return
     if around.tls and not url.startswith("https://"):
-        yield fail(f"urlPrefix is {url}: the extender speaks TLS only", "write https://", CALL)
+        yield fail(f"urlPrefix is {url}, but the extender accepts only TLS", "use https://", CALL)
     elif around.tls:
         if at(tls, "insecure") is True or not (at(tls, "caFile") or at(tls, "caData")):
             said = "tlsConfig has no caFile, or insecure is true"
-            yield fail(f"{said}: kube-scheduler verifies nothing", "name ca.crt there", CALL)
+            yield fail(
+                f"{said}, so kube-scheduler does not verify the extender's certificate",
+                "set caFile to ca.crt",
+                CALL,
+            )
         if not (at(tls, "certFile") or at(tls, "certData")):
-            said = "tlsConfig has no certFile: the extender lets no client in without a certificate"
-            yield fail(said, "name scheduler.crt and scheduler.key there", SCHEDULER)
+            said = (
+                "tlsConfig has no certFile, but the extender accepts no client without a "
+                "certificate"
+            )
+            yield fail(
+                said, "set certFile to scheduler.crt and keyFile to scheduler.key", SCHEDULER
+            )
     if host.endswith(".svc") and around.cluster_dns is False:
-        said = f"urlPrefix names {host}, and kube-scheduler's pod asks the host's DNS"
-        yield fail(f"{said}, which does not know it", "write the Service's IP", ADDRESS)
+        said = f"urlPrefix names {host}, but kube-scheduler's pod uses the host's DNS"
+        yield fail(f"{said}, which does not know this name", "use the Service's IP", ADDRESS)
     elsewhere = False
     with suppress(ValueError):
         elsewhere = not ipaddress.ip_address(host).is_loopback
     if around.addresses and host not in around.addresses and elsewhere:
-        said = f"urlPrefix names {host}, and the Service's address is {listed(around.addresses)}"
-        yield warn(said, "write the Service's IP", ADDRESS)
+        said = f"urlPrefix names {host}, but the Service's address is {listed(around.addresses)}"
+        yield warn(said, "use the Service's IP", ADDRESS)
 
 
 def _settings(entry: Json, around: Around) -> Iterator[Finding]:
     told = entry.get("httpTimeout")
     seconds = USUAL_TIMEOUT if told is None else duration_of(str(told))
     if seconds is None:
-        yield fail(f"httpTimeout is {told!r}, which is no duration", "write 10s", DECIDE)
+        yield fail(f"httpTimeout is {told!r}, which is not a duration", "set it to 10s", DECIDE)
     elif seconds < SLOWEST_BIND and not around.shadow:
-        said = f"httpTimeout is {seconds:g} s, and a bind may take {SLOWEST_BIND} s"
-        yield warn(f"{said}: binds are tried again that were written", "write 10s", DECIDE)
+        said = f"httpTimeout is {seconds:g} s, but a bind may take {SLOWEST_BIND} s"
+        yield warn(
+            f"{said}, so kube-scheduler may retry a bind that was written", "set it to 10s", DECIDE
+        )
     weight = entry.get("weight")
     if type(weight) is not int or weight < 1:  # True is an int as well
-        yield fail(f"weight is {'missing' if weight is None else repr(weight)}", "write 5", DECIDE)
+        yield fail(
+            f"weight is {'missing' if weight is None else repr(weight)}", "set it to 5", DECIDE
+        )
     elif weight >= OVERRULES:
-        said = f"weight is {weight}: the extender overrules every other preference"
-        yield warn(said, "write 5", DECIDE)
+        said = f"weight is {weight}, so the extender overrules all other scores"
+        yield warn(said, "set it to 5", DECIDE)
     if entry.get("ignorable") is True and not around.shadow:
-        said = "ignorable is true: promises are void while the extender is down"
-        yield warn(said, "write false", DECIDE)
+        said = "ignorable is true, so promises can be broken while the extender is down"
+        yield warn(said, "set it to false", DECIDE)
     if entry.get("nodeCacheCapable") is not True:
-        said = "nodeCacheCapable is not true: whole Nodes are sent, which takes long"
-        yield warn(said, "write true", SCHEDULER)
+        said = (
+            "nodeCacheCapable is not true, so kube-scheduler sends whole Node objects, which is "
+            "slow"
+        )
+        yield warn(said, "set it to true", SCHEDULER)
 
 
 def duration_of(text: str) -> float | None:

@@ -60,7 +60,7 @@ def use_text(value: str) -> str:
 MEANINGS = {
     Use.FREE: "no pod has it",
     Use.STRANDED: "free, but no other free GPU has an NVLink to it",
-    Use.ASSUMED: "looks free, but a pod that is on its way will have it",
+    Use.ASSUMED: "looks free, but an assumed or unacknowledged pod will get it",
     Use.RESERVED: "looks free, but it is reserved for a waiting pod",
     Use.AS_ASKED: "its pod has the GPUs that it asks for",
     Use.IN_USE: "its pod accepts any GPU",
@@ -342,7 +342,7 @@ def node_state(info: NodeInfo) -> NodeState:
     if not topology.allocator.by_number:
         trouble.append(BY_CLAIMS_ALONE.message)
     trouble += filter(None, [info.fabric_fault])
-    trouble += [f"{gone.name} does not answer its driver" for gone in info.record.missing]
+    trouble += [f"{gone.name} does not answer the driver" for gone in info.record.missing]
     offers = [info.last_offer(served.name) for served in topology.resources]
     usable = [offer for offer in offers if not isinstance(offer, Rejection)]
     coming = sum(map(_coming, usable))

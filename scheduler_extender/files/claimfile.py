@@ -67,23 +67,25 @@ def claiming(text: str) -> Claiming:
     wanted = read(text)
     request = wanted.request
     if request.resource != WHOLE:
-        raise PodFileError(f"a claim asks for whole GPUs ({WHOLE}), not for {request.resource}")
+        raise PodFileError(f"a claim requests whole GPUs ({WHOLE}), not {request.resource}")
     if len(request.counts) != 1 or request.counts[0][0] is not Role.APP:
-        raise PodFileError("one container that asks for GPUs is needed, and no init container")
+        raise PodFileError(
+            "exactly one container must request GPUs, and it must not be an init container"
+        )
     if not request.required:
-        raise PodFileError("the pod has no constraints that are required: a claim says nothing new")
+        raise PodFileError("the pod has no required constraints, so it needs no claim")
     found = [each for each in documents(text) if each is not None]
     for item in (item for each in found for item in items_in(each)):
         alike = list(_alike(item, wanted))
         if alike and mapping(item).get("kind") in (KSERVE, *ARGO):
-            raise PodFileError(f"kind {mapping(item)['kind']}: its pods can have no claim")
+            raise PodFileError(f"kind {mapping(item)['kind']}: its pods cannot have claims")
         if alike:
             name = f"{name_in(mapping(item))}-{GPUS}"
             for manifest in {id(each["spec"]): each for each in alike}.values():  # YAML aliases
                 _take_claim(manifest, name)
             namespace = mapping(mapping(item).get("metadata")).get("namespace")
             return Claiming(wanted, found, name, namespace)
-    raise PodFileError("no pod asks for GPUs")
+    raise PodFileError("no pod requests GPUs")
 
 
 def _alike(item: object, wanted: Wanted) -> Iterator[dict[str, Any]]:
@@ -106,7 +108,7 @@ def _take_claim(manifest: dict[str, Any], template: str) -> None:
     spec = manifest["spec"]
     claims = _part(spec, "resourceClaims", [])
     if any(mapping(each).get("name") == GPUS for each in claims):
-        raise PodFileError(f"spec.resourceClaims has a claim named {GPUS} already")
+        raise PodFileError(f"spec.resourceClaims already has a claim named {GPUS}")
     claims.append({"name": GPUS, "resourceClaimTemplateName": template})
     for container in spec["containers"]:
         resources = mapping(mapping(container).get("resources"))

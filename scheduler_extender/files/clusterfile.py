@@ -172,7 +172,7 @@ class _Objects:
     def whole(self, name: str) -> ClusterFile:
         """Return the complete file.
 
-        Raises :class:`ClusterFileError` if an object is described twice.
+        Raises :class:`ClusterFileError` if an object is defined twice.
         """
         pods, nodes, budgets = self._pods, self._nodes, self._budgets
         # No node of a group is made before the whole file is known to be within its limits.
@@ -183,12 +183,12 @@ class _Objects:
         _each_once(name, KIND, (f"{each.namespace}/{each.name}" for each in budgets))
         if not records and nodes:
             raise ClusterFileError(
-                f"{name}: no GPUTopology says which GPUs the Node objects have: add what kubectl "
-                "get gputopologies -o yaml prints"
+                f"{name}: no GPUTopology describes the GPUs of the Node objects; add the output "
+                "of kubectl get gputopologies -o yaml"
             )
         if not records:
             raise ClusterFileError(
-                f"{name}: no node in it; a GPUTopology or MachineGroup is needed"
+                f"{name}: the file has no node; add a GPUTopology or a MachineGroup"
             )
         return ClusterFile(
             tuple(records),
@@ -219,7 +219,7 @@ def _each_once(file: str, what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for each in names:
         if each in seen:
-            raise ClusterFileError(f"{file}: {what} {shortened(each)[1:-1]} is described twice")
+            raise ClusterFileError(f"{file}: {what} {shortened(each)[1:-1]} is defined twice")
         seen.add(each)
 
 
@@ -349,7 +349,7 @@ def _unquoted(item: object) -> str | None:
         wrong = f"pod: metadata.annotations: {shortened(key)[1:-1]}: a text is needed"
         if isinstance(value, (bool, int, float)):
             written = str(value).lower() if isinstance(value, bool) else str(value)
-            return f'{wrong}, and YAML reads {written} as another thing: quote it, "{written}"'
+            return f'{wrong}, and YAML does not read {written} as a text; quote it: "{written}"'
         return f"{wrong}, not {shortened(value)}"
     return None
 
@@ -387,4 +387,4 @@ def assumed(content: ClusterFile) -> str:
     first, more = f"{pods[0].namespace}/{pods[0].name}", len(pods) - 1
     who = f"{first} and {more:,} more pods count" if more else f"{first} counts"
     whose = "their" if more else "its"
-    return f"{who} as assumed: no status.allocations of a GPUTopology names {whose} GPUs"
+    return f"{who} as assumed, because no status.allocations of a GPUTopology names {whose} GPUs"

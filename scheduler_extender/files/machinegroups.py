@@ -131,11 +131,11 @@ def read_group(item: Mapping[str, Any], room: int) -> MachineGroup:
         raise ValueError(f"machine: {error}") from error
     if group.gpus > room:
         raise ValueError(
-            f"count: {group.count:,} × {size} GPUs are too many; MachineGroups may "
-            f"have {MAX_GROUPED:,} GPUs in all"
+            f"count: {group.count:,} × {size} GPUs are too many; all MachineGroups together may "
+            f"have at most {MAX_GROUPED:,} GPUs"
         )
     if group.mig and group.sharing:
-        raise ValueError("allowed is one of mig and sharing")
+        raise ValueError("only one of mig and sharing is allowed")
     try:
         next(group.records())
     except TopologyError as error:

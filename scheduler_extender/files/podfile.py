@@ -75,7 +75,7 @@ def read(text: str) -> Wanted:
         raise NotJudgedError(unjudged[0])
     if len(makers) > 1:
         names = ", ".join(_named(item) for item in makers[:5])
-        raise PodFileError(f"one Pod is needed, there are {len(makers)}: {names}")
+        raise PodFileError(f"exactly one Pod is needed, but there are {len(makers)}: {names}")
     asked = _asked(makers[0], _pod_of(makers[0]) or Made({}, []))
     return replace(asked, notes=(*_left_out(makers[0]), *asked.notes)[:MAX_NOTES])
 
@@ -137,10 +137,10 @@ def read_each(text: str) -> Found:
                 of_item[asked.alike] = before.and_as_many_as(asked) if before else asked
         maker = f"{_named(item)} (object {number})" if len(of_item) > 1 else ""
         wanted += [replace(each, maker=maker) for each in of_item.values()]
-    on_nodes = f"on a node already, so not judged: {listed([*placed])}" if placed else ""
+    on_nodes = f"not evaluated because already on a node: {listed([*placed])}" if placed else ""
     if claiming:
-        who = f"{listed([*claiming])}: not judged, since claims are not read from files"
-        unjudged.append(f"{who}: in the cluster, gpu-topology why POD says what a pod gets")
+        who = f"{listed([*claiming])}: not evaluated, because claims are not read from files"
+        unjudged.append(f"{who}; in the cluster, gpu-topology why POD shows what a pod gets")
     if not wanted and not faults:
         if len(makers) == 1 and not unjudged and not placed:
             return Found([read(text)], [])
@@ -156,7 +156,7 @@ def _nothing(makers: list[object], unjudged: list[str], on_nodes: str) -> NoPodE
         return NotJudgedError("; ".join(unjudged[:MAX_NOTES]))
     names = ", ".join(_named(item) for item in makers[:5])
     return NoPodError(
-        on_nodes or f"no pod asks for a GPU (nvidia.com/gpu), nothing to check: {names}"
+        on_nodes or f"no pod requests a GPU (nvidia.com/gpu), so there is nothing to check: {names}"
     )
 
 
@@ -174,10 +174,12 @@ def _makers(text: str) -> tuple[list[object], list[str], list[str]]:
     faults = [f"{_named(item)}: {fault}" for item in items if (fault := misshapen(item))]
     makers = [item for item in items if not misshapen(item) and _pod_of(item) is not None]
     if len(makers) > MOST_PODS:
-        raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
+        raise PodFileError(
+            f"at most {MOST_PODS:,} pods are allowed in a file, but there are {len(makers):,}"
+        )
     kinds = ((item, MAKES.get(_kind_of(item))) for item in items)
     unjudged = [
-        f"{_named(it)}: its operator makes a {made}: check that {made}"
+        f"{_named(it)}: its operator creates a {made}: check that {made}"
         for it, made in kinds
         if made
     ]
@@ -203,10 +205,12 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
     if isinstance(asks, Malformed):
         raise PodFileError(f"{whose}{asks.reason}")
     if asks is None and pod.spec.resource_claims:
-        once = "once it is there, gpu-topology why says which they get"
-        raise NotJudgedError(f"{whose}the pod asks for the GPUs of its claims: {once}")
+        once = "once the pod exists, gpu-topology why shows which GPUs it gets"
+        raise NotJudgedError(f"{whose}the pod requests the GPUs of its claims; {once}")
     if asks is None:
-        raise NoPodError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
+        raise NoPodError(
+            f"{whose}the pod requests no GPU (nvidia.com/gpu), so there is nothing to check"
+        )
     written = [*notes_on(_kind_of(item), made.pod, made.outside), *_ineffective(pod)]
     written += filter(None, [not_joined(asks.request, asks.group_ref)])
     notes = tuple(written[:MAX_NOTES])
@@ -222,11 +226,11 @@ def _counted(item: object, made: Made, asked: Wanted) -> Wanted:
     """Return the request with a note if not all pods of an object are counted."""
     groups = mapping(mapping(item).get("spec")).get("replicas")
     if made.copies is None:
-        said = "how many pods it makes is not known, so one is judged"
+        said = "the number of its pods is unknown, so one is evaluated"
     elif asked.group_ref is None or not asked.group_ref.group.name.startswith(LWS_GROUP):
         return asked
     elif isinstance(groups, int) and groups > 1:
-        said = f"it makes {groups:,} groups, and only one is judged"
+        said = f"it creates {groups:,} groups, but only one is evaluated"
         asked = replace(asked, copies=max(1, asked.copies // groups))
     else:
         return asked
@@ -240,9 +244,12 @@ def _ineffective(pod: Pod) -> Iterator[str]:
     """
     given = pod.metadata.annotations or {}
     if f"{PREFIX}shape" in given and not given.keys() & {f"{PREFIX}link", f"{PREFIX}min-nvlinks"}:
-        yield f"annotation {PREFIX}shape counts for nothing without {PREFIX}link or min-nvlinks"
+        yield f"annotation {PREFIX}shape has no effect without {PREFIX}link or min-nvlinks"
     for key in sorted(given.keys() & OURS_TO_WRITE) if pod.spec.node_name is None else ():
-        yield f"annotation {key} is the extender's own: it counts for nothing, and is replaced"
+        yield (
+            f"annotation {key} is written by the extender: it has no effect on a pod and is "
+            "overwritten"
+        )
     if is_unasked(pod, MANAGED):
         yield UNASKED
     for container, _ in containers_with_roles(pod):
@@ -251,8 +258,8 @@ def _ineffective(pod: Pod) -> Iterator[str]:
         for name, amount in (resources.requests or {}).items():
             if name.startswith("nvidia.com/") and str(limits.get(name, "")) != str(amount):
                 yield (
-                    f"container {cut(container.name)}: the API server refuses requests.{cut(name)} "
-                    "without an equal number under limits"
+                    f"container {cut(container.name)}: the API server rejects "
+                    f"requests.{cut(name)} without an equal number under limits"
                 )
 
 
@@ -295,13 +302,13 @@ def _named(item: object) -> str:
 
 def _no_pod(items: list[object]) -> str:
     if not items:
-        return "one Pod is needed, the file is empty"
+        return "a Pod is needed, but the file is empty"
     if not isinstance(items[0], dict):
         return f"a Pod is needed, not {type(items[0]).__name__}"
     if items[0].get("kind") in KNOWN:
-        return f"{_named(items[0])}: no containers, so it makes no pod"
+        return f"{_named(items[0])}: it has no containers, so it creates no pod"
     kind = shortened(items[0].get("kind"))
-    return f"kind: allowed are Pod and what has a pod template, not {kind}"
+    return f"kind: allowed are Pod and objects with a pod template, not {kind}"
 
 
 def _left_out(item: object) -> Iterator[str]:
@@ -311,7 +318,7 @@ def _left_out(item: object) -> Iterator[str]:
     others = [request for request in requests[1:] if request != requests[0]]
     if others:
         told = ", ".join(r.text for r in others if isinstance(r, GpuRequest))
-        yield f"{_kind_of(item)} makes other pods, too, that are not looked at here: {told}"
+        yield f"{_kind_of(item)} also creates other pods, which are not evaluated here: {told}"
 
 
 def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
@@ -334,21 +341,21 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
         for key in _keys(metadata, "annotations"):
             if key.startswith(PREFIX) or _meant(key):
                 yield (
-                    f"annotation {key} stands on the {kind} and counts for nothing: "
-                    f"write it under {_place(kind)}.annotations"
+                    f"annotation {key} has no effect on the {kind}; move it to "
+                    f"{_place(kind)}.annotations"
                 )
     metadata = pod.get("metadata")
     for key in _keys(metadata, "annotations"):
         meant = _meant(key)
         if meant:
-            yield f"annotation {key} counts for nothing: did you mean {meant}?"
+            yield f"annotation {key} has no effect; did you mean {meant}?"
     for holder in (*outside, metadata):
         for key in _keys(holder, "labels"):
             if key.startswith(PREFIX):
-                yield f"label {key} counts for nothing: write it as an annotation of the pod"
+                yield f"label {key} has no effect; make it an annotation of the pod"
     for key in _keys(pod, "annotations"):
         if key.startswith(PREFIX):
-            yield f"{key} counts for nothing there: write it under metadata.annotations"
+            yield f"{key} has no effect there; move it to metadata.annotations"
 
 
 def _place(kind: str) -> str:

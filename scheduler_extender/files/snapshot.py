@@ -24,7 +24,7 @@ from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
 
 HEAD = "# A gpu-topology cluster file: check and simulate take it as --cluster."
-NO_BUDGETS = " PodDisruptionBudgets are left out: they are not known."
+NO_BUDGETS = " PodDisruptionBudgets are left out, because they could not be read."
 
 
 def cluster_file(cluster: Cache) -> Iterator[bytes]:
@@ -117,11 +117,14 @@ def _notes(node: NodeInfo) -> Iterator[str]:
         yield "its report was stale"
     for backoffs in node.history.backoffs.values():
         for kind, backoff in backoffs.of_kind.items():
-            said = f"{len(backoff.refusals)} pods in a row that ask {kind.text}: {backoff.reason}"
+            said = (
+                f"{len(backoff.refusals)} pods in a row with the request {kind.text}: "
+                f"{backoff.reason}"
+            )
             yield f"its kubelet refused {said}"
     if node.pods.terminated:
         gone = len(node.pods.terminated)
-        yield f"{gone} pods ended before any report showed them, and are left out"
+        yield f"{gone} pods that ended before any report showed them are left out"
 
 
 def _document(manifest: object) -> bytes:

@@ -116,7 +116,7 @@ class _Snapshot(Response):
             await answer(scope, receive, send)
 
 
-UNKNOWN = "pod {}/{} is unknown or asks for no GPUs"
+UNKNOWN = "pod {}/{} is unknown or requests no GPUs"
 
 
 def _add_questions(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:

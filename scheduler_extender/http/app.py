@@ -118,7 +118,7 @@ class _Answers:
         except verbs.BindError as error:
             self._service.metrics.bind_errors.inc()
             names = {"pod": args.pod_name[:253], "node": args.node[:253]}
-            log.info("bind refused", **names, reason=str(error))
+            log.info("bind rejected", **names, reason=str(error))
             return wire.encode(wire.BindingResult(str(error)))
         return wire.encode(wire.BindingResult())
 

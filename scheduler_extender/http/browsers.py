@@ -36,9 +36,9 @@ def refusal(
     linked = (b"sec-fetch-dest", b"document") in headers
     for name, value in headers:
         if name == b"origin" and value not in origins:
-            return f"Origin: a page of {_shown(value)} may not ask here"
+            return f"Origin: pages of {_shown(value)} may not send requests here"
         if name == b"sec-fetch-site" and value in OTHER_SITES and not linked:
-            return "Sec-Fetch-Site: a page of another site may only link here"
+            return "Sec-Fetch-Site: pages of other sites may only link here"
     if local:
         for host in others:
             if not _is_local(host.decode("latin-1")):

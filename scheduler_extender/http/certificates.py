@@ -101,7 +101,7 @@ class Certificates:
             return
         self._seen, self.contexts, self.problem = seen, renewed, None
         self.renewed += 1
-        log.info("certificates read again", expires=renewed.expires.isoformat())
+        log.info("certificates reloaded", expires=renewed.expires.isoformat())
 
     def _keep(self, problem: str) -> None:
         if problem == self.problem:
@@ -109,7 +109,7 @@ class Certificates:
         self.problem = problem
         self.failed += 1
         log.error(
-            "changed TLS files cannot be used; the certificates from before stay in use",
+            "the changed TLS files are unusable; the previous certificates stay in use",
             reason=problem,
             expires=self.contexts.expires.isoformat(),
         )
@@ -150,7 +150,7 @@ def _serving(tls: Tls) -> ssl.SSLContext:
 
 def _no_password(key: Path) -> Callable[[], str]:
     def refuse() -> str:  # without this callback OpenSSL prompts on the terminal
-        raise ValueError(f"{key} is encrypted with a password")
+        raise ValueError(f"{key} is encrypted with a password; an unencrypted key is needed")
 
     return refuse
 
@@ -194,5 +194,5 @@ def _path(path: Path) -> Iterator[str]:
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         word = (error.reason or "not PEM").replace("_", " ").lower()
-        return {"key values mismatch": "the key is not that of the certificate"}.get(word, word)
+        return {"key values mismatch": "the key does not belong to the certificate"}.get(word, word)
     return getattr(error, "strerror", None) or str(error)

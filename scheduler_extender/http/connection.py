@@ -175,7 +175,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start the request's answer and the time limit for its body, or refuse the request."""
         if self._unanswered > self.limits.pipelined:
-            self._refusal = 503, "too many requests wait on one connection"
+            self._refusal = 503, "too many requests are waiting on one connection"
             raise _RefusedError
         if sum(name == b"host" for name, _ in self.headers) > 1:  # RFC 9112, 3.2
             self._refusal = 400, "more than one Host header"
@@ -260,7 +260,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that cannot be parsed, or that was refused while it was parsed."""
-        self._refuse(*(self._refusal or (400, "this is not a request of HTTP/1.1")))
+        self._refuse(*(self._refusal or (400, "this is not an HTTP/1.1 request")))
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, even if its client has not read its last answer."""

@@ -47,12 +47,12 @@ async def read(scope: Scope, receive: Receive, limit: int, hold: Hold) -> Body:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise BodyError(400, "the client went away")
+            raise BodyError(400, "the client closed the connection")
         chunk: bytes = message.get("body", b"")
         if len(whole) + len(chunk) > limit:
             raise BodyError(413, f"body is larger than {limit} bytes")
         if not hold(len(chunk)):
-            raise BodyError(503, "too many bytes of requests at one time, try again")
+            raise BodyError(503, "too many request bytes at one time; try again")
         whole += chunk
         if not message.get("more_body", False):
             return whole

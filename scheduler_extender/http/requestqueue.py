@@ -28,7 +28,7 @@ class QueueFullError(Exception):
     """Too many requests wait already."""
 
     def __init__(self) -> None:
-        super().__init__("too many people ask at one time, try again")
+        super().__init__("too many requests at one time; try again")
 
 
 class RequestQueue:

@@ -30,7 +30,9 @@ class ReportBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     node: str
     status: Annotated[dict[str, Any], msgspec.Meta(description="as in a GPUTopology object")]
-    ended_pods: Annotated[list[str], msgspec.Meta(description="UIDs of pods that have ended")] = []
+    ended_pods: Annotated[
+        list[str], msgspec.Meta(description="UIDs of the pods that have ended")
+    ] = []
 
 
 Schema = dict[str, Any]
@@ -56,9 +58,8 @@ REFUSED: dict[int | str, Schema] = {
 
 
 DESCRIPTION = (
-    "How the GPUs of the cluster stand, what each node would answer to a pod, and why a pod "
-    "waits. Nothing here writes to the cluster. Fields may be added: pass over those that "
-    "you do not know."
+    "The state of the cluster's GPUs, each node's answer to a pod, and why a pod waits. Nothing "
+    "here writes to the cluster. Fields may be added, so ignore unknown ones."
 )
 
 

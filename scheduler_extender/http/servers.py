@@ -62,7 +62,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises :class:`PortError`.
     """
     if not host:  # a socket would listen on every address then
-        raise PortError("cannot listen on no address: give one, such as 127.0.0.1 or 0.0.0.0")
+        raise PortError("the address to listen on is empty; give one, such as 127.0.0.1 or 0.0.0.0")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns off Nagle's algorithm only if the socket names its protocol. With Nagle every
     # answer waits 40 ms for a delayed acknowledgement.
@@ -259,7 +259,7 @@ class Servers:
                 await anyio.to_thread.run_sync(self._certificates.look)
             except Exception:
                 # A failed check must not end this task.
-                log.exception("looking at the TLS files failed")
+                log.exception("checking the TLS files failed")
             if self._certificates.contexts.authority != authority:
                 # The former CA has let these clients in, or is about to.
                 self._servers[0].admit_anew()

@@ -70,5 +70,5 @@ def check_unit(path: str, text: str) -> None:
     for line in filter(_SAYS.match, text.replace("\\\n", " ").splitlines()):
         for name, value in _ELSEWHERE.findall(line):
             if value not in (FILE, DATA):
-                said = f"this command reads and writes {FILE} alone: move what it says there"
+                said = f"this command reads and writes only {FILE}; move the setting there"
                 raise EditError(f"{path}: {name}: {said}")

@@ -76,8 +76,8 @@ def merged(text: str, place: Place) -> str:
     version = str(document(text, KIND).get("apiVersion"))
     if version != VERSION:
         raise EditError(
-            f"apiVersion: kube-scheduler reads {VERSION} alone since Kubernetes 1.29, not "
-            f"{version[:60]!r}: write the configuration anew for it first"
+            f"apiVersion: since Kubernetes 1.29 kube-scheduler reads only {VERSION}, not "
+            f"{version[:60]!r}; convert the configuration to it first"
         )
     ours = _ours(entries)
     for number, other in enumerate(entries):
@@ -148,7 +148,7 @@ def _ours(entries: list[dict[str, Any]]) -> int | None:
     """Return the index of our entry, which names our Service or expects its certificate."""
     found = [number for number, entry in enumerate(entries) if _is_ours(entry)]
     if len(found) > 1:
-        raise EditError(f"extenders: {len(found)} entries are gpu-topology's: leave one")
+        raise EditError(f"extenders: {len(found)} entries are for gpu-topology; keep one")
     return found[0] if found else None
 
 

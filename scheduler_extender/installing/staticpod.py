@@ -57,7 +57,7 @@ class StaticPod:
                 if paths and isinstance(paths[0], dict) and "path" in paths[0]:
                     steps = (paths[0]["path"], mount.get("subPath", ""), inside[len(point) :])
                     return posixpath.normpath("/".join(map(str, steps)))
-        raise EditError(f"--config={inside[:100]} is in no folder of the host that is mounted")
+        raise EditError(f"--config={inside[:100]} is not in a mounted folder of the host")
 
 
 def read(text: str) -> StaticPod:
@@ -75,14 +75,16 @@ def read(text: str) -> StaticPod:
         }
         if container.get("name") == PROGRAM and any(words.values()):
             if "-c" in words.get("command", []) + words.get("args", []):
-                raise EditError(f"{PROGRAM}: a shell starts it (-c), so it takes no flag from here")
+                raise EditError(
+                    f"{PROGRAM}: a shell starts it (-c), so this command cannot add flags to it"
+                )
             mounts, volumes = _mappings(container, "volumeMounts"), _mappings(spec, "volumes")
             annotations = metadata.get("annotations")
             noted = annotations if isinstance(annotations, dict) else {}
             secured = [each.get("securityContext") for each in (container, spec)]
             users = [s["runAsUser"] for s in secured if isinstance(s, dict) and "runAsUser" in s]
             return StaticPod(text, number, words, mounts, volumes, noted, (users or [None])[0])
-    raise EditError(f"no container is called {PROGRAM} and has a command")
+    raise EditError(f"no container is named {PROGRAM} and has a command")
 
 
 def _mappings(holder: dict[str, Any], field: str) -> list[dict[str, Any]]:
@@ -98,7 +100,9 @@ def with_config(pod: StaticPod, digest: str) -> str:
     Raises :class:`EditError` if kube-scheduler does not run as root, or a volume has our name.
     """
     if pod.user:
-        raise EditError(f"{PROGRAM} runs as user {pod.user}, who cannot read what root writes here")
+        raise EditError(
+            f"{PROGRAM} runs as user {pod.user}, which cannot read files that root writes here"
+        )
     text = pod.text
     at: list[Step] = ["spec", "containers", pod.container]
     if "config" not in pod.flags():
@@ -106,7 +110,7 @@ def with_config(pod: StaticPod, digest: str) -> str:
         text = put(text, [*at, field, END], f"--config={CONFIG}")
     if not any(mount.get("mountPath") == FOLDER for mount in pod.mounts):
         if any(volume.get("name") == VOLUME for volume in pod.volumes):
-            raise EditError(f"volumes: {VOLUME} is needed for {FOLDER}: call that volume another")
+            raise EditError(f"volumes: {VOLUME} is needed for {FOLDER}; rename the existing volume")
         mount = {"mountPath": FOLDER, "name": VOLUME, "readOnly": True}
         volume = {"hostPath": {"path": FOLDER, "type": "Directory"}, "name": VOLUME}
         text = _added(text, [*at, "volumeMounts"], mount, bool(pod.mounts))

@@ -31,7 +31,7 @@ def document(text: str, kind: str) -> dict[str, Any]:
     """Parse a text with exactly one mapping. Raises :class:`EditError`, or ``YamlTextError``."""
     found = [each for each in documents(text) if each is not None]
     if len(found) != 1 or not isinstance(found[0], dict):
-        raise EditError(f"one {kind} is needed, and this is {_count(found)}")
+        raise EditError(f"one {kind} is needed, but this is {_count(found)}")
     return found[0]
 
 

@@ -53,8 +53,8 @@ WHAT_IF_SECONDS = 10.0
 """Seconds for which one request is evaluated. What is found by then stays cached."""
 
 TOO_LONG = (
-    f"The nodes could not all be asked within {WHAT_IF_SECONDS:.0f} s. Ask again: the answers that "
-    "were found are remembered, and the next question goes on from there."
+    f"Not all nodes could be evaluated within {WHAT_IF_SECONDS:.0f} s. Ask again: the answers so "
+    "far are cached, and the next request continues from there."
 )
 
 
@@ -157,7 +157,7 @@ class Pages:
         if said and not 1 <= many <= MOST_COPIES:
             raise AskingError(f"copies: allowed is 1 to {MOST_COPIES:,}, not {said[:40]!r}")
         if len(text.encode()) > MAX_POD:
-            raise AskingError(f"pod: at most {MAX_POD} bytes are allowed, here are more")
+            raise AskingError(f"pod: the text is larger than {MAX_POD} bytes")
         try:
             wanted = podfile.read_all(text)
         except podfile.PodFileError as error:
@@ -297,9 +297,9 @@ def _word(info: NodeInfo, pod: PodRecord, mismatched: Collection[PodUid]) -> str
     if pod.uid in info.pods.assumed:
         return "being bound"
     if pod.uid in info.pods.terminating:
-        return "ending"
+        return "terminating"
     if pod.uid not in info.pods.acknowledged:
-        return "on its way"
+        return "not shown yet"
     if pod.uid in mismatched:
-        return "has other GPUs than it requires"
+        return "has GPUs that do not meet its constraints"
     return "has its GPUs"

@@ -97,7 +97,7 @@ def _add_pages(app: FastAPI, pages: Pages, queue: RequestQueue) -> None:
     async def node(name: str) -> Response:
         found = await queue.run(partial(pages.node, name))
         if found is None:
-            return _problem("Unknown node", f"The extender knows of no node {name[:253]}.", 404)
+            return _problem("Unknown node", f"The extender does not know a node {name[:253]}.", 404)
         return HTMLResponse(found)
 
     @app.get(f"{PREFIX}/waiting", include_in_schema=False)
@@ -121,12 +121,14 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, queue: RequestQue
                 answer = await queue.run(lambda: pages.what_if(text, copies))
                 return HTMLResponse(answer, 413 if len(text.encode()) > MAX_POD else 200)
         except BodyError as error:
-            told = f"{error}. Go back: your browser still has the text."
-            return _problem("Not asked", told, error.status)
+            told = f"{error}. Go back in your browser to get your text again."
+            return _problem("Not evaluated", told, error.status)
         except QueueFullError:
-            return _problem("Not asked", "Other questions are being answered: ask again.", 503)
+            return _problem(
+                "Not evaluated", "The extender is answering other requests. Try again.", 503
+            )
         except ValueError as error:
-            return _problem("Not asked", f"the form cannot be read: {error}", 400)
+            return _problem("Not evaluated", f"the form is unreadable: {error}", 400)
 
 
 def _add_rest(app: FastAPI, listeners: Listeners) -> None:
@@ -137,7 +139,7 @@ def _add_rest(app: FastAPI, listeners: Listeners) -> None:
     @app.get(f"{PREFIX}/static/{{name}}", include_in_schema=False)
     async def static(name: str) -> Response:
         if name not in STATIC:
-            return _problem("Not found", "There is no such file.", 404)
+            return _problem("Not found", "This file does not exist.", 404)
         headers = {"cache-control": "private, max-age=300"}
         return Response(static_file(name), media_type=STATIC[name], headers=headers)
 
@@ -167,7 +169,7 @@ class _Events(Response):
                 answer = StreamingResponse(events, media_type="text/event-stream")
                 await answer(scope, receive, send)
         except TooManyListenersError:
-            line = error_line("too many browsers listen: look again later")
+            line = error_line("too many browsers follow this page; try again later")
             await Response(line, 503, media_type="application/json")(scope, receive, send)
 
 

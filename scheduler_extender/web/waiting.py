@@ -30,8 +30,8 @@ from topology.times import age
 
 ASKED = 12
 """The most different requests of waiting pods that are evaluated for one page."""
-UNASKED = "not asked for this page"
-NOT_ASKED = "not asked for this page: the time for it was up"
+UNASKED = "not evaluated for this page: too many different requests"
+NOT_ASKED = "not evaluated for this page: there was not enough time"
 SHOWN_PODS = 200
 SHOWN_REASONS = 8
 SHOWN_PLACES = 20
@@ -101,7 +101,7 @@ def waiting_queues(
             gated=sum(pod.gated for pod in pods),
         )
         if isinstance(first.request, Malformed):
-            asks = "Annotations that cannot be read"
+            asks = "Unreadable annotations"
             queue = replace(queue, asks=asks, problem=first.request.reason)
         elif len(told) >= ASKED:
             queue = replace(queue, problem=UNASKED)

@@ -195,7 +195,9 @@ def test_all_is_well(led: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "bind 1, filter" in lines(done, "scheduler", "ok")[1]
     (said,) = lines(done, "extender", "ok")
     assert said.startswith("gpu-topology-1")
-    assert lines(done, "kubelets", "ok") == ["1 of 1 nodes: configured as the record says"]
+    assert lines(done, "kubelets", "ok") == [
+        "1 of 1 nodes: the kubelet's configuration matches the record"
+    ]
 
 
 def test_a_client_that_the_extender_does_not_let_in_is_told_what_it_says(led: Site) -> None:

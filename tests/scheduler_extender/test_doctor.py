@@ -34,7 +34,10 @@ def test_of_a_whole_installation_nothing_is_said_but_that_it_is_well(site: Site)
     found = site.findings()
     bad = [each.text for every in found.values() for each in every if each.state is not State.OK]
     assert len(bad) == 1
-    assert "the extender gives no answer: https://127.0.0.1:1/scheduler/filter: Conn" in bad[0]
+    assert (
+        "the extender does not answer a request made with config.yaml: "
+        "https://127.0.0.1:1/scheduler/filter: Conn" in bad[0]
+    )
     assert list(found) == list(CHECKS)
 
 
@@ -62,9 +65,9 @@ def test_in_shadow_an_entry_needs_neither_bind_nor_patience(site: Site) -> None:
 @pytest.mark.parametrize(
     ("left", "state", "said"),
     [
-        (-7200.0, State.FAIL, "the extender's certificate ended 2 h ago"),
-        (7200.0, State.WARN, "the extender's certificate ends in 2 h"),
-        (SOON, State.OK, "the extender's certificate ends in 14 d"),
+        (-7200.0, State.FAIL, "the extender's certificate expired 2 h ago"),
+        (7200.0, State.WARN, "the extender's certificate expires in 2 h"),
+        (SOON, State.OK, "the extender's certificate expires in 14 d"),
     ],
 )
 def test_the_end_of_a_certificate_is_also_known_from_the_metrics(
@@ -93,7 +96,7 @@ def test_who_may_not_read_dras_objects_is_not_told_that_all_is_well(
     found = site.findings(f"/{hidden}")
     ((state, text),) = [(each.state, each.text) for each in found["plugin"]]
     assert state is State.UNSEEN
-    assert text.endswith(f"whether DRA does: you may not list {hidden}")
+    assert text.endswith(f"whether DRA does is unknown: you may not list {hidden}")
     others = [each for name, said in found.items() if name != "probe" for each in said]
     assert State.FAIL not in {each.state for each in others}, others
 

@@ -348,13 +348,13 @@ BAD = [
         False,
         id="dangling",
     ),
-    pytest.param(_with("spec.links.0.a", 1), "a must be below b", False, id="order"),
+    pytest.param(_with("spec.links.0.a", 1), "a must be less than b", False, id="order"),
     pytest.param(
-        _with("spec.devices.1.index", 0), "devices.index: 0 stands 2 times", False, id="index twice"
+        _with("spec.devices.1.index", 0), "devices.index: 0 occurs 2 times", False, id="index twice"
     ),
     pytest.param(
         _with("spec.devices.1.uuid", "GPU-5f"),
-        "devices.uuid: GPU-5f stands 2",
+        "devices.uuid: GPU-5f occurs 2",
         False,
         id="uuid twice",
     ),
@@ -370,7 +370,7 @@ BAD = [
     ),
     pytest.param(
         _with("spec.allocator.published", [1, 1]),
-        "spec.allocator.published: 1 stands 2 times",
+        "spec.allocator.published: 1 occurs 2 times",
         False,
         id="published twice",
     ),
@@ -431,7 +431,7 @@ BAD_STATIC = [
     ),
     pytest.param(
         _with("spec.numaNodes.1.cpus", "0-4"),
-        "spec.numaNodes: CPU 4 is on two NUMA nodes, allowed is one",
+        "spec.numaNodes: CPU 4 is on two NUMA nodes, but only one is allowed",
         id="a CPU twice",
     ),
     pytest.param(
@@ -441,22 +441,22 @@ BAD_STATIC = [
     ),
     pytest.param(
         _with("spec.cpus.wholeCores", "0-7"),
-        "spec.cpus.wholeCores: CPU 0 is not among the allocatable ones",
+        "spec.cpus.wholeCores: CPU 0 is not in cpus.allocatable",
         id="a reserved CPU in a whole core",
     ),
     pytest.param(
         _with("spec.numaNodes.1.id", 1),
-        "spec.numaNodes: 1 stands 2 times, once is allowed",
+        "spec.numaNodes: 1 occurs 2 times, but only once is allowed",
         id="a NUMA node twice",
     ),
     pytest.param(
         _with("spec.numaNodes.0.memory", [{"type": "memory", "bytes": 1}] * 2),
-        "spec.numaNodes: memory stands 2 times in the memory of NUMA node 1, once is allowed",
+        "spec.numaNodes: memory occurs 2 times in the memory of NUMA node 1, but only once",
         id="a type of memory twice",
     ),
     pytest.param(
         _with("status.exclusive.1", {"namespace": "team-a", "pod": "train-0"}),
-        "status.exclusive: team-a/train-0 stands 2 times, once is allowed",
+        "status.exclusive: team-a/train-0 occurs 2 times, but only once is allowed",
         id="a pod twice",
     ),
     pytest.param(

@@ -41,29 +41,31 @@ def once(options: Options, *, show: bool) -> int:
         api = _api(options)
     except ApiFailure as error:
         if not show or options.kubeconfig is not None:
-            raise OptionError(f"{error}; outside a cluster give --kubeconfig or --print") from error
+            raise OptionError(
+                f"{error}; outside a cluster, give --kubeconfig or --print"
+            ) from error
         api = None
     service = _service(options, api)
     try:
         picture = service.once(write=not show)
     except TimeoutError as error:
-        sys.stderr.write(f"gpu-topology: not published: {error}\n")
+        sys.stderr.write(f"gpu-topology: the record was not published: {error}\n")
         return 1
     if show:
         sys.stdout.write(text(options.settings.node, picture))
     for unseen in picture.unseen:
-        sys.stderr.write(f"not seen: {unseen}\n")
+        sys.stderr.write(f"not read: {unseen}\n")
     return 0
 
 
 def run(options: Options, *, show: bool) -> int:
     """Run the agent until a signal. Returns the exit code."""
     if show:
-        raise OptionError("--print goes with --once")
+        raise OptionError("--print needs --once")
     try:
         api = _api(options)
     except ApiFailure as error:
-        raise OptionError(f"{error}; outside a cluster give --kubeconfig PATH") from error
+        raise OptionError(f"{error}; outside a cluster, give --kubeconfig PATH") from error
     service = _service(options, api)
     try:
         metrics = service.serve(options.host, options.metrics_port)

@@ -118,7 +118,7 @@ class Publisher:
         try:
             record = codec.decode(self._stored)
         except RecordError as error:
-            log.warning("the record that stands there cannot be read", problem=str(error))
+            log.warning("the existing record cannot be read", problem=str(error))
             return None
         self._topology, self._encoded = record.topology, codec.encode_spec(record.topology)
         if record.report is not None:
@@ -168,7 +168,11 @@ class Publisher:
         """Write only that the record is refused, unless that is stored already."""
         since = next((c.since for c in report.conditions), "")
         refused = Condition(
-            READY, False, "RecordRefused", plain(f"the record is refused: {why}"[:1000]), since
+            READY,
+            False,
+            "RecordRefused",
+            plain(f"the API server rejects the record: {why}"[:1000]),
+            since,
         )
         bare = Report(report.boot_id, 0, None, conditions=(refused,))
         try:
@@ -179,7 +183,7 @@ class Publisher:
             if bare != self._report or self._clock() >= self._due:
                 self._put_status(bare, None)
         except ApiFailure as error:
-            log.warning("not even a bare record can be written", cause=str(error))
+            log.warning("even a record without devices cannot be written", cause=str(error))
 
     def _write(self, spec: dict[str, object] | None, report: Report, deletions: int) -> None:
         beat = self._clock() >= self._due or deletions != self._deletions

@@ -202,7 +202,7 @@ class AgentService:
         if value == "true" or picture is None:
             return
         report = picture.report
-        why = f"the GPU operator wants the driver free: {CLIENT} is {value}"
+        why = f"the GPU operator is stopping the driver's users: {CLIENT} is {value}"
         said = Condition(READY, False, "UnderMaintenance", why, _now())
         others = (c for c in report.conditions if c.type != READY)
         last = replace(picture, report=replace(report, conditions=(said, *others)))
@@ -268,7 +268,7 @@ class AgentService:
         try:
             former = self._publisher.former()
         except ApiFailure as error:
-            log.warning("cannot read the record of the agent before this one", cause=str(error))
+            log.warning("cannot read the previous agent's record", cause=str(error))
             return False
         if former is not None:
             self._agent.remember(former.topology, former.report)
@@ -278,10 +278,11 @@ class AgentService:
     def _why_unready(self, picture: Picture, written: bool, publisher: Publisher) -> str | None:
         if not written or publisher.counts.report_at is None:
             return (
-                f"no record has been written yet: {publisher.problem or 'the API server is asked'}"
+                "no record has been written yet: "
+                f"{publisher.problem or 'waiting for the API server'}"
             )
         if self._has_to_vouch and (why := picture.report.not_ready):
-            return f"the record is not Ready, and the previous agent's was: {why}"
+            return f"the record is not Ready, but the previous agent's record was: {why}"
         return None
 
     def _context(self) -> NodeContext:

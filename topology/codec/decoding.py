@@ -301,7 +301,7 @@ def _numa_config(spec: wire.Spec) -> NumaConfig | None:
         return None
     allocatable, whole_cores = wire.cpus_of(cpus.allocatable), wire.cpus_of(cpus.whole_cores)
     if other := whole_cores & ~allocatable:
-        raise TopologyError(f"cpus.wholeCores: {_first(other)} is not among the allocatable ones")
+        raise TopologyError(f"cpus.wholeCores: {_first(other)} is not in cpus.allocatable")
     aligned = spec.allocator.align_by_socket
     if aligned is None or not _names_cpus(given):
         return None
@@ -338,15 +338,19 @@ def _check_nodes(given: Sequence[wire.NumaNode], nodes: Sequence[NumaNode]) -> N
     seen = 0
     for number, times in Counter(node.id for node in given).items():
         if times > 1:
-            raise TopologyError(f"numaNodes: {number} stands {times} times, once is allowed")
+            raise TopologyError(
+                f"numaNodes: {number} occurs {times} times, but only once is allowed"
+            )
     for node, found in zip(given, nodes, strict=True):
         if both := found.cpus & seen:
-            raise TopologyError(f"numaNodes: {_first(both)} is on two NUMA nodes, allowed is one")
+            raise TopologyError(
+                f"numaNodes: {_first(both)} is on two NUMA nodes, but only one is allowed"
+            )
         for kind, times in Counter(kind for kind, _ in found.memory).items():
             if times > 1:
                 raise TopologyError(
-                    f"numaNodes: {kind} stands {times} times in the memory of NUMA node "
-                    f"{node.id}, once is allowed"
+                    f"numaNodes: {kind} occurs {times} times in the memory of NUMA node "
+                    f"{node.id}, but only once is allowed"
                 )
         seen |= found.cpus
 

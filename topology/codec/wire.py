@@ -235,7 +235,7 @@ class Exclusive(Wire):
 def _one_each(pods: list[Exclusive]) -> list[Exclusive]:
     for (namespace, pod), times in Counter((p.namespace, p.pod) for p in pods).items():
         if times > 1:
-            why = f"{namespace}/{pod} stands {times} times, once is allowed"
+            why = f"{namespace}/{pod} occurs {times} times, but only once is allowed"
             raise PydanticCustomError("twice", "{why}", {"why": why})
     return pods
 

@@ -103,7 +103,9 @@ class NodeTopology:
 
     def __post_init__(self) -> None:
         if len(self.gpus) > MAX_GPUS:
-            raise TopologyError(f"devices: {len(self.gpus)} GPUs, at most {MAX_GPUS} are allowed")
+            raise TopologyError(
+                f"devices: {len(self.gpus)} GPUs, but at most {MAX_GPUS} are allowed"
+            )
         _unique("devices.index", [g.index for g in self.gpus])
         _unique("devices.uuid", [g.uuid for g in self.gpus])
         _unique("nics.name", [n.name for n in self.nics])
@@ -113,7 +115,7 @@ class NodeTopology:
         known = {g.index for g in self.gpus}
         for link in self.links:
             if link.a >= link.b:
-                raise TopologyError(f"links: a={link.a} b={link.b}, a must be below b")
+                raise TopologyError(f"links: a={link.a} b={link.b}, but a must be less than b")
             for end in (link.a, link.b):
                 if end not in known:
                     raise TopologyError(f"links: GPU {end} is not among the devices")
@@ -240,7 +242,7 @@ class NodeTopology:
 def _unique(what: str, values: Sequence[object]) -> None:
     for value, times in Counter(values).items():
         if times > 1:
-            raise TopologyError(f"{what}: {value} stands {times} times, once is allowed")
+            raise TopologyError(f"{what}: {value} occurs {times} times, but only once is allowed")
 
 
 def names_strange_nodes(shape: Shape, config: AllocatorConfig) -> bool:

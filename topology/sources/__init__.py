@@ -66,7 +66,7 @@ def read(
         raise SourceError(
             before + 1,
             None,
-            f"XML begins here, and there is a matrix on line {matrix}: give one of them",
+            f"XML begins here, but line {matrix} has a matrix; give only one of them",
         )
     return parse_nccl(
         "\n" * before + text[begin:end] if begin < end else text,

@@ -83,12 +83,14 @@ def without_gaps(
         hidden = int(last[2]) - int(first[2]) - 1 if first and last else 0
         if not first or not last or first[1] != last[1] or not 0 < hidden <= MAX_NICS:
             raise SourceError(
-                line, name, "columns are left out here and cannot be named: paste the whole table"
+                line,
+                name,
+                "columns are missing here and their names are unknown; paste the whole table",
             )
         gaps[len(columns)] = hidden
         columns += [f"{first[1]}{int(first[2]) + 1 + k}" for k in range(hidden)]
-        text = f"columns between {names[at - 1]} and {names[at + 1]} are left out: {hidden} are "
-        findings.note(line, text + "taken to be there, at unknown distances")
+        text = f"columns between {names[at - 1]} and {names[at + 1]} are missing: {hidden} are "
+        findings.note(line, text + "assumed to exist, with unknown distances")
     return tuple(columns)
 
 
@@ -97,12 +99,12 @@ def check_columns(line: int, columns: tuple[str, ...]) -> None:
     gpus = sum(bool(GPU.fullmatch(name)) for name in columns)
     for count, what, most in ((gpus, "GPUs", MAX_GPUS), (len(columns) - gpus, "NICs", MAX_NICS)):
         if count > most:
-            raise SourceError(line, None, f"{count} {what}, at most {most} are read")
+            raise SourceError(line, None, f"{count} {what}; at most {most} are allowed")
     for name in columns:
         if GPU.fullmatch(name) and int(name[3:]) > MAX_INDEX:
             raise SourceError(line, name, f"GPUs are numbered 0 to {MAX_INDEX}")
         if columns.count(name) > 1:
-            raise SourceError(line, name, "this column stands twice in the header")
+            raise SourceError(line, name, "this column is in the header twice")
 
 
 def columns_by_diagonal(
@@ -121,14 +123,15 @@ def columns_by_diagonal(
     width = max(len(row) for row in words)
     gpus = sum(bool(GPU.fullmatch(name)) for name in names)
     if not gpus:
-        raise SourceError(line, names[0], "rows of NICs, but none of a GPU")
+        raise SourceError(line, names[0], "the table has rows of NICs, but none of a GPU")
     for at, ((number, _, _), name, row) in enumerate(zip(found, names, words, strict=True)):
         in_order = name == f"GPU{at}" if at < gpus else not GPU.fullmatch(name)
         if not in_order or (len(row) > at and row[at] != SELF):
             raise SourceError(
                 number,
                 name,
-                "the header row is missing and rows and X do not run from GPU0 on: paste it",
+                "the header row is missing, and rows and X do not start at GPU0; paste the "
+                "header row",
             )
     if len(names) == gpus:
         nvlinks = [[int(w[2:]) if w.startswith("NV") else 0 for w in row] for row in words]
@@ -136,12 +139,16 @@ def columns_by_diagonal(
         switch = any(sum(row) > MOST_NVLINKS for row in nvlinks)
         lone = width == 1 and not re.match(r"\s*GPU0\s+X\s+[0-9]", found[0].text)  # no CPU list
         if lone or (gpus < width and not switch):
-            message = f"the header row is missing: columns after GPU{gpus - 1} may be GPUs or NICs"
+            message = (
+                f"the header row is missing, so columns after GPU{gpus - 1} may be GPUs or NICs"
+            )
             raise SourceError(last_line, None, message + "; paste the whole table")
         gpus = max(gpus, linked)
         names = [f"GPU{i}" for i in range(gpus)]
     names += [f"NIC{at - gpus}" for at in range(len(names), width)]
-    text = f"the header row is missing: by X and NVLinks the columns are GPU0 to GPU{gpus - 1}"
+    text = (
+        f"the header row is missing; from X and the NVLinks, the columns are GPU0 to GPU{gpus - 1}"
+    )
     nics = f" and {len(names) - gpus} NICs" if len(names) > gpus else ""
     findings.note(line, text + nics)
     return tuple(names)

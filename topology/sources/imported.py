@@ -67,7 +67,7 @@ class SourceError(ValueError):
 def checked_size(text: str) -> str:
     """Return the text. Raises :class:`SourceError` if it is longer than :data:`MAX_TEXT`."""
     if len(text) > MAX_TEXT:
-        raise SourceError(1, None, f"{len(text)} characters, at most {MAX_TEXT} are read")
+        raise SourceError(1, None, f"{len(text)} characters; at most {MAX_TEXT} are allowed")
     return text
 
 
@@ -110,7 +110,7 @@ def imported(
     said = sorted({Finding(finding.line, _shown(finding.text)) for finding in findings})
     if len(said) > MAX_FINDINGS:
         more = len(said) - MAX_FINDINGS
-        said = [*said[:MAX_FINDINGS], Finding(said[-1].line, f"and {more} findings more")]
+        said = [*said[:MAX_FINDINGS], Finding(said[-1].line, f"and {more} more findings")]
     return Imported(topology, tuple(said))
 
 

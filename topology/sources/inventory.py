@@ -114,28 +114,36 @@ def identify(
             )
         )
     notes = [
-        (made_up, "UUIDs are made up from the node's name and the index: the text has none"),
+        (
+            made_up,
+            "the text has no UUIDs, so they are generated from the node's name and the index",
+        ),
         (
             [g.index for g in gpus if g.product == UNKNOWN_PRODUCT],
-            "product unknown: gpu-model holds nowhere and NVLinks have no speed (--product says)",
+            "the product is unknown, so no pod with gpu-model fits and the NVLink bandwidth is "
+            "unknown; give --product",
         ),
         (
             [g.index for g in gpus if not g.memory],
-            "memory unknown, written as 0: min-gpu-memory holds nowhere (--memory says)",
+            "the memory is unknown and recorded as 0, so no pod with min-gpu-memory fits; give "
+            "--memory",
         ),
         (
             [g.index for g in gpus if g.mig_mode == "enabled"],
-            "MIG is enabled: the GPU is split and takes no part in whole-GPU placement",
+            "MIG is enabled, so the GPU is not placed as a whole GPU",
         ),
         (
             [g.index for g in gpus if g.mig_instances],
-            "MIG instances: written as the plugin's strategy mixed serves them, with memory by "
-            "the profile's name; under the strategy single change spec.resources",
+            "MIG instances are recorded as the plugin's strategy mixed serves them, with the "
+            "memory in the profile's name; for the strategy single, change spec.resources",
         ),
     ]
     findings += [Finding(line, f"{gpu_names(which)}: {text}") for which, text in notes if which]
     findings += [
-        Finding(line, f"memory is the catalogue's: {text} (--memory says it exactly)")
+        Finding(
+            line,
+            f"the memory is taken from the catalogue: {text}; give --memory for the exact amount",
+        )
         for text in sorted(from_catalogue)
     ]
     return gpus
@@ -150,7 +158,7 @@ def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPor
     port = nvlink_port(gpu.product)
     if port is not None and count > port.links:
         text = f"GPU{gpu.index}: {count} NVLinks, but {quoted(gpu.product)} has {port.links}: "
-        findings.note(line, text + "is the product right? Speed left unknown")
+        findings.note(line, text + "check the product; the NVLink speed is recorded as unknown")
         return None
     return port
 
@@ -168,8 +176,8 @@ def note_lost_links(
             both = attached[gpu.index], most[gpu.product]
             fewer.setdefault(both, []).append(gpu.index)
     for (here, there), which in fewer.items():
-        text = f"{gpu_names(which)}: {here} NVLinks to the switch where others have {there}"
-        findings.note(line, f"{text}: are links down?")
+        text = f"{gpu_names(which)}: {here} NVLinks to the switch, but others have {there}"
+        findings.note(line, f"{text}; check for links that are down")
 
 
 def gpu_names(indices: Iterable[int]) -> str:
@@ -198,7 +206,7 @@ def _refuse_unless_same(index: int, gpu: Listed, what: str, told: object, given:
         raise SourceError(
             gpu.line,
             f"GPU {index}",
-            f"{what} {quoted(str(told))}, but --{what} says {quoted(str(given))}",
+            f"{what} is {quoted(str(told))}, but --{what} is {quoted(str(given))}",
         )
 
 

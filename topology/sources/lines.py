@@ -86,17 +86,17 @@ def clean(text: str, findings: Findings) -> list[Line]:
     for number, line in _literals(text.split("\n")):
         for piece in _pieces(line):
             if len(piece) > MAX_LINE:
-                what = f"{len(piece)} characters, at most {MAX_LINE} of a line are read"
+                what = f"{len(piece)} characters; at most {MAX_LINE} are allowed in a line"
                 if _BEGINS.match(piece.lstrip()):
                     raise SourceError(number, None, what)
-                findings.note(number, f"passed over: {what}")
+                findings.note(number, f"skipped: {what}")
             else:
                 bare = _bare(piece)
                 if bare or (found and found[-1].text):  # several blank lines count as one
                     found.append(Line(number, bare))
                 left -= bool(bare)
                 if left < 0:
-                    raise SourceError(number, None, f"at most {MAX_LINES} lines of a text are read")
+                    raise SourceError(number, None, f"at most {MAX_LINES} lines are allowed")
     return _without_prefixes(_affinity_behind(found))
 
 

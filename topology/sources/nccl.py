@@ -33,11 +33,11 @@ from topology.sources.inventory import Listed, identify, known_port, note_lost_l
 
 MAX_DEPTH = 64  # nested elements
 ROOTS = {
-    "topology": "this is hwloc's (lstopo), which does not tell NVLinks",
-    "nvidia_smi_log": "this is `nvidia-smi -q -x`, which does not tell links",
-    "graphs": "this is NCCL_GRAPH_DUMP_FILE's, what NCCL made of the topology",
+    "topology": "this is hwloc's file (lstopo), which does not show NVLinks",
+    "nvidia_smi_log": "this is the output of `nvidia-smi -q -x`, which does not show links",
+    "graphs": "this is NCCL's graph file (NCCL_GRAPH_DUMP_FILE), not its topology",
 }
-ELSE = "NCCL_TOPO_DUMP_FILE writes the topology, `nvidia-smi topo -m` prints it"
+ELSE = "NCCL_TOPO_DUMP_FILE writes the topology, and `nvidia-smi topo -m` prints it"
 # The most GPUs, and the most NICs. Real files have far fewer. The number of pairs grows with the
 # square.
 MAX_DEVICES = 256
@@ -103,7 +103,7 @@ def tree(text: str) -> Element:
         open_.pop()
 
     def refuse(root: str, *_: object) -> None:
-        message = "a DOCTYPE; NCCL writes none, and none is read"
+        message = "a DOCTYPE is not allowed, and NCCL writes none"
         known = f": {ROOTS[root]}; {ELSE}" if root in ROOTS else ""
         raise SourceError(line(), None, message + known)
 
@@ -144,7 +144,7 @@ def parse_nccl(
     """
     root = tree(checked_size(text))
     if root.tag != "system":
-        message = f"the root element is {quoted(root.tag)}, NCCL's is 'system'"
+        message = f"the root element is {quoted(root.tag)}, but NCCL's is 'system'"
         known = f": {ROOTS[root.tag]}; {ELSE}" if root.tag in ROOTS else ""
         raise SourceError(root.line, None, message + known)
     _refuse_several_machines(root)
@@ -152,7 +152,9 @@ def parse_nccl(
     devices = _numbered(_gpus(root, findings), root.line, findings)
     if not devices:
         raise SourceError(
-            root.line, None, "no GPU of NVIDIA: neither a <gpu> nor a <pci> of class 0x03…"
+            root.line,
+            None,
+            "no NVIDIA GPU found: there is neither a <gpu> nor a <pci> of class 0x03…",
         )
     seen = {
         index: Listed(gpu.element.line, pci_bus_id=gpu.bus, numa_node=_numa(gpu.cpu))
@@ -173,11 +175,15 @@ def _refuse_several_machines(root: Element) -> None:
     for cpu in (e for e in root.walk() if e.tag == "cpu"):
         first = next(iter(cpus.values()), cpu)
         if cpu.attributes.get("host_hash") != first.attributes.get("host_hash"):
-            raise SourceError(root.line, None, "the CPUs have several host_hash: one machine only")
+            raise SourceError(
+                root.line,
+                None,
+                "the CPUs have several host_hash values; give the file of one machine",
+            )
         number = cpu.attributes.get("numaid", "")
         if number and number in cpus:
-            message = f"numaid {quoted(number)} stands already on line {cpus[number].line}"
-            raise SourceError(cpu.line, "cpu", message + ": one machine only")
+            message = f"numaid {quoted(number)} is already used on line {cpus[number].line}"
+            raise SourceError(cpu.line, "cpu", message + "; give the text of one machine")
         cpus[number] = cpu
 
 
@@ -192,14 +198,14 @@ def _gpus(root: Element, findings: Findings) -> list[Device]:
             continue
         device = _device(pci)
         if not device.bus:
-            raise SourceError(pci.line, "pci", "a GPU without busid")
+            raise SourceError(pci.line, "pci", "a GPU has no busid")
         _refuse_other_vendors(device, vendor)
         _note_parts(device, findings)
         if device.bus in found:
             raise SourceError(
                 pci.line,
                 device.bus,
-                f"this GPU stands already on line {found[device.bus].element.line}",
+                f"this GPU is already on line {found[device.bus].element.line}",
             )
         found[device.bus] = device
     _bound(len(found), "GPUs", root.line)
@@ -219,7 +225,7 @@ def _refuse_other_vendors(device: Device, vendor: str) -> None:
         raise SourceError(
             device.element.line,
             device.bus,
-            f"a GPU of vendor {whose}: only NVIDIA's GPUs and NVLinks are read",
+            f"a GPU of vendor {whose}: only NVIDIA's GPUs and NVLinks are supported",
         )
 
 
@@ -236,17 +242,19 @@ def _note_parts(device: Device, findings: Findings) -> None:
             raise SourceError(
                 gpu.line,
                 device.bus,
-                f"another dev than the <gpu> on line {gpus[0].line} of the same <pci>",
+                f"the dev number differs from that of the <gpu> on line {gpus[0].line} of the "
+                "same <pci>",
             )
         if _told_links(gpu) != _told_links(gpus[0]):
             raise SourceError(
                 gpu.line,
                 device.bus,
-                f"other NVLinks than the <gpu> on line {gpus[0].line} of the same <pci>",
+                f"the NVLinks differ from those of the <gpu> on line {gpus[0].line} of the same "
+                "<pci>",
             )
     findings.note(
         device.element.line,
-        f"{len(gpus)} <gpu> in one <pci>: parts of one GPU, read as one, its NVLinks once",
+        f"{len(gpus)} <gpu> in one <pci>: read as parts of one GPU, with its NVLinks counted once",
     )
 
 
@@ -266,7 +274,8 @@ def _numbered(gpus: Sequence[Device], line: int, findings: Findings) -> dict[int
         ordered = sorted(gpus, key=lambda gpu: (len(gpu.bus), gpu.bus))
         numbered = dict(enumerate(ordered))
         findings.note(
-            line, "not every GPU has a dev number: numbered by bus id, as the driver does"
+            line,
+            "not every GPU has a dev number, so they are numbered by bus id, as the driver does",
         )
         return numbered
     found: dict[int, Device] = {}
@@ -275,7 +284,7 @@ def _numbered(gpus: Sequence[Device], line: int, findings: Findings) -> dict[int
             raise SourceError(
                 gpu.element.line,
                 gpu.bus,
-                f"dev {number} stands already on line {found[number].element.line}",
+                f"dev {number} is already used on line {found[number].element.line}",
             )
         found[number] = gpu
     return found
@@ -300,7 +309,11 @@ def _links(
                 direct[index, peer] += count
                 first_line.setdefault((index, peer), nvlink.line)
             else:
-                where = "itself" if peer == index else f"{quoted(target)}, which is no GPU here"
+                where = (
+                    "itself"
+                    if peer == index
+                    else f"{quoted(target)}, which is not a GPU in this file"
+                )
                 findings.note(
                     nvlink.line, f"{count} NVLinks of GPU{index} lead to {where}: not counted"
                 )
@@ -322,7 +335,7 @@ def _links(
         speed = min(port.one_way if port else GBps(0.0) for port in ends)
         links.append(Link(a, b, kind_of_way, count, via, speed if count else GBps(0.0)))
     if len(gpus) > 1 and not any(link.nvlinks for link in links):
-        findings.note(line, "no NVLink between these GPUs is in the file: none recorded")
+        findings.note(line, "the file has no NVLink between these GPUs, so none is recorded")
     return links
 
 
@@ -340,7 +353,7 @@ def _both_ways(
     there, back = direct.get((a, b), 0), direct.get((b, a), 0)
     if there != back and all(devices[i].element.all("gpu") for i in (a, b)):
         line = first_line.get((a, b)) or first_line[b, a]
-        message = f"{there} NVLinks one way, {back} the other"
+        message = f"{there} NVLinks in one direction, but {back} in the other"
         if (a, b) in first_line and (b, a) in first_line:
             message += f" (line {first_line[b, a]})"
         raise SourceError(line, f"GPU{a}/GPU{b}", message)
@@ -358,23 +371,25 @@ def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Ni
             for net in element.all("net"):
                 name = net.attributes.get("name", "")
                 if why := _no_rdma(net):
-                    findings.note(net.line, f"{quoted(name)} {why}, so it is no RDMA NIC: left out")
+                    findings.note(
+                        net.line, f"{quoted(name)} {why}, so it is not an RDMA NIC and is left out"
+                    )
                 elif not name:
-                    raise SourceError(net.line, "net", "a NIC without name")
+                    raise SourceError(net.line, "net", "a NIC has no name")
                 elif name not in named:  # otherwise it is a second port of the same card
                     named[name] = _device(element)
                 elif named[name].element is not element:
                     raise SourceError(
                         net.line,
                         name,
-                        f"this NIC stands already on line {named[name].element.line}",
+                        f"this NIC is already on line {named[name].element.line}",
                     )
         elif element.tag == "pci" and _class(element).startswith(NIC_CLASS):
             device = _device(element)
             if not any(child.tag == "net" for child in element.walk()) and device.bus:
                 findings.note(
                     element.line,
-                    f"the NIC has no name: called by its bus id {quoted(device.bus)}",
+                    f"the NIC has no name, so it is named by its bus id {quoted(device.bus)}",
                 )
                 named.setdefault(device.bus, device)
     _bound(len(named), "NICs", root.line)
@@ -403,7 +418,7 @@ def _no_rdma(net: Element) -> str:
     # The device's own number, such as 0x3.
     made_up = re.fullmatch(r"0x[0-9a-fA-F]{1,4}", guid)
     if not port and gdr == "0" and made_up and net.attributes.get("dev", "") == str(int(guid, 16)):
-        return "has its own number for a GUID (a kernel interface)"
+        return "has its own number as GUID (a kernel interface)"
     if not guid and not port and gdr != "1":
         return "has neither GUID nor port"
     return ""
@@ -416,7 +431,7 @@ def _device(element: Element) -> Device:
         above = above[1:]
     cpu = next((e for e in above if e.tag == "cpu"), None)
     if cpu is None:
-        raise SourceError(element.line, element.tag, "stands outside every <cpu>")
+        raise SourceError(element.line, element.tag, "is outside every <cpu>")
     switches = tuple(id(e) for e in above if e.tag == "pci")
     return Device(element, bus_id(element.attributes.get("busid", "")), switches, cpu)
 
@@ -442,10 +457,10 @@ def _numa(cpu: Element) -> int | None:
 def _number(element: Element, name: str) -> int:
     value = element.attributes.get(name, "")
     if not re.fullmatch(r"[0-9]{1,4}", value, re.ASCII):
-        raise SourceError(element.line, element.tag, f"{name}={quoted(value)} is no number")
+        raise SourceError(element.line, element.tag, f"{name}={quoted(value)} is not a number")
     return int(value)
 
 
 def _bound(count: int, what: str, line: int) -> None:
     if count > MAX_DEVICES:
-        raise SourceError(line, None, f"{count} {what}, at most {MAX_DEVICES} are read")
+        raise SourceError(line, None, f"{count} {what}; at most {MAX_DEVICES} are allowed")

@@ -132,7 +132,7 @@ def read_row(
     behind = next((word for word in rest.split() if not DOTS.fullmatch(word)), "")
     if CELL.fullmatch(behind):
         raise SourceError(
-            number, name, f"{behind} stands behind the last column: the row has a cell too many"
+            number, name, f"{behind} is after the last column; the row has a cell too many"
         )
     cells = tuple("SYS" if word == "SOC" else word for word in words)
     numa = _numa(labels, rest, last) or _below(
@@ -153,12 +153,12 @@ def _check_cells(
             continue
         cell = f"{name}/{column}"
         if not CELL.fullmatch(cell_word):
-            raise SourceError(line, cell, f"{quoted(cell_word)} is no link; allowed are {ALLOWED}")
-        if (cell_word == SELF) != (column == name):
-            message = (
-                f"{cell_word} stands here, but the row's X belongs under {name} and nowhere else"
+            raise SourceError(
+                line, cell, f"{quoted(cell_word)} is not a link; allowed are {ALLOWED}"
             )
-            raise SourceError(line, cell, message + ": the row has a cell too few or too many")
+        if (cell_word == SELF) != (column == name):
+            message = f"{cell_word} is here, but the row's X must be under {name} and nowhere else"
+            raise SourceError(line, cell, message + "; the row has a cell too few or too many")
 
 
 def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:

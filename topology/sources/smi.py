@@ -94,7 +94,8 @@ def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> N
         raise SourceError(
             number,
             None,
-            f"this is {whose}: only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`",
+            f"this is the output of {whose}, but only NVIDIA's GPUs are supported; paste that of "
+            "`nvidia-smi topo -m`",
         ) from cause
 
 
@@ -138,7 +139,8 @@ def _who(
             raise SourceError(
                 gpu.line,
                 f"GPU {index}",
-                f"listed here, but the matrix has {gpu_names(indices)}: one machine only",
+                f"listed here, but the matrix has {gpu_names(indices)}; give the text of one "
+                "machine",
             )
     if listed and (rest := set(indices) - set(listed)):
         findings.note(table.line, f"{gpu_names(rest)}: in the matrix, but not in the list of GPUs")
@@ -150,7 +152,7 @@ def _who(
             told = ", ".join(quoted(name) for name in sorted(set(named))[:3])
             findings.note(
                 table.line,
-                f"the text names {told}, but not which GPU is which (--product says)",
+                f"the text names {told}, but not the product of each GPU; give --product",
             )
     seen = {}
     unclear: dict[str, list[int]] = defaultdict(list)
@@ -164,7 +166,8 @@ def _who(
     for told, which in unclear.items():
         findings.note(
             table.line,
-            f"{gpu_names(which)}: NUMA affinity {told or '(empty)'} names no one node: unknown",
+            f"{gpu_names(which)}: NUMA affinity {told or '(empty)'} is not one node, so it is "
+            "recorded as unknown",
         )
     return seen
 
@@ -180,7 +183,7 @@ def _pairs(table: Table, findings: Findings) -> Pairs:
             raise SourceError(
                 table.last_line,
                 f"{a}/{b}",
-                f"no row tells this pair{rows}: the table is cut, paste the whole of it",
+                f"no row has this pair{rows}, so the table is incomplete; paste the whole table",
             )
         i, j = _index(a), _index(b)
         pairs[min(i, j), max(i, j)] = cell
@@ -189,12 +192,12 @@ def _pairs(table: Table, findings: Findings) -> Pairs:
         if name not in table.rows:
             findings.note(
                 table.line,
-                f"the row of {name} is missing: its pairs are taken from the other rows",
+                f"the row of {name} is missing, so its pairs are taken from the other rows",
             )
         elif others := [pair for pair in lacking if pair != f"{name}/{name}"]:
             findings.note(
                 table.rows[name].line,
-                f"the row is cut: {', '.join(others)} taken from the other rows",
+                f"the row is incomplete, so {', '.join(others)} are taken from the other rows",
             )
     return pairs
 
@@ -233,16 +236,17 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: Findings) -> 
         if via is Via.DIRECT and any(port and count == port.links for port in ends):
             findings.note(
                 line,
-                f"NV{count} is all that a GPU has: a bridge or a switch, taken as a bridge",
+                f"NV{count} are all NVLinks of a GPU, to a bridge or a switch; recorded as a "
+                "bridge",
             )
         elif via is Via.DIRECT and all(i in unknown and uniform(i) for i in (a, b)):
             findings.note(
                 line,
-                f"NV{count} may lead to the other GPU or to a switch, taken as direct: "
-                "the product is unknown (--product says)",
+                f"NV{count} may lead to the other GPU or to a switch, because the product is "
+                "unknown; recorded as direct. Give --product",
             )
     if any(counts.values()):
-        findings.note(line, "NV# hides the PCIe class of those pairs: unknown")
+        findings.note(line, "NV# hides the PCIe class of these pairs, so it is recorded as unknown")
     return links
 
 
@@ -264,7 +268,7 @@ def _note_hidden_nvlinks(
     if without or any(_PCIE_VIEW.search(text) for _, text, _ in lines):
         findings.note(
             table.line,
-            "a PCIe view (topo -mp): NVLinks, if there are any, are hidden; use topo -m",
+            "this is the PCIe view (topo -mp), which hides NVLinks; use topo -m",
         )
         return
     for product in sorted({gpu.product for gpu in gpus}):
@@ -272,7 +276,7 @@ def _note_hidden_nvlinks(
         if port and port.links:
             findings.note(
                 table.line,
-                f"{product} can have {port.links} NVLinks, and the matrix shows none",
+                f"{product} can have {port.links} NVLinks, but the matrix shows none",
             )
 
 
@@ -284,7 +288,8 @@ def _nics(table: Table, lines: Sequence[Line], findings: Findings) -> list[Nic]:
             raise SourceError(
                 number,
                 m[1],
-                f"{quoted(m[2])} here, but {quoted(legend[m[1]])} before: one machine only",
+                f"{quoted(m[2])} here, but {quoted(legend[m[1]])} before; give the text of one "
+                "machine",
             )
     nics = []
     unknown: dict[str, list[str]] = defaultdict(list)
@@ -306,7 +311,7 @@ def _nics(table: Table, lines: Sequence[Line], findings: Findings) -> list[Nic]:
     for gpu, names in unknown.items():
         findings.note(
             table.rows[gpu].line if gpu in table.rows else table.line,
-            f"{gpu}: no row tells the distance to {', '.join(names)}: unknown",
+            f"{gpu}: no row has the distance to {', '.join(names)}, so it is recorded as unknown",
         )
     return nics
 

@@ -41,8 +41,8 @@ from topology.sources.rows import (
 )
 
 NOT_P2P = (
-    "this is the matrix of `nvidia-smi topo -p2p`, which does not say how GPUs are linked: "
-    "paste `nvidia-smi topo -m`"
+    "this is the matrix of `nvidia-smi topo -p2p`, which does not show how GPUs are linked; "
+    "paste that of `nvidia-smi topo -m`"
 )
 _LIKE_A_HEADER = re.compile(r".{0,200}?\bGPU[0-9]+\s+GPU[0-9]")
 _LIKE_LABELS = re.compile(r"\s*(?:CPU|NUMA|GPU\s{1,9}NUMA)", re.IGNORECASE)
@@ -89,7 +89,7 @@ class Table:
                 self.rows[a].line,
                 f"{a}/{b}",
                 f"{there} here, but {back} on line {self.rows[b].line} ({b}/{a}); "
-                "a matrix is symmetric: paste it again",
+                "a matrix must be symmetric; paste it again",
             )
         return there or back
 
@@ -126,7 +126,7 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
         raise SourceError(
             block.wrapped,
             None,
-            "a line of the table is broken in two here: paste it with its lines unbroken",
+            "a line of the table is broken in two here; paste the table with unbroken lines",
         )
     hosts = sorted({line.host for line in found})
     if len(hosts) > 1:
@@ -134,7 +134,8 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
         raise SourceError(
             found[0].number,
             None,
-            f"rows of several machines, by what stands before them: {told}; give one",
+            f"the rows are of several machines, by the text before them: {told}; give the rows "
+            "of one",
         )
     gaps: dict[int, int] = {}
     header = block.header
@@ -152,28 +153,29 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
         row = read_row(line, columns, header, gaps, merged, last=line is found[-1])
         if row.name in rows:
             raise SourceError(
-                line.number, row.name, f"this row stands already on line {rows[row.name].line}"
+                line.number, row.name, f"this row is already on line {rows[row.name].line}"
             )
         rows[row.name] = row
     if merged:
         findings.note(
             min(merged.values()),
-            f"cells that run together are read apart: {', '.join(list(merged)[:8])}",
+            f"cells without a space between them were separated: {', '.join(list(merged)[:8])}",
         )
     if header.unknown:
         findings.note(
             block.line,
-            f"the header's {quoted(header.unknown)} is no known column: NUMA nodes unknown",
+            f"the header's {quoted(header.unknown)} is not a known column, so the NUMA nodes are "
+            "unknown",
         )
     has_numa = NUMA in header.labels or any(row.numa for row in rows.values())
     if has_numa and not header.labels and header.columns is not None:
         findings.note(
             block.line,
-            "the header names no NUMA column: taken from what stands behind the rows",
+            "the header has no NUMA column, so it is taken from the end of the rows",
         )
     if unread := [row for row in rows.values() if row.rest]:
-        text = f"{', '.join(row.name for row in unread[:8])}: not read, since no column is named "
-        text += f"for it: {quoted(unread[0].rest)}"
+        text = f"{', '.join(row.name for row in unread[:8])}: not read, because the header "
+        text += f"has no column for it: {quoted(unread[0].rest)}"
         findings.note(unread[0].line, text)
     return Table(block.line, last_line, columns, rows, has_numa)
 
@@ -203,7 +205,7 @@ def _joined(lines: Sequence[Line], findings: Findings) -> list[Line]:
             if broken:
                 findings.note(
                     above.number,
-                    "the lines are broken before the affinity columns: put together again",
+                    "the lines were broken before the affinity columns and have been joined",
                 )
         if goes_on:
             found[-1] = above._replace(text=f"{above.text}\t{line.text}")
@@ -233,7 +235,7 @@ def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
         elif block is None and unread is None and _LIKE_A_HEADER.match(text):
             unread = number
         elif GPU.match(text) and not OWN_LIST.fullmatch(text):
-            findings.note(number, f"passed over, it holds no link: {quoted(text)}")
+            findings.note(number, f"skipped, because it has no link: {quoted(text)}")
         elif block is not None and _P2P_LEGEND.match(text):
             block.p2p_legend = True
         elif block is not None and _goes_on(text, before, block):
@@ -261,28 +263,29 @@ def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: Findings) ->
     p2p = [block for block in blocks if block.rows and block.is_p2p()]
     for block in [block for block in told[1:] if block.same(told[0])]:
         told.remove(block)
-        findings.note(block.line, f"the table of line {told[0].line} once more: passed over")
+        findings.note(block.line, f"the table of line {told[0].line} is repeated here; skipped")
     if len(told) > 1:
         raise SourceError(
             told[1].line,
             None,
-            f"a second table begins, the first is on line {told[0].line}: give one table",
+            f"a second table begins here, but the first is on line {told[0].line}; give one table",
         )
     if told:
         for block in p2p:
             findings.note(
                 block.line,
-                "a matrix of `nvidia-smi topo -p2p`: passed over, it does not say the links",
+                "a matrix of `nvidia-smi topo -p2p` was skipped, because it does not show the "
+                "links",
             )
         return told[0]
     if p2p:
         raise SourceError(p2p[0].line, None, NOT_P2P)
     if (line := _run_together(lines)) is not None:
-        raise SourceError(line, None, "the line breaks of the table are lost: paste it with them")
+        raise SourceError(line, None, "the table has lost its line breaks; paste it with them")
     if blocks:
-        raise SourceError(blocks[0].line, None, "a header, but no row of a GPU below it")
+        raise SourceError(blocks[0].line, None, "a header without a row of a GPU below it")
     said = next((line for line in lines if line.text.startswith("ERROR:")), None)
-    message = "no matrix of `nvidia-smi topo -m` in this text"
+    message = "this text has no matrix of `nvidia-smi topo -m`"
     if said is not None:
         raise SourceError(said.number, None, f"{message}, but {quoted(said.text)}")
     raise SourceError(1, None, message)

@@ -198,7 +198,7 @@ def _old(folder: Path) -> None:
     ("breaks", "said"),
     [
         pytest.param(_leaf, "not that of an authority", id="no authority"),
-        pytest.param(_foreign, "the key is not that of the certificate", id="another key"),
+        pytest.param(_foreign, "the key does not belong to the certificate", id="another key"),
         pytest.param(_intermediate, "a root is needed", id="no root"),
         pytest.param(_old, "expired", id="expired"),
         pytest.param(lambda f: (f / "ca.crt").write_text("x"), "is not PEM", id="no PEM"),

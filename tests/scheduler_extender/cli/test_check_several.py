@@ -145,7 +145,9 @@ def test_sets_of_gpus_are_not_wrapped_where_there_is_room(monkeypatch: pytest.Mo
 def test_pods_without_gpus_of_a_file_are_named(tmp_path: Path) -> None:
     none = [{"kind": "Pod", **pod(None, name=name)} for name in ("a", "b")]
     done = check(file(tmp_path, *none))
-    refused(done, "no pod asks for a GPU (nvidia.com/gpu), nothing to check: Pod a, Pod b")
+    refused(
+        done, "no pod requests a GPU (nvidia.com/gpu), so there is nothing to check: Pod a, Pod b"
+    )
 
 
 def test_too_many_pods_are_refused_at_once(tmp_path: Path) -> None:
@@ -153,4 +155,4 @@ def test_too_many_pods_are_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text(f'{{"kind": "List", "items": [{",".join([text] * 4097)}]}}')
     done = check(path)
-    refused(done, "allowed are 4,096 pods in a file, there are 4,097")
+    refused(done, "at most 4,096 pods are allowed in a file, but there are 4,097")

@@ -69,7 +69,7 @@ def test_the_pod_takes_its_gpus_by_the_claim(tmp_path: Path) -> None:
         main, "check", tmp_path / "claimed.yaml", "--cluster", tmp_path / "cluster.yaml"
     )
     assert checked.returncode == 2
-    assert "Pod train: not judged, since claims are not read from files: in" in checked.stderr
+    assert "Pod train: not evaluated, because claims are not read from files; in" in checked.stderr
 
 
 def test_what_makes_pods_has_the_claim_in_its_template() -> None:
@@ -135,19 +135,19 @@ def test_why_there_is_no_set_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("{gpu-topology.io/link: nvlink}", "{}", "no constraints that are required"),
-        ("nvlink}", "nvlink, gpu-topology.io/policy: preferred}", "no constraints that are req"),
+        ("{gpu-topology.io/link: nvlink}", "{}", "no required constraints"),
+        ("nvlink}", "nvlink, gpu-topology.io/policy: preferred}", "no required constraints"),
         ("name: log, image: x", "name: log, image: x, resources: {limits: {nvidia.com/gpu: 1}}",
-         "one container that asks for GPUs is needed"),
-        ("nvidia.com/gpu: 2, cpu: 4}, requests: {nvidia.com/gpu: 2}", "cpu: 4}", "asks for no GPU"),
+         "exactly one container must request GPUs"),
+        ("nvidia.com/gpu: 2, cpu: 4}, requests: {nvidia.com/gpu: 2}", "cpu: 4}", "requests no GPU"),
         ("link: nvlink", "lnik: nvlink", "unknown key"),
         ("link: nvlink", "link: nvlink, gpu-topology.io/group: a, gpu-topology.io/group-size: '2', "
          "gpu-topology.io/group-domain: node",
          "a pod with its own ResourceClaims cannot be in a group"),
         ("nvidia.com/gpu: 2, cpu: 4}, requests: {nvidia.com/gpu: 2}",
-         "nvidia.com/mig-1g.10gb: 1}", "a claim asks for whole GPUs (nvidia.com/gpu), not for"),
+         "nvidia.com/mig-1g.10gb: 1}", "a claim requests whole GPUs (nvidia.com/gpu), not"),
         ("spec:", "spec:\n  resourceClaims: [{name: gpus, resourceClaimName: x}]",
-         "spec.resourceClaims has a claim named gpus already"),
+         "spec.resourceClaims already has a claim named gpus"),
     ],
     ids=["plain", "preferred", "two containers", "no GPUs", "a key", "a group", "MIG", "a name"],
 )  # fmt: skip
@@ -160,7 +160,7 @@ def test_bad_input_is_one_line(tmp_path: Path, before: str, after: str, said: st
 def test_what_can_have_no_claim_is_named(tmp_path: Path, machine: str) -> None:
     text = (ROOT / "examples" / "workloads" / "kserve.yaml").read_text()
     done = claim(tmp_path, text, GROUP.format(machine))
-    refused(done, "kind InferenceService: its pods can have no claim")
+    refused(done, "kind InferenceService: its pods cannot have claims")
 
 
 def test_every_template_that_asks_for_the_same_has_the_claim() -> None:
@@ -183,7 +183,7 @@ def test_a_template_that_asks_for_something_else_is_said_to_be_left(tmp_path: Pa
     done = claim(tmp_path, f"{first}nvidia.com/gpu: 4{last}", GROUP.format("dgx-h100"))
     assert done.returncode == 0
     assert done.stderr == (
-        "note: LeaderWorkerSet makes other pods, too, that are not looked at here: "
+        "note: LeaderWorkerSet also creates other pods, which are not evaluated here: "
         "4 GPUs link=nvlink\n"
     )
     assert done.stdout.count("resourceClaims") == 1
@@ -192,7 +192,7 @@ def test_a_template_that_asks_for_something_else_is_said_to_be_left(tmp_path: Pa
 def test_what_counts_for_nothing_is_said(tmp_path: Path) -> None:
     done = claim(tmp_path, POD.replace("{gpu-", "{gpu-topolgy.io/nic: pix, gpu-"))
     assert done.returncode == 0
-    assert done.stderr.startswith("note: annotation gpu-topolgy.io/nic counts for nothing")
+    assert done.stderr.startswith("note: annotation gpu-topolgy.io/nic has no effect")
 
 
 def test_the_container_that_asks_for_some_has_the_claim(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_check_warns_on_stderr_of_what_counts_for_nothing() -> None:
     done = run("check", "-", "--cluster", CLUSTER, given=yaml.safe_dump({"kind": "Job", **made}))
     assert done.returncode == 0
     assert done.stderr.startswith(
-        "warning: standard input: annotation gpu-topology.io/link stands on the Job"
+        "warning: standard input: annotation gpu-topology.io/link has no effect on the Job"
     )
     assert done.stderr.count("\n") == 1
 
@@ -151,7 +151,7 @@ def test_check_names_the_field_without_which_cpus_count_for_nothing(
 def test_check_names_no_field_where_cpus_count_or_the_pod_has_none(tmp_path: Path) -> None:
     record = yaml.safe_load(STATIC)
     words, lacks = asked_of(record, tmp_path)
-    assert (lacks, "count for nothing" in words) == ([], False)
+    assert (lacks, "do not count" in words) == ([], False)
     del record["spec"]["cpus"], record["status"]["exclusive"]
     assert asked_of(record, tmp_path)[1] == ["spec.cpus", "status.exclusive"]
     assert asked_of(record, tmp_path, cpu="4.5")[1] == [], "its CPUs are not exclusive"
@@ -169,16 +169,18 @@ def test_check_answers_for_thousands_of_nodes_and_prints_some(tmp_path: Path) ->
 
 POD = "kind: Pod\nmetadata: {{name: x{meta}}}\nspec: {{containers: [{{name: c{spec}}}]}}\n"
 BAD_PODS = [
-    pytest.param("", "one Pod is needed, the file is empty", id="empty"),
+    pytest.param("", "a Pod is needed, but the file is empty", id="empty"),
     pytest.param("[1", "not YAML", id="not YAML"),
     pytest.param("x: 2026-99-99", "not YAML", id="no such date"),
     pytest.param("- 1", "a Pod is needed, not list", id="list"),
-    pytest.param("kind: Service", "kind: allowed are Pod and what has a pod template", id="kind"),
+    pytest.param(
+        "kind: Service", "kind: allowed are Pod and objects with a pod template", id="kind"
+    ),
     pytest.param(
         "kind: Pod\nmetadata: foo", "pod: metadata: a mapping is needed, not a text", id="metadata"
     ),
     pytest.param("kind: Job\nspec: {template: {metadata: [1]}}", "no GPU", id="template"),
-    pytest.param(POD.format(meta="", spec=""), "asks for no GPU", id="no GPU"),
+    pytest.param(POD.format(meta="", spec=""), "requests no GPU", id="no GPU"),
     pytest.param(
         POD.format(
             meta=", annotations: {gpu-topology.io/link: nvlnk}",
@@ -197,10 +199,18 @@ BAD_PODS = [
             id=f"{key} {value}",
         )
         for key, value, said in (
-            ("same-numa", "yes", "same-numa: a text is needed, and YAML reads true as another"),
-            ("same-numa", "true", 'reads true as another thing: quote it, "true"'),
-            ("min-nvlinks", "2", "min-nvlinks: a text is needed, and YAML reads 2 as another"),
-            ("min-bandwidth", "1.5", 'quote it, "1.5"'),
+            (
+                "same-numa",
+                "yes",
+                "same-numa: a text is needed, and YAML does not read true as a text",
+            ),
+            ("same-numa", "true", 'does not read true as a text; quote it: "true"'),
+            (
+                "min-nvlinks",
+                "2",
+                "min-nvlinks: a text is needed, and YAML does not read 2 as a text",
+            ),
+            ("min-bandwidth", "1.5", 'quote it: "1.5"'),
             ("link", "[nvlink]", "gpu-topology.io/link: a text is needed, not ['nvlink']"),
             ("link", "", "gpu-topology.io/link: a text is needed, not None"),
         )
@@ -226,11 +236,11 @@ HOLDER = (
 )
 
 BAD_CLUSTERS = [
-    pytest.param("", "no node in it", id="empty"),
+    pytest.param("", "the file has no node", id="empty"),
     pytest.param(
         "kind: Node\nmetadata: {name: a-00}",
-        "no GPUTopology says which GPUs the Node objects have: "
-        "add what kubectl get gputopologies -o yaml prints",
+        "no GPUTopology describes the GPUs of the Node objects; add the output of kubectl get "
+        "gputopologies -o yaml",
         id="nodes without records",
     ),
     pytest.param("kind: [", "not YAML", id="not YAML"),
@@ -257,17 +267,17 @@ BAD_CLUSTERS = [
     pytest.param(
         "{kind: MachineGroup, machine: t4-1, count: 2, namePrefix: a-}\n---\n"
         "{kind: MachineGroup, machine: t4-1, count: 1, namePrefix: a-}",
-        "node a-00 is described twice",
+        "node a-00 is defined twice",
         id="twice",
     ),
     pytest.param(
         f"{ONE_NODE}\n---\n{HOLDER}\n---\n{HOLDER}",
-        "pod default/p is described twice",
+        "pod default/p is defined twice",
         id="a pod twice: the second would hide what the first holds",
     ),
     pytest.param(
         f"{ONE_NODE}\n---\n{NODE_OBJECT}\n---\n{NODE_OBJECT}",
-        "Node a-00 is described twice",
+        "Node a-00 is defined twice",
         id="a Node twice",
     ),
     pytest.param(
@@ -282,7 +292,8 @@ BAD_CLUSTERS = [
     ),
     pytest.param(
         "{kind: MachineGroup, machine: dgx2, count: 100000, namePrefix: a-}",
-        "count: 100,000 × 16 GPUs are too many; MachineGroups may have 200,000 GPUs in all",
+        "count: 100,000 × 16 GPUs are too many; all MachineGroups together may have at most "
+        "200,000 GPUs",
         id="too many GPUs",
     ),
     pytest.param(
@@ -328,7 +339,7 @@ BAD_CLUSTERS = [
             ("sharing: {replicas: 2, policy: best-effort}", "sharing.policy"),
             (
                 "sharing: {replicas: 2}, mig: {profiles: [1g.5gb]}",
-                "allowed is one of mig and sharing",
+                "only one of mig and sharing is allowed",
             ),
         )
     ),

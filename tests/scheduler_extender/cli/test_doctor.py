@@ -32,12 +32,12 @@ def test_as_text(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert re.sub(r"\d+ d\n", "364 d\n", done.stdout).startswith(
         "check                   what was seen\n"
-        "resource      ok        the CustomResourceDefinition is of this release\n"
-        "policies      ok        8 policies and bindings are of this release\n"
+        "resource      ok        the CustomResourceDefinition is from this release\n"
+        "policies      ok        8 policies and bindings are from this release\n"
         "extender      fail      no replica leads: no replica holds the Lease gpu-topology\n"
         "                        → look at its pods and their logs\n"
         "                          docs/operate/alerts.md#gputopologynoleader\n"
-        "certificates  ok        2 certificates; the first one ends in 364 d\n"
+        "certificates  ok        2 certificates; the first one expires in 364 d\n"
         "scheduler     not seen  its configuration: the file"
     )
     assert done.stdout.endswith("\n9 ok, 1 fail, 1 not seen\n"), done.stdout
@@ -48,7 +48,7 @@ def test_as_data_of_an_installation_that_is_well(site: Site) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = json.loads(done.stdout)["lines"]
     first = {"check": "resource", "state": "ok"}
-    assert lines[0] == {**first, "text": "the CustomResourceDefinition is of this release"}
+    assert lines[0] == {**first, "text": "the CustomResourceDefinition is from this release"}
     (dark,) = (line for line in lines if line["state"] != "ok")
     assert (dark["check"], dark["state"]) == ("scheduler", "not seen")
     assert "--scheduler-config FILE" in dark["remedy"]

@@ -207,8 +207,8 @@ def test_a_configuration_that_kube_scheduler_no_longer_reads_is_not_edited(
     words = ("--root", own, "--tls", tls, "--address", ADDRESS)
     refused(
         asked(main, "install", "kubeadm", *words),
-        f"{OWN}: apiVersion: kube-scheduler reads kubescheduler.config.k8s.io/v1 alone since "
-        "Kubernetes 1.29, not 'kubescheduler.config.k8s.io/v1beta3'",
+        f"{OWN}: apiVersion: since Kubernetes 1.29 kube-scheduler reads only "
+        "kubescheduler.config.k8s.io/v1, not 'kubescheduler.config.k8s.io/v1beta3'",
     )
     assert tree(own) == before
 
@@ -497,7 +497,7 @@ def test_what_k3s_is_told_beside_its_files_is_one_line(
     placed(server, path, text.format(word=name))
     words = ("--root", server, "--tls", tls, "--address", ADDRESS)
     flag = name.replace("=", " ").split()[0]
-    said = f"{path}: {flag}: this command reads and writes {k3s.FILE} alone: move what it says"
+    said = f"{path}: {flag}: this command reads and writes only {k3s.FILE}; move the setting"
     refused(asked(main, "install", "k3s", *words), said)
     assert asked(main, "install", "k3s", "--root", server, "--remove").returncode == 0
 

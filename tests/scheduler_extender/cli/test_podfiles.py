@@ -76,11 +76,14 @@ def test_a_pod_that_has_a_node_is_passed_over_with_a_line(tmp_path: Path) -> Non
     running = [{**placed, "metadata": {"name": f"run-{n}"}} for n in range(5)]
     path = written(tmp_path / "pods.yaml", PAIR, *running)
     done = check(path, "--strict")
-    said = f"{path}: on a node already, so not judged: Pod run-0, Pod run-1, Pod run-2 and 2 more"
+    said = (
+        f"{path}: not evaluated because already on a node: Pod run-0, Pod run-1, Pod run-2 and 2 "
+        "more"
+    )
     assert (done.returncode, done.stderr) == (0, f"note: {said}\n")
     assert done.stdout.startswith("pair asks for 2 GPUs")
     done = check(written(path, running[0]))
-    said = f"error: {path}: on a node already, so not judged: Pod run-0\n"
+    said = f"error: {path}: not evaluated because already on a node: Pod run-0\n"
     assert (done.returncode, done.stderr) == (2, said)
 
 
@@ -101,7 +104,10 @@ def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
     ("documents", "said"),
     [
         ([], "{0}: the folder has no file that ends with .yaml, .yml, .json"),
-        ([SERVICE], "{0}/a.yaml: kind: allowed are Pod and what has a pod template, not 'Service'"),
+        (
+            [SERVICE],
+            "{0}/a.yaml: kind: allowed are Pod and objects with a pod template, not 'Service'",
+        ),
     ],
 )
 def test_a_folder_with_nothing_to_check_is_bad_input(
@@ -124,7 +130,7 @@ def test_a_warning_is_bad_where_checks_are_strict(tmp_path: Path) -> None:
     assert check(path).returncode == 0
     strict = check(path, "--strict")
     assert strict.returncode == 1
-    assert "stands on the Deployment and counts for nothing" in strict.stderr
+    assert "has no effect on the Deployment" in strict.stderr
     assert check(written(tmp_path / "b.yaml", PAIR), "--strict").returncode == 0
 
 
@@ -184,8 +190,8 @@ CLAIMING: dict[str, Any] = {
     },
 }
 NOT_JUDGED = (
-    "not judged, since claims are not read from files: in the cluster, "
-    "gpu-topology why POD says what a pod gets"
+    "not evaluated, because claims are not read from files; in the cluster, gpu-topology why "
+    "POD shows what a pod gets"
 )
 
 
@@ -210,14 +216,14 @@ def test_an_object_whose_operator_makes_the_pods_is_not_left_out_in_silence(tmp_
     path = written(tmp_path / "a.yaml", cache, service)
     done = check(path)
     said = (
-        f"{path}: NIMCache llm: its operator makes a Job: check that Job; "
-        "NIMService llm: its operator makes a Deployment: check that Deployment"
+        f"{path}: NIMCache llm: its operator creates a Job: check that Job; "
+        "NIMService llm: its operator creates a Deployment: check that Deployment"
     )
     assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
     for kind, made in (("TrainJob", "JobSet"), ("PodCliqueSet", "Pod")):
         path = written(tmp_path / "a.yaml", PAIR, {**service, "kind": kind})
         done = check(path, "--strict")
-        said = f"warning: {path}: {kind} llm: its operator makes a {made}: check that {made}\n"
+        said = f"warning: {path}: {kind} llm: its operator creates a {made}: check that {made}\n"
         assert (done.returncode, done.stderr) == (1, said)
 
 

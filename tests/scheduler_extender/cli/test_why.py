@@ -145,13 +145,10 @@ def test_a_deployment_is_asked_for_its_pods(cluster: Cluster, word: str) -> None
     assert done.stdout.startswith("team-a/web-b\n")
     assert "web-a is on node" in done.stdout
     assert "web-c waits, too" in done.stdout
-    assert (
-        "annotation gpu-topology.io/link stands on the Deployment and counts for nothing"
-        in done.stdout
-    )
+    assert "annotation gpu-topology.io/link has no effect on the Deployment" in done.stdout
 
 
-MISPLACED = "annotation gpu-topology.io/link stands on the Job and counts for nothing"
+MISPLACED = "annotation gpu-topology.io/link has no effect on the Job"
 
 
 @pytest.mark.parametrize(
@@ -312,7 +309,7 @@ def test_what_stands_in_the_wrong_place_on_the_pod_is_said(cluster: Cluster) -> 
     cluster.pod(manifest)
     done = cluster.why("train")
     assert "2 GPUs without constraints" in done.stdout
-    assert "label gpu-topology.io/link counts for nothing" in done.stdout
+    assert "label gpu-topology.io/link has no effect" in done.stdout
     assert "did you mean gpu-topology.io/min-nvlinks?" in done.stdout
 
 

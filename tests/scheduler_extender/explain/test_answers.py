@@ -89,7 +89,7 @@ def test_every_row_that_is_no_promise_says_why() -> None:
     [
         pytest.param("/v1/nodes/none", 404, "node none is unknown", id="a node"),
         pytest.param(
-            "/v1/explain/x/none", 404, "pod x/none is unknown or asks for no GPUs", id="a pod"
+            "/v1/explain/x/none", 404, "pod x/none is unknown or requests no GPUs", id="a pod"
         ),
         pytest.param("/nowhere", 404, "Not Found", id="a path"),
     ],

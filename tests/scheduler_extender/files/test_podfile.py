@@ -43,14 +43,14 @@ def test_pods_of_another_kind_that_are_left_out_are_told() -> None:
     asked = read(yaml.safe_dump(made))
     assert asked.request.text == "2 GPUs link=nvlink"
     (note,) = asked.notes
-    assert note == "PyTorchJob makes other pods, too, that are not looked at here: 4 GPUs"
+    assert note == "PyTorchJob also creates other pods, which are not evaluated here: 4 GPUs"
 
 
 def test_an_object_that_is_nested_without_end_is_none() -> None:
     deep: dict[str, object] = {"template": PAIR_TEMPLATE}
     for _ in range(30):
         deep = {"more": deep}
-    with pytest.raises(PodFileError, match="allowed are Pod and what has a pod template"):
+    with pytest.raises(PodFileError, match="allowed are Pod and objects with a pod template"):
         read(yaml.safe_dump({"kind": "Deep", "metadata": {"name": "d"}, "spec": deep}))
 
 
@@ -61,7 +61,7 @@ def test_the_pod_is_found_among_other_objects() -> None:
     items = {"kind": "List", "items": [service, _deployment()]}
     assert read(yaml.safe_dump(items)).request.text == "2 GPUs link=nvlink"
     both = yaml.safe_dump_all([_deployment(), service, _deployment("Job")])
-    said = "one Pod is needed, there are 2: Deployment train, Job train"
+    said = "exactly one Pod is needed, but there are 2: Deployment train, Job train"
     with pytest.raises(PodFileError, match=said):
         read(both)
 
@@ -71,18 +71,18 @@ def test_the_pod_is_found_among_other_objects() -> None:
     [
         pytest.param(
             _deployment(annotations=OURS),
-            "annotation gpu-topology.io/gpu-model stands on the Deployment and counts for nothing",
+            "annotation gpu-topology.io/gpu-model has no effect on the Deployment",
             id="on the Deployment itself",
         ),
         pytest.param(
             _deployment("CronJob", annotations=OURS),
-            "annotation gpu-topology.io/gpu-model stands on the CronJob and counts for nothing",
+            "annotation gpu-topology.io/gpu-model has no effect on the CronJob",
             id="on the CronJob itself",
         ),
         *(
             pytest.param(
                 {**yaml.safe_load(PAIR.read_text()), "metadata": {"name": "x", field: {key: "b"}}},
-                f"{word} {key} counts for nothing: {remedy}",
+                f"{word} {key} has no effect; {remedy}",
                 id=key,
             )
             for field, word, key, remedy in (
@@ -91,7 +91,7 @@ def test_the_pod_is_found_among_other_objects() -> None:
                 ("annotations", "annotation", "gpu-topolgy.io/nic", "did you mean gpu-topology.io"),
                 ("annotations", "annotation", "GPU-Topology.io/link", "did you mean gpu-topo"),
                 ("annotations", "annotation", "gpu-model", "did you mean gpu-topology.io/gpu-m"),
-                ("labels", "label", "gpu-topology.io/link", "write it as an annotation"),
+                ("labels", "label", "gpu-topology.io/link", "make it an annotation"),
             )
         ),
     ],

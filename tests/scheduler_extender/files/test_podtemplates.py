@@ -79,7 +79,7 @@ def test_an_annotation_of_the_workflow_itself_counts_for_nothing() -> None:
     asked = read(yaml.safe_dump(made))
     assert (asked.name, asked.request.text) == ("wf-train", "2 GPUs")
     (note,) = asked.notes
-    assert note.endswith("write it under spec.podMetadata.annotations")
+    assert note.endswith("move it to spec.podMetadata.annotations")
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"templates": None, "predictor": {}}])
@@ -121,13 +121,13 @@ def test_an_object_that_cannot_be_read_is_a_line_and_hides_no_other(
 
 
 def test_a_kind_that_is_no_text_is_no_kind() -> None:
-    with pytest.raises(NoPodError, match="allowed are Pod and what has a pod template, not"):
+    with pytest.raises(NoPodError, match="allowed are Pod and objects with a pod template, not"):
         read("kind: [Job]\nspec: 3\n")
 
 
 def test_a_workflow_without_containers_is_no_kind_that_is_forbidden() -> None:
     steps = workflow("Workflow", {"steps": [[{"template": "x"}]]})
-    with pytest.raises(NoPodError, match="Workflow wf: no containers, so it makes no pod"):
+    with pytest.raises(NoPodError, match="Workflow wf: it has no containers, so it creates no pod"):
         read(yaml.safe_dump(steps))
 
 
@@ -206,7 +206,7 @@ BESIDE = [{"name": "train", "container": TWO}, {"dag": {"tasks": [{"template": "
 def test_it_is_said_where_pods_are_not_counted(kind: str, spec: dict[str, Any]) -> None:
     made = {"kind": kind, "metadata": {"name": "a"}, "spec": spec}
     (asked,) = read_each(yaml.safe_dump(made)).wanted
-    assert asked.notes == (f"{kind} a: how many pods it makes is not known, so one is judged",)
+    assert asked.notes == (f"{kind} a: the number of its pods is unknown, so one is evaluated",)
     assert asked.copies == 1
 
 
@@ -219,7 +219,7 @@ def test_a_controller_makes_its_pods_a_group() -> None:
     (asked,) = read_each(yaml.safe_dump(made)).wanted
     assert asked.group_ref is not None
     assert (asked.group_ref.group.name, asked.group_ref.size) == ("leaderworkerset/a", 4)
-    said = "LeaderWorkerSet a: it makes 3 groups, and only one is judged"
+    said = "LeaderWorkerSet a: it creates 3 groups, but only one is evaluated"
     assert (asked.copies, asked.notes) == (4, (said,))
     spec["replicas"] = 1
     assert read_each(yaml.safe_dump(made)).wanted[0].notes == ()

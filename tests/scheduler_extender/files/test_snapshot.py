@@ -460,7 +460,9 @@ def test_a_file_has_the_budgets_and_the_same_plan(budgets: tuple[Budget, ...]) -
 
 def test_budgets_that_nobody_knows_are_left_out_and_said() -> None:
     text = b"".join(cluster_file(crowded(None))).decode()
-    assert text.splitlines()[0].endswith("PodDisruptionBudgets are left out: they are not known.")
+    assert text.splitlines()[0].endswith(
+        "PodDisruptionBudgets are left out, because they could not be read."
+    )
     assert parse(text).budgets == ()
 
 
@@ -484,7 +486,7 @@ status: {disruptionsAllowed: 1}
             "disruptionsAllowed: one",
             "PodDisruptionBudget: status.disruptionsAllowed: a whole number is needed, not a text",
         ),
-        (f"disruptionsAllowed: 1}}\n---\n{text.split('---')[1]}#", "serve is described twice"),
+        (f"disruptionsAllowed: 1}}\n---\n{text.split('---')[1]}#", "serve is defined twice"),
     ):
         with pytest.raises(ClusterFileError, match=words):
             parse(text.replace("disruptionsAllowed: 1", wrong))

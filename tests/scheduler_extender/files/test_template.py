@@ -38,7 +38,8 @@ def test_every_command_reads_it(words: list[str], code: int) -> None:
 def test_a_running_pod_without_a_record_is_told_of() -> None:
     done = asked(main, "nodes", "--cluster", TEMPLATE)
     assert done.stderr == (
-        "note: team-a/notebook counts as assumed: no status.allocations of a GPUTopology names "
+        "note: team-a/notebook counts as assumed, because no status.allocations of a "
+        "GPUTopology names "
         "its GPUs\n"
     )
 

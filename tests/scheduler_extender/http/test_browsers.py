@@ -33,9 +33,9 @@ def of_page(service: Running, port: int, path: str, headers: dict[str, str]) -> 
         ({"host": "page.example:8889"}, "Host: page.example:8889 is neither localhost nor"),
         ({"host": "127.0.0.1.page.example"}, "Host: 127.0.0.1.page.example is neither"),
         ({"host": "localhost@page.example"}, "Host: localhost@page.example is neither"),
-        ({"origin": "https://page.example"}, "Origin: a page of https://page.example may not"),
-        ({"origin": "null"}, "Origin: a page of null may not"),
-        ({"origin": ""}, "Origin: a page of  may not"),
+        ({"origin": "https://page.example"}, "Origin: pages of https://page.example may not"),
+        ({"origin": "null"}, "Origin: pages of null may not"),
+        ({"origin": ""}, "Origin: pages of  may not"),
         ({"host": "page.example", "origin": "http://page.example"}, "Host: page.example is"),
     ],
 )

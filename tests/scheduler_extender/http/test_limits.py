@@ -169,7 +169,7 @@ def test_a_report_that_nests_without_end_is_refused() -> None:
 
 
 def test_no_address_is_not_every_address() -> None:
-    with pytest.raises(PortError, match="cannot listen on no address"):
+    with pytest.raises(PortError, match="the address to listen on is empty"):
         listen("", 0)
 
 
@@ -361,7 +361,7 @@ def test_a_target_that_is_no_url_is_refused(
             assert client.recv(65536).startswith(b"HTTP/1.1 200")
         client.sendall(b"CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = everything(client)
-        assert status_and_error(answer) == (400, "this is not a request of HTTP/1.1")
+        assert status_and_error(answer) == (400, "this is not an HTTP/1.1 request")
     assert "Fatal error" not in caplog.text
 
 

@@ -254,7 +254,7 @@ def _no_ca(files: TlsFiles) -> None:
     ("breaks", "said"),
     [
         pytest.param(_cut, "tls.crt", id="half a certificate"),
-        pytest.param(_foreign_key, "the key is not that of the certificate", id="another key"),
+        pytest.param(_foreign_key, "the key does not belong to the certificate", id="another key"),
         pytest.param(_no_ca, "ca.crt", id="an empty CA"),
         pytest.param(lambda files: files.tls.key.unlink(), "tls.key", id="a file is gone"),
     ],
@@ -274,7 +274,7 @@ def test_files_that_cannot_be_used_change_nothing_and_are_told(
         return said in told
 
     eventually(is_told, f"it says {said!r}", told=lambda: told)
-    assert "changed TLS files cannot be used" in told
+    assert "changed TLS files are unusable" in told
     eventually(lambda: shown(service, "tls_reload_failing") == 1)
     assert shown(service, "tls_reloads_failed_total") >= 1
     assert ask(service, scheduler()) == 200
@@ -291,7 +291,7 @@ def test_the_same_trouble_is_told_once(files: TlsFiles, capsys: pytest.CaptureFi
     for _ in range(3):
         found.look()
     assert (found.failed, found.renewed) == (1, 0)
-    assert capsys.readouterr().out.count("cannot be used") == 1
+    assert capsys.readouterr().out.count("unusable") == 1
     files.write(CA)
     found.look()
     found.look()

@@ -113,8 +113,9 @@ def test_an_entry_without_tls_gets_it() -> None:
             "extenders: http://a manages nvidia.com/gpu, which only one extender may",
         ),
         (
-            f"{HEAD}extenders: [{{urlPrefix: http://gpu-topology}}, {{urlPrefix: http://gpu-topology.a}}]",
-            "extenders: 2 entries are gpu-topology's: leave one",
+            f"{HEAD}extenders: [{{urlPrefix: http://gpu-topology}}, "
+            f"{{urlPrefix: http://gpu-topology.a}}]",
+            "extenders: 2 entries are for gpu-topology; keep one",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_flags_may_stand_in_args_and_there_may_be_no_volumes() -> None:
         ("kind: Pod\nmetadata: {}\nspec: {containers: 3}\n", "containers: a list of mappings"),
         (
             "kind: Pod\nmetadata: {}\nspec: {containers: [{name: etcd, command: [etcd]}]}\n",
-            "no container is called kube-scheduler and has a command",
+            "no container is named kube-scheduler and has a command",
         ),
         (
             KUBEADM.replace("    - kube-scheduler\n", "    - sh\n    - -c\n    - kube-scheduler\n"),
@@ -112,7 +112,7 @@ def test_one_that_could_not_read_what_root_writes_is_refused(place: str) -> None
         "  securityContext:\n    seccompProfile:\n      type: RuntimeDefault\n", ""
     )
     text = pod.replace(place, place + user if place == "spec:\n" else user + place)
-    with pytest.raises(EditError, match="kube-scheduler runs as user 1001, who cannot read"):
+    with pytest.raises(EditError, match="kube-scheduler runs as user 1001, which cannot read"):
         staticpod.with_config(staticpod.read(text), "1")
     assert staticpod.without_config(staticpod.read(text), keep_folder=False) == text
 
@@ -133,5 +133,7 @@ def test_the_last_value_of_a_flag_holds() -> None:
 
 def test_a_configuration_inside_the_image_is_refused() -> None:
     inside = KUBEADM.replace("--leader-elect=true", "--config=/inside.yaml")
-    with pytest.raises(EditError, match=r"--config=/inside\.yaml is in no folder of the host"):
+    with pytest.raises(
+        EditError, match=r"--config=/inside\.yaml is not in a mounted folder of the host"
+    ):
         staticpod.read(inside).config()

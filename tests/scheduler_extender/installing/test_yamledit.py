@@ -97,7 +97,7 @@ def test_what_would_be_empty_goes_too() -> None:
     ],
 )
 def test_one_mapping_is_needed(text: str, said: str) -> None:
-    with pytest.raises(EditError, match=f"one Pod is needed, and this is {said}"):
+    with pytest.raises(EditError, match=f"one Pod is needed, but this is {said}"):
         document(text, "Pod")
 
 

@@ -122,4 +122,4 @@ def test_the_page_of_waiting_pods_says_whom_it_did_not_ask_about(pods: int) -> N
         see(cluster, choosy(f"p{i:02}"))
     text = Pages(cluster).waiting()
     assert ENOUGH <= meter.lookups <= ENOUGH + TERMS
-    assert text.count("the time for it was up") == pods
+    assert text.count("there was not enough time") == pods

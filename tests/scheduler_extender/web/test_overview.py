@@ -113,14 +113,14 @@ def test_a_page_beyond_the_last_one_is_the_last_one(crowd: Building) -> None:
 
 def test_nodes_like_one_that_is_gone_are_none(crowd: Building) -> None:
     text = Pages(crowd.cluster).nodes(Filters(like="nobody", by="uses"))
-    assert "No node is like that" in text
+    assert "No node matches the filter" in text
 
 
 def test_a_pod_that_is_looked_for_is_marked_and_no_other_one() -> None:
     made = small()
     text = Pages(made.cluster).map(Filters(name="notebook"))
     assert len(re.findall(r'<circle [^>]*class="found"/>', text)) == 1
-    assert "a pod with the name that you look for" in text
+    assert "a pod whose name matches the filter" in text
     assert 'class="found"' not in Pages(made.cluster).map(Filters())
     assert Filters(name="notebook").found(class_ids_of(made)[DGX]) == {5}
 

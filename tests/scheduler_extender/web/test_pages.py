@@ -248,7 +248,7 @@ def test_each_waiting_pod_can_be_looked_for_and_says_how_long_it_waits() -> None
 
 @pytest.mark.parametrize(
     ("gated", "words"),
-    [([0], "keep 1 of them back"), ([0, 1, 2], "keep all of them back"), ([], None)],
+    [([0], "hold back 1 of them"), ([0, 1, 2], "hold back all of them"), ([], None)],
     ids=str,
 )
 def test_pods_with_scheduling_gates_are_told(gated: list[int], words: str | None) -> None:
@@ -398,9 +398,9 @@ def test_no_more_nodes_are_asked_once_a_question_has_taken_too_long(
 
 def test_what_if_has_no_column_for_doubts_that_nobody_has() -> None:
     pages = Pages(small().cluster)
-    assert "Why no promise" not in pages.what_if(POD)
+    assert "Why not promised" not in pages.what_if(POD)
     plain = POD.replace(", annotations: {gpu-topology.io/link: nvlink}", "")
-    assert "Why no promise" in pages.what_if(plain.replace("gpu: 2", "gpu: 16"))
+    assert "Why not promised" in pages.what_if(plain.replace("gpu: 2", "gpu: 16"))
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_a_node_says_of_a_pod_with_a_broken_promise_that_it_has_other_gpus() -> 
     assert "team-a/pair" in rows[0]
     assert "<td>has its GPUs</td>" in rows[0]
     assert "team-a/wrong" in rows[1]
-    assert "<td>has other GPUs than it requires</td>" in rows[1]
+    assert "<td>has GPUs that do not meet its constraints</td>" in rows[1]
 
 
 def test_a_page_is_made_anew_when_something_has_changed_and_it_has_rested() -> None:
@@ -482,7 +482,7 @@ def test_what_if_answers_each_document_up_to_a_number() -> None:
     many = "---\n".join(POD.replace("try", f"pod-{n}") for n in range(MOST_ASKED + 3))
     told = pages.what_if(many)
     assert told.count('class="queue answer"') == MOST_ASKED
-    assert "3 more pods of this text were not asked about" in told
+    assert "3 more pods of this text were not evaluated" in told
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -53,8 +53,8 @@ def test_a_box_with_nothing_says_what_it_cannot_see(tmp_path: Path) -> None:
     assert record.topology.name == "box"
     assert record.report is not None
     assert "none.sock: No such file or directory" in done.stderr
-    assert "not seen: Topology Manager's policy" in done.stderr
-    assert not [line for line in done.stderr.splitlines() if not line.startswith("not seen: ")]
+    assert "not read: Topology Manager's policy" in done.stderr
+    assert not [line for line in done.stderr.splitlines() if not line.startswith("not read: ")]
 
 
 def test_a_gpu_box_prints_its_machine_and_who_holds_it(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_a_gpu_box_prints_its_machine_and_who_holds_it(tmp_path: Path) -> None:
     assert list(allocation.device_ids) == sorted(uuids[:2])
     assert wire["status"]["summary"] == {"gpus": 8, "free": 6, "links": "NVLink 1-2"}
     assert [line.partition(": ")[2] for line in done.stderr.splitlines()] == [
-        "CPU and Memory Managers' policies: neither the kubelet nor a file tells: "
-        "pods of the class Guaranteed get no promises",
+        "CPU and Memory Managers' policies: neither the kubelet nor a file shows them, so pods "
+        "of the QoS class Guaranteed get no promises",
         "PCI tree: No such file or directory",
     ]
 
@@ -115,9 +115,9 @@ def test_an_operators_word_on_several_shares(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param(["--print"], "--print goes with --once", id="print without once"),
-        pytest.param([], "outside a cluster give --kubeconfig", id="outside a cluster"),
-        pytest.param(["--once"], "outside a cluster give --kubeconfig", id="once, outside"),
+        pytest.param(["--print"], "--print needs --once", id="print without once"),
+        pytest.param([], "outside a cluster, give --kubeconfig", id="outside a cluster"),
+        pytest.param(["--once"], "outside a cluster, give --kubeconfig", id="once, outside"),
         pytest.param(["--allocator-policy=x"], "allowed are auto, best-effort", id="policy"),
         pytest.param(
             ["--fail-requests-greater-than-one=1"], "allowed are auto, true, false", id="shares"

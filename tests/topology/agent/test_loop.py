@@ -579,7 +579,7 @@ def refused(node: ScriptedNode) -> bool | None:
 def test_a_record_that_left_out_who_holds_what_is_not_believed() -> None:
     """The record was refused, and a bare one stands there: the kubelet tells again."""
     node = ScriptedNode()
-    refused = Condition(READY, False, "RecordRefused", "the record is refused: 422", "")
+    refused = Condition(READY, False, "RecordRefused", "the API server rejects the record: 422", "")
     topology = node.turn.picture.topology
     assert topology is not None
     listed(holds("a", 0))(node)
@@ -624,8 +624,8 @@ def asked_late(story: Story) -> float:
         ),
         pytest.param(
             (Row(1, serves("nvidia0")), Row(20, bound("1", "a")), Row(40)),
-            [("record not ready", "1 device id is of no GPU of this node that we know, such as "
-              "'nvidia0' of nvidia.com/gpu: who holds which GPU cannot be told")],
+            [("record not ready", "1 device id is not of a known GPU of this node, such as "
+              "'nvidia0' of nvidia.com/gpu, so the holders of the GPUs are unknown")],
             id="once, why a record cannot be relied on",
         ),
     ],

@@ -323,7 +323,7 @@ def test_a_record_that_is_refused_for_what_is_in_it_is_replaced_by_a_bare_one(de
     desk.server.validate(RECORDS, refusing_holders)
     assert desk.write(report())
     assert not desk.write(report(1))
-    assert "the record is refused: 422" in desk.published.not_ready
+    assert "the API server rejects the record: 422" in desk.published.not_ready
     assert desk.held == []
     sequence = desk.published.sequence
     desk.now = desk.publisher.next_write()
@@ -344,7 +344,7 @@ def test_a_record_that_has_become_too_large_keeps_its_spec_and_says_so_once(desk
     assert desk.writes == ["POST /", "PUT /n/status", "PUT /n/status"]
     assert desk.record["spec"] == spec
     assert (desk.held, desk.published.allocatable) == ([], None)
-    assert "2,000 shares of one GPU, and at most 1,024 are allowed" in desk.published.not_ready
+    assert "2,000 shares of one GPU, but at most 1,024 are allowed" in desk.published.not_ready
     assert desk.write(report(1, boot="boot"))
     assert (desk.held, desk.published.not_ready) == (["p1"], "")
     assert desk.record["spec"] == spec
@@ -373,7 +373,7 @@ def test_a_spec_that_is_refused_does_not_hide_the_node(desk: Desk) -> None:
 
     desk.server.validate(RECORDS, refusing_gpus)
     assert not desk.write(report())
-    assert "refused" in desk.published.not_ready
+    assert "rejects" in desk.published.not_ready
     assert codec.decode(desk.record).topology == NodeTopology(NodeName("n"), ())
     assert desk.publisher.counts.report_at is None, "the bare one is no report"
     desk.server.validate(RECORDS, faults)
@@ -387,7 +387,9 @@ def test_what_a_record_cannot_say_is_told_in_a_line(desk: Desk) -> None:
     nameless = replace(TOPOLOGY, resources=(GpuResource(""),))
     assert not desk.publisher.write(nameless, report(1))
     said = desk.published.not_ready
-    assert said == "the record is refused: name: string should have at least 1 character, not ''"
+    assert said == (
+        "the API server rejects the record: name: string should have at least 1 character, not ''"
+    )
     assert desk.publisher.problem in said
     desk.now = desk.publisher.next_write()
     assert desk.write(report(1))

@@ -10,9 +10,9 @@ from topology.core.links import Link
 from topology.sources import Imported, SourceError, parse_topo, read
 
 NODE = NodeName("node-1")
-P2P_ONLY = "this is the matrix of `nvidia-smi topo -p2p`, which does not say how GPUs are linked"
-ONE_TABLE = "a second table begins, the first is on line"
-FOREIGN = "only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`"
+P2P_ONLY = "this is the matrix of `nvidia-smi topo -p2p`, which does not show how GPUs are linked"
+ONE_TABLE = "a second table begins here, but the first is on line"
+FOREIGN = "only NVIDIA's GPUs are supported; paste that of `nvidia-smi topo -m`"
 
 FOUR = """\
 	GPU0	GPU1	GPU2	GPU3	NIC0	NIC1	CPU Affinity	NUMA Affinity	GPU NUMA ID

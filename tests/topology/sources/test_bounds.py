@@ -142,7 +142,7 @@ def fill(piece: str) -> str:
     return (piece * (MAX_TEXT // len(piece) + 1))[:MAX_TEXT]
 
 
-NO_MATRIX = "line 1: no matrix of `nvidia-smi topo -m` in this text"
+NO_MATRIX = "line 1: this text has no matrix of `nvidia-smi topo -m`"
 BOMB = '<?xml version="1.0"?>\n<!DOCTYPE system [\n<!ENTITY a0 "aaaaaaaaaa">\n' + "".join(
     f'<!ENTITY a{i} "{f"&a{i - 1};" * 10}">\n' for i in range(1, 12)
 )
@@ -178,27 +178,27 @@ def test_a_large_text_gets_a_short_answer(name: str) -> None:
     [
         pytest.param(
             "\t".join(f"GPU{i}" for i in range(10_000)) + "\nGPU0 X\n",
-            "line 1: 78889 characters, at most 16384 of a line are read",
+            "line 1: 78889 characters; at most 16384 are allowed in a line",
             id="10,000 columns",
         ),
         pytest.param(
             " ".join(f"GPU{i}" for i in range(1000)) + "\nGPU0 X\n",
-            "line 1: 1000 GPUs, at most 64 are read",
+            "line 1: 1000 GPUs; at most 64 are allowed",
             id="1,000 columns",
         ),
         pytest.param(
             "GPU0 " + " ".join(f"NIC{i}" for i in range(1000)) + "\nGPU0 X\n",
-            "line 1: 1000 NICs, at most 128 are read",
+            "line 1: 1000 NICs; at most 128 are allowed",
             id="1,000 NICs",
         ),
         pytest.param(
             "GPU0 NIC0 ... NIC9999\nGPU0 X PIX\n",
-            "line 1, ...: columns are left out here",
+            "line 1, ...: columns are missing here",
             id="columns left out",
         ),
         pytest.param(
             "GPU0 " + "NIC0 ... NIC120 " * 100 + "\nGPU0 X PIX\n",
-            "line 1: 12100 NICs, at most 128 are read",
+            "line 1: 12100 NICs; at most 128 are allowed",
             id="columns left out again and again",
         ),
         pytest.param(
@@ -225,7 +225,7 @@ def test_what_has_no_end(text: str, answer: str) -> None:
 
 @pytest.mark.parametrize("line", ["1 1", "1: GPU0 X", "GPU0 GPU1", "GPU0 X SYS", '{"a": "GPU'])
 def test_a_text_of_too_many_lines_is_refused(line: str) -> None:
-    with pytest.raises(SourceError, match=f"at most {MAX_LINES} lines of a text are read"):
+    with pytest.raises(SourceError, match=f"at most {MAX_LINES} lines are allowed"):
         read(FOUR + f"{line}\n" * (MAX_LINES + 1), NODE)
 
 

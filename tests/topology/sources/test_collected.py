@@ -30,8 +30,9 @@ READ: dict[str, tuple[str, str, str, int, tuple[str, ...]]] = {
         "0011",
         6,
         (
-            "line 3: columns between NIC0 and NIC5 are left out: 4 are taken to be there",
-            "line 4: GPU0: no row tells the distance to NIC1, NIC2, NIC3, NIC4: unknown",
+            "line 3: columns between NIC0 and NIC5 are missing: 4 are assumed to exist",
+            "line 4: GPU0: no row has the distance to NIC1, NIC2, NIC3, NIC4, so it is recorded "
+            "as unknown",
         ),
     ),
     "rig-report-3090x2-nv4-then-p2p": (
@@ -40,7 +41,7 @@ READ: dict[str, tuple[str, str, str, int, tuple[str, ...]]] = {
         "00",
         0,
         (
-            "line 38: a matrix of `nvidia-smi topo -p2p`: passed over",
+            "line 38: a matrix of `nvidia-smi topo -p2p` was skipped",
             "line 17: GPU0: in the matrix, but not in the list of GPUs",
         ),
     ),
@@ -49,74 +50,82 @@ READ: dict[str, tuple[str, str, str, int, tuple[str, ...]]] = {
         "",
         "00",
         0,
-        ("line 19: a matrix of `nvidia-smi topo -p2p`: passed over",),
+        ("line 19: a matrix of `nvidia-smi topo -p2p` was skipped",),
     ),
     "tabs-5090x2-phb-then-p2p": (
         "1*PHB",
         "",
         "00",
         0,
-        ("line 21: a matrix of `nvidia-smi topo -p2p`: passed over",),
+        ("line 21: a matrix of `nvidia-smi topo -p2p` was skipped",),
     ),
     "TRUNC-dgx-x8-NIC8NIC9-lost-tab": (
         "28*NV18",
         "switch",
         "00001111",
         12,
-        ("line 8: cells that run together are read apart: 'NODENODE', 'NODEPXB'",),
+        ("line 8: cells without a space between them were separated: 'NODENODE', 'NODEPXB'",),
     ),
     "TRUNC-hopper-x8-36nics-NODENODE": (
         "28*NV18",
         "switch",
         "00001111",
         36,
-        ("line 3: cells that run together are read apart: 'NODENODE', 'NODEPIX', 'PIXPIX'",),
+        (
+            "line 3: cells without a space between them were separated: 'NODENODE', 'NODEPIX', "
+            "'PIXPIX'",
+        ),
     ),
     "p100-two-machines-and-p2p-md": (
         "2*PHB 1*PIX 3*SYS",
         "",
         "----",
         1,
-        ("line 14: a matrix of `nvidia-smi topo -p2p`: passed over",),
+        ("line 14: a matrix of `nvidia-smi topo -p2p` was skipped",),
     ),
     "md-table-x5-bold-NV4-NUMA-column": (
         "2*NODE 2*NV4 6*SYS",
         "direct",
         "00011",
         0,
-        ("line 3: NV4 may lead to the other GPU or to a switch, taken as direct",),
+        (
+            "line 3: NV4 may lead to the other GPU or to a switch, because the product is "
+            "unknown; recorded as direct",
+        ),
     ),
     "rtxpro6000x8-asus-NUMA0-suffix": (
         "8*NODE 4*PIX 16*SYS",
         "",
         "00001111",
         0,
-        ("line 2: the header names no NUMA column: taken from what stands behind the rows",),
+        ("line 2: the header has no NUMA column, so it is taken from the end of the rows",),
     ),
     "recipes-dgxh100-flattened": ("28*NV18", "switch", "00001111", 0, ()),
     "recipes-dgxh100-aligned-NUMA-header": ("28*NV18", "switch", "00001111", 0, ()),
     "go-source-literal-x6": ("4*NODE 3*PIX 8*SYS", "", "000011", 0, ()),
     "DERIVED-html-entities-a6000": ("2*NODE 1*NV4", "direct", "000", 0, ()),
 }
-CUT = "the table is cut, paste the whole of it"
+ROCM = f"line 1: this is the output of AMD's rocm-smi, but {FOREIGN}"
+CUT = "so the table is incomplete; paste the whole table"
 REFUSED = {
-    "p2p-only-5090x2-GNS": f"line 1: {P2P_ONLY}: paste `nvidia-smi topo -m`",
-    "p2p-r-h100x8-OK": f"line 3: {P2P_ONLY}: paste `nvidia-smi topo -m`",
-    "TRUNC-b200x8-16nics-PXBNODE": f"line 9, GPU6/GPU7: no row tells this pair (no row of GPU7): "
-    f"{CUT}",
-    "TRUNC-x8-mlx4-trailing-blanks-4rows": f"line 7, GPU5/GPU6: no row tells this pair "
-    f"(no row of GPU5 to GPU7): {CUT}",
-    "gist-pipes-dgx1v-flattened-TRUNC": f"line 7, GPU5/GPU6: no row tells this pair "
-    f"(no row of GPU5 to GPU7): {CUT}",
-    "mlsys-two-clusters-indented-one-paste": f"line 15: {ONE_TABLE} 1: give one table",
-    "rtxpro6000-docs-three-tables": f"line 17: {ONE_TABLE} 4: give one table",
-    "rocm-smi-mi250-xgmi": f"line 1: this is AMD's rocm-smi: {FOREIGN}",
-    "rocm-smi-linktype-only-mi100x2": f"line 1: this is AMD's rocm-smi: {FOREIGN}",
-    "mx-smi-metax-x8-MX": f"line 1: this is MetaX's mx-smi: {FOREIGN}",
-    "npu-smi-ascend-x8-SYS": f"line 2: this is Huawei's npu-smi: {FOREIGN}",
-    "windows-2080s-topo-unsupported": "line 4: no matrix of `nvidia-smi topo -m` in this text, "
+    "p2p-only-5090x2-GNS": f"line 1: {P2P_ONLY}; paste that of `nvidia-smi topo -m`",
+    "p2p-r-h100x8-OK": f"line 3: {P2P_ONLY}; paste that of `nvidia-smi topo -m`",
+    "TRUNC-b200x8-16nics-PXBNODE": (
+        f"line 9, GPU6/GPU7: no row has this pair (no row of GPU7), {CUT}"
+    ),
+    "TRUNC-x8-mlx4-trailing-blanks-4rows": f"line 7, GPU5/GPU6: no row has this pair "
+    f"(no row of GPU5 to GPU7), {CUT}",
+    "gist-pipes-dgx1v-flattened-TRUNC": f"line 7, GPU5/GPU6: no row has this pair "
+    f"(no row of GPU5 to GPU7), {CUT}",
+    "mlsys-two-clusters-indented-one-paste": f"line 15: {ONE_TABLE} 1; give one table",
+    "rtxpro6000-docs-three-tables": f"line 17: {ONE_TABLE} 4; give one table",
+    "rocm-smi-mi250-xgmi": ROCM,
+    "rocm-smi-linktype-only-mi100x2": ROCM,
+    "mx-smi-metax-x8-MX": f"line 1: this is the output of MetaX's mx-smi, but {FOREIGN}",
+    "npu-smi-ascend-x8-SYS": f"line 2: this is the output of Huawei's npu-smi, but {FOREIGN}",
+    "windows-2080s-topo-unsupported": "line 4: this text has no matrix of `nvidia-smi topo -m`, "
     "but 'ERROR: Option -m is missing its value. ~'",
-    "aiatlas-html-table-run-together-x3": "line 3: a header, but no row of a GPU below it",
+    "aiatlas-html-table-run-together-x3": "line 3: a header without a row of a GPU below it",
 }
 
 
@@ -172,7 +181,7 @@ MORE: dict[str, tuple[str, str, str, str, str] | str] = {
             *("html-comment-first", "img-first", "diff-lt", "md-escaped-underscore"),
         )
     },
-    "DERIVED-wrap80-v100x8-1nic": (*V100, "line 2: the lines are broken before the affinity"),
+    "DERIVED-wrap80-v100x8-1nic": (*V100, "line 2: the lines were broken before the affinity"),
     "DERIVED-xml-then-prompt": (
         "4*PIX 24*SYS",
         "33117755",
@@ -181,8 +190,9 @@ MORE: dict[str, tuple[str, str, str, str, str] | str] = {
         "unknown",
         "",
     ),
-    "DERIVED-matrix-and-xml-of-two-machines": "line 34: XML begins here, and there is a matrix on "
-    "line 4: give one of them",
+    "DERIVED-matrix-and-xml-of-two-machines": (
+        "line 34: XML begins here, but line 4 has a matrix; give only one of them"
+    ),
     "polaris-md-affinity-first": ("6*NV4", "3210", "mlx5_0 mlx5_1", "unknown", ""),
     "vllm-dict-a5000x2": ("1*PHB", "--", "", "NVIDIA RTX A5000", ""),
 }

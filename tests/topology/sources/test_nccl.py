@@ -68,8 +68,8 @@ def test_nvlinks_to_themselves_are_said_and_not_counted() -> None:
     text = (SHARED / "nccl" / "azure-ncv4-topo.xml").read_text(encoding="utf-8")
     told = [str(finding) for finding in read(text, NODE).findings]
     assert "line 5: 12 NVLinks of GPU0 lead to itself: not counted" in told
-    assert "line 9: 'eth0' has no GUID, so it is no RDMA NIC: left out" in told
-    assert "line 1: no NVLink between these GPUs is in the file: none recorded" in told
+    assert "line 9: 'eth0' has no GUID, so it is not an RDMA NIC and is left out" in told
+    assert "line 1: the file has no NVLink between these GPUs, so none is recorded" in told
 
 
 def gpu(bus: str, dev: int | None, *nvlinks: str, vendor: str = "0x10de") -> str:
@@ -163,7 +163,10 @@ class TestNvlinks:
         lost = [nvlink(D, 1), nvlink("0000:00:01.0", 2, "0x068001")]
         found = parse_nccl(system(cpu(0, gpu(A, 0, *lost), gpu(B, 1))), NODE)
         told = str(found.findings)
-        assert "1 NVLinks of GPU0 lead to '0000:4c:00.0', which is no GPU here: not counted" in told
+        assert (
+            "1 NVLinks of GPU0 lead to '0000:4c:00.0', which is not a GPU in this file: not counted"
+            in told
+        )
         assert "2 NVLinks of GPU0 lead to '0000:00:01.0'" in told
         assert found.topology.links == (Link(0, 1, LinkKind.NODE),)
 
@@ -171,7 +174,7 @@ class TestNvlinks:
         text = system(cpu(0, gpu(A, 0, nvlink(B, 12)), gpu(B, 1, nvlink(A, 12))))
         found = parse_nccl(text, NODE, product="Tesla V100-SXM2-16GB")
         assert found.topology.links[0].nvlink_one_way == GBps(0.0)
-        assert "is the product right?" in str(found.findings)
+        assert "check the product" in str(found.findings)
 
 
 class TestNumbers:
@@ -183,7 +186,9 @@ class TestNumbers:
         found = parse_nccl(system(cpu(1, gpu(C, None)), cpu(0, gpu(B, 1), gpu(A, None))), NODE)
         assert [one.pci_bus_id for one in found.topology.gpus] == [A, B, C]
         assert [one.numa_node for one in found.topology.gpus] == [0, 0, 1]
-        assert "not every GPU has a dev number: numbered by bus id" in str(found.findings)
+        assert "not every GPU has a dev number, so they are numbered by bus id" in str(
+            found.findings
+        )
 
     def test_long_bus_ids(self) -> None:
         (one,) = parse_nccl(system(cpu(0, gpu("00000000:8A:00.0", 0))), NODE).topology.gpus
@@ -198,7 +203,7 @@ class TestNics:
         bare = '<pci busid="0000:0c:00.0" class="0x020000"/>'
         found = parse_nccl(system(cpu(0, gpu(A, 0), bare)), NODE)
         assert [one.name for one in found.topology.nics] == ["0000:0c:00.0"]
-        assert "called by its bus id '0000:0c:00.0'" in str(found.findings)
+        assert "named by its bus id '0000:0c:00.0'" in str(found.findings)
 
     def test_on_the_cpu_itself(self) -> None:
         bare = '<nic><net name="rdma0" guid="0x1"/></nic>'
@@ -209,7 +214,7 @@ class TestNics:
         bare = '<nic><net name="eth0" guid="0x0"/></nic>'
         found = parse_nccl(system(cpu(0, gpu(A, 0), bare)), NODE)
         assert not found.topology.nics
-        assert "'eth0' has no GUID, so it is no RDMA NIC: left out" in str(found.findings)
+        assert "'eth0' has no GUID, so it is not an RDMA NIC and is left out" in str(found.findings)
 
     @pytest.mark.parametrize(
         ("attributes", "why"),
@@ -243,7 +248,7 @@ class TestNics:
 class TestOtherVendors:
     """RCCL, AMD's NCCL, writes the same file; its xGMI links have no place in a record."""
 
-    AMD = "a GPU of vendor AMD (0x1002): only NVIDIA's GPUs and NVLinks are read"
+    AMD = "a GPU of vendor AMD (0x1002): only NVIDIA's GPUs and NVLinks are supported"
 
     def test_by_the_vendor(self) -> None:
         text = system(cpu(0, gpu(A, 0), gpu(B, 1, vendor="0x1002")))
@@ -273,12 +278,15 @@ class TestPartsOfOneGpu:
         found = parse_nccl(self.parts(36, 36), NODE)
         assert len(found.topology.gpus) == 2
         assert found.topology.links == (Link(0, 1, LinkKind.NODE, 36, Via.SWITCH),)
-        assert "2 <gpu> in one <pci>: parts of one GPU, read as one" in str(found.findings)
+        assert "2 <gpu> in one <pci>: read as parts of one GPU" in str(found.findings)
 
     def test_that_differ_are_refused(self) -> None:
-        other = "than the <gpu> on line 2 of the same <pci>"
-        assert refusal(self.parts(36, 18)) == f"line 2, {A}: other NVLinks {other}"
-        assert refusal(self.parts(36, 36, dev=3)) == f"line 2, {A}: another dev {other}"
+        other = "of the <gpu> on line 2 of the same <pci>"
+        assert refusal(self.parts(36, 18)) == f"line 2, {A}: the NVLinks differ from those {other}"
+        assert (
+            refusal(self.parts(36, 36, dev=3))
+            == f"line 2, {A}: the dev number differs from that {other}"
+        )
 
     def test_more_nvlinks_than_a_record_takes(self) -> None:
         text = system(cpu(0, gpu(A, 0, nvlink(B, 65)), gpu(B, 1, nvlink(A, 65))))
@@ -295,7 +303,7 @@ COLLECTED = {
     "vr200-mlopart-snippet-in-system": (2, 0, 36, "00"),
     "rccl-topo_16p1h": "line 10, 0000:4e:00.0: a GPU of vendor AMD (0x1002)",
     "rccl-topo_4p1h": "line 9, 0000:1d:00.0: a GPU of vendor AMD (0x1002)",
-    "aws-g5.48xl": "line 12: no GPU of NVIDIA",
+    "aws-g5.48xl": "line 12: no NVIDIA GPU found",
 }
 
 
@@ -323,7 +331,7 @@ class TestCollected:
 
     def test_hwloc_is_named(self) -> None:
         text = (recorded.shared("fixtures/hwloc") / "nvidiaDGX2.xml").read_text(encoding="utf-8")
-        with pytest.raises(SourceError, match=r"this is hwloc's \(lstopo\)"):
+        with pytest.raises(SourceError, match=r"this is hwloc's file \(lstopo\)"):
             read(text, NODE)
 
 
@@ -361,75 +369,75 @@ BOMB = (
         pytest.param("<system>\n<cpu>", "line 2: broken XML: no element found", id="cut"),
         pytest.param("\n\n<system>\n</cpu>", "line 4: broken XML: mismatched tag", id="mismatched"),
         pytest.param("<system>\x00", "line 1: broken XML: not well-formed", id="no XML"),
-        pytest.param(BOMB, "line 2: a DOCTYPE; NCCL writes none, and none is read", id="entities"),
+        pytest.param(BOMB, "line 2: a DOCTYPE is not allowed, and NCCL writes none", id="entities"),
         pytest.param(
             "<nvidia_smi_log/>",
-            "line 1: the root element is 'nvidia_smi_log', NCCL's",
+            "line 1: the root element is 'nvidia_smi_log', but NCCL's",
             id="foreign",
         ),
-        pytest.param(system(cpu(0)), "line 1: no GPU of NVIDIA: neither", id="no GPU"),
+        pytest.param(system(cpu(0)), "line 1: no NVIDIA GPU found: there is neither", id="no GPU"),
         pytest.param(
-            system(gpu(A, 0)), "line 2, pci: stands outside every <cpu>", id="GPU without CPU"
+            system(gpu(A, 0)), "line 2, pci: is outside every <cpu>", id="GPU without CPU"
         ),
         pytest.param(
             system(cpu(0, gpu(A, 0)), cpu(1, gpu(A, 1))),
-            "line 3, 0000:07:00.0: this GPU stands already on line 2",
+            "line 3, 0000:07:00.0: this GPU is already on line 2",
             id="GPU twice",
         ),
         pytest.param(
             system(cpu(0, gpu(A, 0)), cpu(1, gpu(B, 0))),
-            "line 3, 0000:0b:00.0: dev 0 stands already on line 2",
+            "line 3, 0000:0b:00.0: dev 0 is already used on line 2",
             id="dev twice",
         ),
         pytest.param(
-            system(cpu(0, gpu("", 0))), "line 2, pci: a GPU without busid", id="GPU without bus id"
+            system(cpu(0, gpu("", 0))), "line 2, pci: a GPU has no busid", id="GPU without bus id"
         ),
         pytest.param(
-            PAIR.replace('dev="1"', 'dev="one"'), "line 2, gpu: dev='one' is no number", id="dev"
+            PAIR.replace('dev="1"', 'dev="one"'), "line 2, gpu: dev='one' is not a number", id="dev"
         ),
         pytest.param(
             system(cpu(0, gpu(A, 0, nvlink(B, "many")), gpu(B, 1))),
-            "line 2, nvlink: count='many' is no number",
+            "line 2, nvlink: count='many' is not a number",
             id="count",
         ),
         pytest.param(
             system(cpu(0, gpu(A, 0, nvlink(B, 2))), cpu(1, gpu(B, 1, nvlink(A, 1)))),
-            "line 2, GPU0/GPU1: 2 NVLinks one way, 1 the other (line 3)",
+            "line 2, GPU0/GPU1: 2 NVLinks in one direction, but 1 in the other (line 3)",
             id="asymmetric",
         ),
         pytest.param(
             system(cpu(0, gpu(A, 0)), cpu(1, gpu(B, 1, nvlink(A, 1)))),
-            "line 3, GPU0/GPU1: 0 NVLinks one way, 1 the other",
+            "line 3, GPU0/GPU1: 0 NVLinks in one direction, but 1 in the other",
             id="one-sided",
         ),
         pytest.param(
             system(cpu(0, gpu(A, 0), nic(B, "n"), nic(C, "n"))),
-            "line 2, n: this NIC stands already on line 2",
+            "line 2, n: this NIC is already on line 2",
             id="NIC twice",
         ),
         pytest.param(
             system(cpu(0, gpu(A, 0), '<nic><net guid="0x9a"/></nic>')),
-            "line 2, net: a NIC without name",
+            "line 2, net: a NIC has no name",
             id="NIC without name",
         ),
         pytest.param(
             PAIR.replace("<cpu ", '<cpu host_hash="0x1" ').replace("</system>", "<cpu/></system>"),
-            "line 1: the CPUs have several host_hash: one machine only",
+            "line 1: the CPUs have several host_hash values; give the file of one machine",
             id="several hosts",
         ),
         pytest.param(
             system(cpu(0, gpu(A, 0)), cpu(1, gpu(B, 1)), cpu(0, gpu(C, 2))),
-            "line 4, cpu: numaid '0' stands already on line 2: one machine only",
+            "line 4, cpu: numaid '0' is already used on line 2; give the text of one machine",
             id="several machines",
         ),
         pytest.param(
             system(cpu(0, *(gpu(f"0000:{i:04x}:00.0", i) for i in range(300)))),
-            "line 1: 300 GPUs, at most 256 are read",
+            "line 1: 300 GPUs; at most 256 are allowed",
             id="too many GPUs",
         ),
         pytest.param(
             system(cpu(0, *(gpu(f"0000:{i:04x}:00.0", i) for i in range(65)))),
-            "line 1: devices: 65 GPUs, at most 64 are allowed",
+            "line 1: devices: 65 GPUs, but at most 64 are allowed",
             id="more GPUs than the model takes",
         ),
         pytest.param("<system>" + "<a>" * 100, "line 1, a: nested deeper than 64", id="deep"),

@@ -160,7 +160,7 @@ def test_p2p_of_one_gpu_is_passed_over() -> None:
     p2p = "\n\tGPU0\n GPU0\tX\n\nLegend:\n  X    = Self\n  OK   = Status Ok\n"
     found = read(one + p2p, NODE)
     assert numa(found.topology) == "0"
-    assert "line 4: a matrix of `nvidia-smi topo -p2p`: passed over" in str(found.findings[-1])
+    assert "line 4: a matrix of `nvidia-smi topo -p2p` was skipped" in str(found.findings[-1])
 
 
 def test_two_machines_stay_refused() -> None:
@@ -171,7 +171,10 @@ def test_two_machines_stay_refused() -> None:
 def test_rows_of_two_machines_in_one_table() -> None:
     lines = FOUR.splitlines()
     mixed = "\n".join(f"node{i % 2}: {line}" for i, line in enumerate(lines))
-    expected = "rows of several machines, by what stands before them: 'node0:', 'node1:'; give one"
+    expected = (
+        "the rows are of several machines, by the text before them: 'node0:', 'node1:'; give "
+        "the rows of one"
+    )
     assert refused(mixed) == f"line 2: {expected}"
 
 
@@ -182,11 +185,14 @@ def test_the_same_table_of_two_machines_is_refused() -> None:
 
 def test_a_name_that_two_nics_have_is_refused() -> None:
     text = FOUR + "\n" + FOUR.replace("NIC0: mlx5_0", "NIC0: mlx5_7")
-    assert refused(text) == "line 36, NIC0: 'mlx5_7' here, but 'mlx5_0' before: one machine only"
+    assert (
+        refused(text)
+        == "line 36, NIC0: 'mlx5_7' here, but 'mlx5_0' before; give the text of one machine"
+    )
 
 
 def test_the_same_table_twice_is_said() -> None:
-    assert "line 19: the table of line 1 once more: passed over" in told(read(FOUR + FOUR, NODE))
+    assert "line 19: the table of line 1 is repeated here; skipped" in told(read(FOUR + FOUR, NODE))
 
 
 class TestAffinityBeforeTheMatrix:
@@ -218,41 +224,46 @@ class TestLinesBrokenBeforeTheAffinity:
     def test_are_put_together(self) -> None:
         found = read(self.TEXT, NODE)
         assert numa(found.topology) == "01"
-        assert "line 1: the lines are broken before the affinity columns: put together again" in (
+        assert "line 1: the lines were broken before the affinity columns and have been joined" in (
             told(found)
         )
 
     def test_a_row_that_is_not_broken_is_none(self) -> None:
         found = read(self.TEXT.replace("PIX\n0-7\t0", "PIX"), NODE)
         assert numa(found.topology) == "-1"
-        assert "line 1: GPU0: NUMA affinity (empty) names no one node: unknown" in told(found)
+        assert (
+            "line 1: GPU0: NUMA affinity (empty) is not one node, so it is recorded as unknown"
+            in told(found)
+        )
 
     def test_words_that_begin_like_a_column_are_none(self) -> None:
         found = read("\tGPU0\tGPU1\nCPU model: EPYC\nGPU0\tX\tPIX\nGPU1\tPIX\tX\n", NODE)
         assert word(link(found.topology, 0, 1)) == "PIX"
-        assert "put together again" not in str(told(found))
+        assert "have been joined" not in str(told(found))
 
 
 def test_p2p_alone_names_what_to_paste() -> None:
-    assert refused(P2P) == f"line 2: {P2P_ONLY}: paste `nvidia-smi topo -m`"
+    assert refused(P2P) == f"line 2: {P2P_ONLY}; paste that of `nvidia-smi topo -m`"
 
 
 class TestCellsThatRunTogether:
     def test_are_told(self) -> None:
         found = read(FOUR.replace("PIX\tNODE\t0", "PIXNODE\t0"), NODE)
-        assert "line 2: cells that run together are read apart: 'PIXNODE'" in told(found)
+        assert "line 2: cells without a space between them were separated: 'PIXNODE'" in told(found)
 
     def test_nvlinks_and_cpus_have_two_readings(self) -> None:
         text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV120-31\nGPU1\tNV1\t X \t20-31\n"
-        assert refused(text).startswith("line 2, GPU0/GPU1: 'NV120-31' is no link")
+        assert refused(text).startswith("line 2, GPU0/GPU1: 'NV120-31' is not a link")
 
     def test_a_cell_too_many_is_refused(self) -> None:
         text = FOUR.replace("PIX\tNODE\t0", "PIXNODE\tNODE\t0")
-        expected = "line 2, GPU0: NODE stands behind the last column: the row has a cell too many"
+        expected = "line 2, GPU0: NODE is after the last column; the row has a cell too many"
         assert refused(text) == expected
 
     def test_more_nvlinks_than_a_record_takes(self) -> None:
-        assert refused(FOUR.replace("NV4", "NV99")).startswith("line 2, GPU0/GPU1: 'NV99' is no li")
+        assert refused(FOUR.replace("NV4", "NV99")).startswith(
+            "line 2, GPU0/GPU1: 'NV99' is not a li"
+        )
         text = FOUR.replace("NV4", "NV64")
         assert link(read(text, NODE).topology, 0, 1).nvlinks == 64
 
@@ -281,7 +292,7 @@ class TestColumnsLeftOut:
 
     def test_gpus_left_out_are_pairs_that_no_row_tells(self) -> None:
         text = "GPU0 ... GPU3 CPU Affinity\nGPU0 X ... SYS 0-7\nGPU3 SYS ... X 0-7\n"
-        assert "GPU0/GPU1: no row tells this pair" in refused(text)
+        assert "GPU0/GPU1: no row has this pair" in refused(text)
 
     @pytest.mark.parametrize(
         "header",
@@ -335,8 +346,11 @@ class TestUnknownProduct:
     def test_a_pair(self, cell: str) -> None:
         found = read(f"\tGPU0\tGPU1\nGPU0\t X \t{cell}\nGPU1\t{cell}\t X \n", NODE)
         assert link(found.topology, 0, 1).via is Via.DIRECT
-        expected = f"{cell} may lead to the other GPU or to a switch, taken as direct: "
-        assert f"line 1: {expected}the product is unknown (--product says)" in told(found)
+        expected = f"{cell} may lead to the other GPU or to a switch, because "
+        assert (
+            f"line 1: {expected}the product is unknown; recorded as direct. Give --product"
+            in told(found)
+        )
 
     def test_four_with_one_number(self) -> None:
         row = ["NV6"] * 4
@@ -352,7 +366,7 @@ class TestUnknownProduct:
     def test_a_product_that_cannot_have_them_is_another_matter(self) -> None:
         text = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"
         found = read(text, NODE, product="NVIDIA A30")
-        assert "is the product right?" in str(told(found))
+        assert "check the product" in str(told(found))
         assert "the product is unknown" not in str(told(found))
 
 
@@ -403,7 +417,9 @@ class TestProductsInReports:
     def test_are_not_guessed(self, text: str) -> None:
         found = read(text + TWO, NODE)
         assert [gpu.product for gpu in found.topology.gpus] == ["unknown"] * 2
-        assert any("but not which GPU is which (--product says)" in line for line in told(found))
+        assert any(
+            "but not the product of each GPU; give --product" in line for line in told(found)
+        )
 
     def test_the_table_of_nvidia_smi_tells_more(self) -> None:
         first, second = read(CARDS + TWO, NODE).topology.gpus
@@ -429,7 +445,7 @@ class TestXmlAndMatrix:
     def test_both_are_refused(self) -> None:
         for text, at, row in ((TWO + self.XML, 4, 2), (self.XML + TWO, 1, 3)):
             assert refused(text) == (
-                f"line {at}: XML begins here, and there is a matrix on line {row}: give one of them"
+                f"line {at}: XML begins here, but line {row} has a matrix; give only one of them"
             )
 
     def test_what_stands_around_it_is_passed_over(self) -> None:
@@ -458,7 +474,7 @@ class TestPcieView:
         ids=["legend", "-mp", "-m", "--matrix", "before NVLink"],
     )
     def test_is_said_only_where_it_is_one(self, text: str, view: bool) -> None:
-        assert any("a PCIe view" in line for line in told(read(text, NODE))) is view
+        assert any("the PCIe view" in line for line in told(read(text, NODE))) is view
 
 
 class TestLostLinks:
@@ -471,9 +487,14 @@ class TestLostLinks:
             ["\tGPU0\tGPU1\tGPU2\tGPU3", *(f"GPU{a}\t" + "\t".join(r) for a, r in enumerate(rows))]
         )
         found = read(text, NODE, product="NVIDIA H100 80GB HBM3")
-        said = "line 1: GPU2: 13 NVLinks to the switch where others have 18: are links down?"
+        said = (
+            "line 1: GPU2: 13 NVLinks to the switch, but others have 18; check for links that "
+            "are down"
+        )
         assert said in told(found)
-        assert "are links down?" not in str(told(read(text.replace("NV13", "NV18"), NODE)))
+        assert "check for links that are down" not in str(
+            told(read(text.replace("NV13", "NV18"), NODE))
+        )
 
     def test_in_xml_too(self) -> None:
         pcis = "".join(
@@ -482,7 +503,7 @@ class TestLostLinks:
             for i, n in enumerate((18, 13, 18))
         )
         found = read(f'<system><cpu numaid="0">{pcis}</cpu></system>', NODE)
-        assert "GPU1: 13 NVLinks to the switch where others have 18" in str(told(found))
+        assert "GPU1: 13 NVLinks to the switch, but others have 18" in str(told(found))
 
 
 def test_a_compute_instance_is_served_as_its_gpu_instance() -> None:
@@ -503,7 +524,7 @@ TOOLS = {
 
 @pytest.mark.parametrize("whose", TOOLS)
 def test_whose_tool_it_is(whose: str) -> None:
-    expected = f"line 1: this is {whose}: {FOREIGN}"
+    expected = f"line 1: this is the output of {whose}, but {FOREIGN}"
     assert refused(TOOLS[whose]) == expected
 
 
@@ -515,7 +536,9 @@ def test_another_tool_before_the_matrix_does_not_matter() -> None:
 
 def test_what_the_tool_itself_said() -> None:
     message = refused("$ nvidia-smi topo -m\nERROR: Option -m is unknown.\n")
-    assert message.startswith("line 2: no matrix of `nvidia-smi topo -m` in this text, but 'ERROR:")
+    assert message.startswith(
+        "line 2: this text has no matrix of `nvidia-smi topo -m`, but 'ERROR:"
+    )
 
 
 def test_a_board_is_still_a_board() -> None:
@@ -584,11 +607,11 @@ class TestWhatPeopleDo:
     def test_a_value_that_stands_under_no_column_is_none(self) -> None:
         found = read(self.BLANKS.replace("         1 ", "    1      "), NODE)
         assert [gpu.numa_node for gpu in found.topology.gpus] == [0, None]
-        assert "GPU1: NUMA affinity (empty) names no one node" in str(found.findings)
+        assert "GPU1: NUMA affinity (empty) is not one node" in str(found.findings)
 
     def test_what_stands_behind_the_named_columns_is_told(self) -> None:
         text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV4\t0-3\t0\nGPU1\tNV4\tX\t4-7\t1\n\n"
-        said = "GPU0, GPU1: not read, since no column is named for it: '0-3 0'"
+        said = "GPU0, GPU1: not read, because the header has no column for it: '0-3 0'"
         assert said in str(read(text, NODE).findings)
 
     def test_a_list_of_a_reports_own_form_names_product_and_memory(self) -> None:
@@ -600,8 +623,8 @@ class TestWhatPeopleDo:
 
     def test_words_of_any_language_are_quoted_as_they_are(self) -> None:
         found = read(f"{self.BLANKS}\nGPU0-GPU1 之间是 NV4\u202e\n", NODE)
-        said = [each.text for each in found.findings if "passed over" in each.text]
-        assert said == [r"passed over, it holds no link: 'GPU0-GPU1 之间是 NV4\u202e'"]
+        said = [each.text for each in found.findings if "skipped" in each.text]
+        assert said == [r"skipped, because it has no link: 'GPU0-GPU1 之间是 NV4\u202e'"]
 
     def test_a_matrix_of_peers_is_told_once(self) -> None:
         names = [f"GPU{i}" for i in range(8)]
@@ -611,11 +634,11 @@ class TestWhatPeopleDo:
             return "\n".join(" ".join(row) for row in [["", *names], *rows])
 
         found = read(f"{table('NODE')}\n\n{table('OK')}\n", NODE)
-        (said,) = [each.text for each in found.findings if "passed over" in each.text]
+        (said,) = [each.text for each in found.findings if "skipped" in each.text]
         assert said.startswith("a matrix of `nvidia-smi topo -p2p`")
 
     def test_lost_line_breaks_are_told(self) -> None:
         for before in ("", "GPU Topology: "):
             text = before + " ".join(self.BLANKS.split())
-            said = "line 1: the line breaks of the table are lost: paste it with them"
+            said = "line 1: the table has lost its line breaks; paste it with them"
             assert refused(text) == said

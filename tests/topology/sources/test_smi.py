@@ -34,9 +34,9 @@ def test_plain_table() -> None:
     assert [nic.name for nic in topology.nics] == ["mlx5_0", "mlx5_bond_1"]
     assert topology.nics[0].distances[:2] == ((0, LinkKind.PIX), (1, LinkKind.PHB))
     assert [str(finding) for finding in found.findings] == [
-        "line 1: GPU0 to GPU3: UUIDs are made up from the node's name and the index: "
-        "the text has none",
-        "line 1: NV# hides the PCIe class of those pairs: unknown",
+        "line 1: GPU0 to GPU3: the text has no UUIDs, so they are generated from the node's "
+        "name and the index",
+        "line 1: NV# hides the PCIe class of these pairs, so it is recorded as unknown",
     ]
 
 
@@ -97,12 +97,14 @@ def table(*rows: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("", "line 1: no matrix of `nvidia-smi topo -m` in this text", id="empty"),
-        pytest.param("hello\n", "line 1: no matrix of", id="prose"),
-        pytest.param(" GPU0\n", "line 1: a header, but no row of a GPU below it", id="header only"),
+        pytest.param("", "line 1: this text has no matrix of `nvidia-smi topo -m`", id="empty"),
+        pytest.param("hello\n", "line 1: this text has no matrix of", id="prose"),
+        pytest.param(
+            " GPU0\n", "line 1: a header without a row of a GPU below it", id="header only"
+        ),
         pytest.param(
             FOUR.replace("NV2\tPHB", "NV1\tPHB"),
-            "line 2, GPU0/GPU1: NV1 here, but NV2 on line 3 (GPU1/GPU0); a matrix is symmetric",
+            "line 2, GPU0/GPU1: NV1 here, but NV2 on line 3 (GPU1/GPU0); a matrix must be",
             id="asymmetric",
         ),
         pytest.param(
@@ -112,11 +114,11 @@ def table(*rows: str) -> str:
         ),
         pytest.param(
             FOUR.replace("PHB\tSYS\tPIX", "PHB\tQPI\tPIX"),
-            "line 2, GPU0/GPU3: 'QPI' is no link; allowed are X, NV1 to NV64, PSB, PIX",
+            "line 2, GPU0/GPU3: 'QPI' is not a link; allowed are X, NV1 to NV64, PSB, PIX",
             id="unknown word",
         ),
         pytest.param(
-            FOUR.replace("NV2\tPHB", "NV0\tPHB"), "line 2, GPU0/GPU1: 'NV0' is no link", id="NV0"
+            FOUR.replace("NV2\tPHB", "NV0\tPHB"), "line 2, GPU0/GPU1: 'NV0' is not a link", id="NV0"
         ),
         pytest.param(
             FOUR.replace("NIC1\tSYS", "NIC1\tNV2").replace("PIX\tSYS\t0-7", "PIX\tNV2\t0-7"),
@@ -125,25 +127,25 @@ def table(*rows: str) -> str:
         ),
         pytest.param(
             FOUR.replace("GPU1\tNV2\t X ", "GPU1\tX\tNV2"),
-            "line 3, GPU1/GPU0: X stands here, but the row's X belongs under GPU1",
+            "line 3, GPU1/GPU0: X is here, but the row's X must be under GPU1",
             id="X under another name",
         ),
         pytest.param(
             FOUR.replace("GPU1\tNV2\t X ", "GPU1\tNV2\tSYS"),
-            "line 3, GPU1/GPU1: SYS stands here, but the row's X belongs under GPU1",
+            "line 3, GPU1/GPU1: SYS is here, but the row's X must be under GPU1",
             id="no X",
         ),
         pytest.param(
-            FOUR.replace("GPU1\tNV2", "GPU1"), "line 3, GPU1/GPU0: X stands here", id="cell lost"
+            FOUR.replace("GPU1\tNV2", "GPU1"), "line 3, GPU1/GPU0: X is here", id="cell lost"
         ),
         pytest.param(
             FOUR.replace("PHB\tSYS\tPIX\tSYS\t", "PHB\tSYS\tSYS\t"),
-            "line 2, GPU0/NIC1: '0-7' is no link",
+            "line 2, GPU0/NIC1: '0-7' is not a link",
             id="cell lost behind X",
         ),
         pytest.param(
             FOUR + LINES[1],
-            "line 19, GPU0: this row stands already on line 2",
+            "line 19, GPU0: this row is already on line 2",
             id="row twice",
         ),
         pytest.param(
@@ -153,77 +155,79 @@ def table(*rows: str) -> str:
         ),
         pytest.param(
             table(" GPU0 GPU1 GPU1", "GPU0 X SYS SYS", "GPU1 SYS X SYS"),
-            "line 1, GPU1: this column stands twice in the header",
+            "line 1, GPU1: this column is in the header twice",
             id="column twice",
         ),
         pytest.param(
             FOUR + FOUR.replace("PHB", "PXB"),
-            "line 19: a second table begins, the first is on line 1: give one table",
+            "line 19: a second table begins here, but the first is on line 1; give one table",
             id="two tables",
         ),
         pytest.param(
             "\n".join([*LINES[1:5], "", *LINES[:5]]),
-            "line 6: a second table begins, the first is on line 1",
+            "line 6: a second table begins here, but the first is on line 1",
             id="second table behind one without header",
         ),
         pytest.param(
             "\n".join(LINES[:3]),
-            "line 3, GPU2/GPU3: no row tells this pair (no row of GPU2, GPU3): the table is cut",
+            "line 3, GPU2/GPU3: no row has this pair (no row of GPU2, GPU3), so the table is "
+            "incomplete",
             id="cut after two rows",
         ),
         pytest.param(
             "\n".join([*LINES[:3], "GPU2\tPHB\tSYS\t X \tNV"]),
-            "line 4, GPU2/GPU3: no row tells this pair (no row of GPU3)",
+            "line 4, GPU2/GPU3: no row has this pair (no row of GPU3)",
             id="cut within the cell that matters",
         ),
         pytest.param(
             table(" GPU0 GPU1 GPU2 CPU_Affinity", "GPU0 X NV1 NV1 0", "GPU1 NV1 X NV1").replace(
                 "_", " "
             ),
-            "line 3, GPU1/GPU2: no row tells this pair",
+            "line 3, GPU1/GPU2: no row has this pair",
             id="last word of the text may be cut",
         ),
         pytest.param(
             table("GPU0 X SYS SYS PIX", "GPU1 SYS X SYS SYS"),
-            "line 2: the header row is missing: columns after GPU1 may be GPUs or NICs",
+            "line 2: the header row is missing, so columns after GPU1 may be GPUs or NICs",
             id="no header, and no way to tell",
         ),
         pytest.param(
             table("GPU1 SYS X", "GPU0 X SYS"),
-            "line 1, GPU1: the header row is missing and rows and X do not run from GPU0 on",
+            "line 1, GPU1: the header row is missing, and rows and X do not start at GPU0",
             id="no header, rows out of order",
         ),
         pytest.param(
             table("GPU0 X SYS", "GPU1 X SYS"),
-            "line 2, GPU1: the header row is missing and rows and X do not run from GPU0 on",
+            "line 2, GPU1: the header row is missing, and rows and X do not start at GPU0",
             id="no header, X out of order",
         ),
         pytest.param(
             table("NIC0 X SYS", "NIC1 SYS X"),
-            "line 1, NIC0: rows of NICs, but none of a GPU",
+            "line 1, NIC0: the table has rows of NICs, but none of a GPU",
             id="no GPU",
         ),
         pytest.param(
-            "GPU0 X", "line 1: the header row is missing: columns after GPU0 may", id="one cell"
+            "GPU0 X", "line 1: the header row is missing, so columns after GPU0 may", id="one cell"
         ),
         pytest.param(
             " ".join(f"GPU{i}" for i in range(65)) + "\nGPU0 X",
-            "line 1: 65 GPUs, at most 64 are read",
+            "line 1: 65 GPUs; at most 64 are allowed",
             id="too many GPUs",
         ),
         pytest.param(
             "GPU0 GPU1 " + " ".join(f"NIC{i}" for i in range(129)) + "\nGPU0 X SYS",
-            "line 1: 129 NICs, at most 128 are read",
+            "line 1: 129 NICs; at most 128 are allowed",
             id="too many NICs",
         ),
         pytest.param(
             FOUR.replace("mlx5_bond_1", "mlx5_0"),
-            "line 1: nics.name: mlx5_0 stands 2 times",
+            "line 1: nics.name: mlx5_0 occurs 2 times",
             id="legend names two NICs alike",
         ),
         pytest.param(
             FOUR + "GPU 7: Tesla T4 (UUID: GPU-1)\n",
-            "line 19, GPU 7: listed here, but the matrix has GPU0 to GPU3: one machine only",
+            "line 19, GPU 7: listed here, but the matrix has GPU0 to GPU3; give the text of one "
+            "machine",
             id="list of another machine",
         ),
         pytest.param(
@@ -233,11 +237,13 @@ def table(*rows: str) -> str:
         ),
         pytest.param(
             FOUR + "".join(f"GPU {i}: Tesla T4 (UUID: GPU-1)\n" for i in range(4)),
-            "line 1: devices.uuid: GPU-1 stands 4 times",
+            "line 1: devices.uuid: GPU-1 occurs 4 times",
             id="one UUID for all",
         ),
         pytest.param(
-            "x" * (MAX_TEXT + 1), "line 1: 1048577 characters, at most 1048576 are read", id="large"
+            "x" * (MAX_TEXT + 1),
+            "line 1: 1048577 characters; at most 1048576 are allowed",
+            id="large",
         ),
     ],
 )
@@ -258,7 +264,9 @@ class TestCutTables:
         text = table(" GPU0 GPU1 GPU2", "GPU0 X NV12 NV12", "GPU1 NV12 X NV12", "GPU2 NV1")
         found = parse_topo(text, NODE)
         assert {one.nvlinks for one in found.topology.links} == {12}
-        expected = "line 4: the row is cut: GPU2/GPU0, GPU2/GPU1 taken from the other rows"
+        expected = (
+            "line 4: the row is incomplete, so GPU2/GPU0, GPU2/GPU1 are taken from the other rows"
+        )
         assert expected in map(str, found.findings)
 
     def test_only_the_name_is_left(self) -> None:
@@ -276,7 +284,9 @@ class TestCutTables:
     def test_nic_distances_may_stay_unknown(self) -> None:
         found = parse_topo("\n".join([*LINES[:4], "GPU3\tSYS\tSYS\tNV2\t X \tSY"]), NODE)
         assert found.topology.nics[0].distances[-1] == (2, LinkKind.SYS)
-        expected = "line 5: GPU3: no row tells the distance to NIC0, NIC1: unknown"
+        expected = (
+            "line 5: GPU3: no row has the distance to NIC0, NIC1, so it is recorded as unknown"
+        )
         assert expected in map(str, found.findings)
 
     def test_numa_of_the_last_row_may_be_cut(self) -> None:
@@ -292,7 +302,8 @@ class TestCutTables:
         assert told == ["NODE", "NV18", "NV18", "SYS", "SYS", "NV18"]
         assert [nic.name for nic in found.topology.nics] == ["NIC0", "NIC1"]
         assert (
-            "line 1: the header row is missing: by X and NVLinks the columns are GPU0 to GPU3 "
+            "line 1: the header row is missing; from X and the NVLinks, the columns are GPU0 to "
+            "GPU3 "
             "and 2 NICs"
         ) in map(str, found.findings)
 
@@ -371,24 +382,27 @@ class TestNvlinks:
     def test_whole_attachment_on_one_pair_is_said(self) -> None:
         text = self.all_pairs(2, "NV12")
         told = words(text, product="NVIDIA A100-SXM4-80GB")
-        assert "line 1: NV12 is all that a GPU has: a bridge or a switch, taken as a bridge" in told
+        assert (
+            "line 1: NV12 are all NVLinks of a GPU, to a bridge or a switch; recorded as a bridge"
+            in told
+        )
 
     def test_more_links_than_the_product_has(self) -> None:
         found = parse_topo(self.all_pairs(2, "NV12"), NODE, product="Tesla V100-SXM2-16GB")
         assert found.topology.links[0].nvlink_one_way == GBps(0.0)
-        assert "12 NVLinks, but 'Tesla V100-SXM2-16GB' has 6: is the product right?" in str(
+        assert "12 NVLinks, but 'Tesla V100-SXM2-16GB' has 6: check the product" in str(
             found.findings
         )
 
     def test_pcie_view_by_prompt_and_by_legend(self) -> None:
         text = self.all_pairs(2, "SYS")
-        view = "a PCIe view (topo -mp): NVLinks, if there are any, are hidden; use topo -m"
+        view = "this is the PCIe view (topo -mp), which hides NVLinks; use topo -m"
         assert f"line 2: {view}" in words("$ nvidia-smi topo -mp\n" + text)
         assert f"line 1: {view}" in words(text + "\n\n  X = Self\n  PIX  = Connection\n")
         assert view not in str(words(text + "\n\n  X = Self\n  PIX  = C\n  NV#  = C\n"))
 
     def test_nvlinks_that_a_product_could_have(self) -> None:
-        expected = "line 1: NVIDIA A30 can have 4 NVLinks, and the matrix shows none"
+        expected = "line 1: NVIDIA A30 can have 4 NVLinks, but the matrix shows none"
         assert expected in words(self.all_pairs(2, "SYS"), product="NVIDIA A30")
 
     def test_one_board(self) -> None:
@@ -415,20 +429,26 @@ class TestWhoTheGpusAre:
         found = parse_topo(FOUR, NODE)
         assert {(gpu.product, gpu.memory) for gpu in found.topology.gpus} == {("unknown", 0)}
         told = str(found.findings)
-        assert "product unknown: gpu-model holds nowhere and NVLinks have no speed" in told
-        assert "memory unknown, written as 0: min-gpu-memory holds nowhere" in told
+        assert (
+            "the product is unknown, so no pod with gpu-model fits and the NVLink bandwidth is "
+            "unknown" in told
+        )
+        assert "the memory is unknown and recorded as 0, so no pod with min-gpu-memory fits" in told
 
     def test_memory_of_the_catalogue(self) -> None:
         found = parse_topo(FOUR, NODE, product="nvidia l40s")
         assert found.topology.gpus[0].memory == 46068 * MIB
-        expected = "line 1: memory is the catalogue's: nvidia l40s 46068 MiB (--memory says it exa"
+        expected = (
+            "line 1: the memory is taken from the catalogue: nvidia l40s 46068 MiB; give --memory "
+            "for the exa"
+        )
         assert any(str(finding).startswith(expected) for finding in found.findings)
 
     def test_list(self) -> None:
         found = parse_topo(f"$ nvidia-smi -L; nvidia-smi topo -m\n{self.LIST}{FOUR}", NODE)
         told = [(g.uuid, g.product, g.numa_node) for g in found.topology.gpus]
         assert told[3] == ("GPU-3a", "NVIDIA A30", 1)
-        assert "UUIDs are made up" not in str(found.findings)
+        assert "UUIDs" not in str(found.findings)
 
     def test_csv(self) -> None:
         gpu = parse_topo(FOUR + "\n" + self.CSV, NODE).topology.gpus[2]
@@ -476,7 +496,7 @@ class TestWhoTheGpusAre:
         found = parse_topo("GPU 0: NVIDIA A30 (UUID: GPU-0a)\n" + FOUR, NODE)
         told = str(found.findings)
         assert "GPU1 to GPU3: in the matrix, but not in the list of GPUs" in told
-        assert "GPU1 to GPU3: UUIDs are made up" in told
+        assert "GPU1 to GPU3: the text has no UUIDs" in told
 
     def test_arguments_may_repeat_the_text(self) -> None:
         given_too = parse_topo(
@@ -486,13 +506,13 @@ class TestWhoTheGpusAre:
 
     def test_arguments_may_not_contradict_the_text(self) -> None:
         message = refusal(self.CSV + FOUR, product="Tesla T4")
-        assert message == "line 2, GPU 0: product 'NVIDIA A30', but --product says 'Tesla T4'"
+        assert message == "line 2, GPU 0: product is 'NVIDIA A30', but --product is 'Tesla T4'"
         message = refusal(self.CSV + FOUR, memory=Bytes(1))
-        assert message == "line 2, GPU 0: memory '25769803776', but --memory says '1'"
+        assert message == "line 2, GPU 0: memory is '25769803776', but --memory is '1'"
 
 
 def test_lines_that_are_no_rows_are_passed_over() -> None:
-    expected = "line 19: passed over, it holds no link: 'GPU2 is sick'"
+    expected = "line 19: skipped, because it has no link: 'GPU2 is sick'"
     assert expected in words(FOUR + "GPU2 is sick\nmlx5_0 port 1 ==> eth0\n")
 
 

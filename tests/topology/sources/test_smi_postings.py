@@ -66,8 +66,8 @@ POSTINGS = {
     "cap-l40s": ("", "", "0", 0),
 }
 REFUSED = {
-    "TRUNC-dgx2-v100x16-first4rows": "line 5, GPU4/GPU5: no row tells this pair "
-    "(no row of GPU4 to GPU15): the table is cut, paste the whole of it"
+    "TRUNC-dgx2-v100x16-first4rows": "line 5, GPU4/GPU5: no row has this pair "
+    "(no row of GPU4 to GPU15), so the table is incomplete; paste the whole table"
 }
 
 
@@ -135,11 +135,17 @@ class TestPostings:
     @pytest.mark.parametrize(
         ("name", "finding"),
         [
-            ("hopper-x8-topo-mp-pcie-only", "line 2: a PCIe view (topo -mp): NVLinks"),
-            ("v100x8-vm-phb-numa-range", "line 1: GPU0 to GPU7: NUMA affinity 0-1 names no"),
-            ("TRUNC-b200x8-gpu2-lost-nvlink", "line 1: the header row is missing: by X and NVL"),
+            (
+                "hopper-x8-topo-mp-pcie-only",
+                "line 2: this is the PCIe view (topo -mp), which hides NVLinks",
+            ),
+            ("v100x8-vm-phb-numa-range", "line 1: GPU0 to GPU7: NUMA affinity 0-1 is not"),
+            (
+                "TRUNC-b200x8-gpu2-lost-nvlink",
+                "line 1: the header row is missing; from X and the NVL",
+            ),
             ("TRUNC-b200x8-gpu2-lost-nvlink", "line 1: the row of GPU7 is missing"),
-            ("TRUNC-b200x8-gpu2-lost-nvlink", "line 7: GPU6: no row tells the distance to NIC5"),
+            ("TRUNC-b200x8-gpu2-lost-nvlink", "line 7: GPU6: no row has the distance to NIC5"),
         ],
     )
     def test_findings(self, name: str, finding: str) -> None:

@@ -120,16 +120,19 @@ def allocator_of(
         cause = (
             "no container of NVIDIA's device plugin on this node"
             if plugin is None
-            else "its settings are in a file of its own, or name a policy we do not know"
+            else "its settings are in its own file, or name an unknown policy"
         )
-        unseen.append(Unseen("device plugin's policy", f"{cause}: it may pick anything"))
+        unseen.append(Unseen("device plugin's policy", f"{cause}, so it may pick any devices"))
     topology_manager = kubelet.topology_manager_policy
     if topology_manager is None:
         unseen.append(
             Unseen("Topology Manager's policy", "the kubelet's configuration could not be read")
         )
     if kubelet.cpu_manager_policy is None or kubelet.memory_manager_policy is None:
-        cause = "neither the kubelet nor a file tells: pods of the class Guaranteed get no promises"
+        cause = (
+            "neither the kubelet nor a file shows them, so pods of the QoS class Guaranteed get "
+            "no promises"
+        )
         unseen.append(Unseen("CPU and Memory Managers' policies", cause))
     config = AllocatorConfig(
         policy or "any",

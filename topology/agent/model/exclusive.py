@@ -96,16 +96,20 @@ def _config(kubelet: KubeletConfig, processors: Processors, allocatable: Allocat
     if kubelet.socket_aligned is None:
         raise _HiddenError(f"the CPU Manager's option {ALIGN_BY_SOCKET} is not known")
     if kubelet.static_cpus and not allocatable.cpus:
-        raise _HiddenError("the kubelet does not tell which CPUs pods may have exclusively")
+        raise _HiddenError("the kubelet does not report which CPUs pods may have exclusively")
     if kubelet.static_memory and not allocatable.memory:
-        raise _HiddenError("the kubelet does not tell how much memory pods may have exclusively")
+        raise _HiddenError("the kubelet does not report how much memory pods may have exclusively")
     count = len(processors.nodes)
     if not 0 < count <= MOST_NUMA_NODES:
-        raise _HiddenError(f"{count} NUMA nodes are there, a record holds 1 to {MOST_NUMA_NODES}")
+        raise _HiddenError(
+            f"there are {count} NUMA nodes, but a record can have 1 to {MOST_NUMA_NODES}"
+        )
     there = union(processors.nodes)
     if there.bit_length() > MOST_CPUS:
         highest = there.bit_length() - 1
-        raise _HiddenError(f"CPU {highest} is there, a record holds those below {MOST_CPUS}")
+        raise _HiddenError(
+            f"there is a CPU {highest}, but a record can only have CPUs below {MOST_CPUS}"
+        )
     if hidden := allocatable.cpus & ~there:
         raise _HiddenError(f"the kernel does not show the CPUs {cpu_list(CpuSet(hidden))}")
     _check_memory(allocatable, count)
@@ -130,12 +134,12 @@ def _check_memory(allocatable: Allocatable, count: int) -> None:
         if not 0 <= number < count:
             raise _HiddenError(f"the kernel does not show NUMA node {number}")
         if not recordlimits.memory_fits(kind, amount):
-            raise _HiddenError(f"the kubelet tells of {amount} bytes of {kind[:64]!r}")
+            raise _HiddenError(f"the kubelet reports {amount} bytes of {kind[:64]!r}")
     for number in range(count):
         types = len(_memory(allocatable, number))
         if types > recordlimits.MOST_TYPES:
             most = recordlimits.MOST_TYPES
-            raise _HiddenError(f"{types} types of memory are there, a record holds {most}")
+            raise _HiddenError(f"there are {types} types of memory, but a record can have {most}")
 
 
 def _memory(allocatable: Allocatable, number: int) -> tuple[tuple[str, int], ...]:

@@ -104,7 +104,7 @@ def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
     for link in plugins.links:
         a, b = sorted((indices[uuids[link.a]], indices[uuids[link.b]]))
         if link.via is Via.DIRECT and link.nvlinks != ours.get((a, b), 0):
-            return "it sees NVLinks that have dropped before, or that peers may not use"
+            return "the plugin counts NVLinks that have dropped before, or that peers may not use"
     return ""
 
 
@@ -181,7 +181,9 @@ def _link(
         return bare
     if usable is False:
         if not hidden:
-            unseen.append(Unseen("NVLinks", "there, but peers may not use them (P2P status)", of))
+            unseen.append(
+                Unseen("NVLinks", "they are up, but peers may not use them (P2P status)", of)
+            )
         return bare
     speed = _one_way(a.gpu, ends_a)
     through_switch = GBps(0.0) if ours & faults.degraded else speed
@@ -195,7 +197,9 @@ def _link(
     if usable is None:
         unseen.append(Unseen("NVLinks", "their far ends cannot be identified", of))
         return bare
-    unseen.append(Unseen("NVLink count", "far ends cannot be identified: at least 1", of))
+    unseen.append(
+        Unseen("NVLink count", "the far ends cannot be identified, so at least 1 is assumed", of)
+    )
     return Link(*pair, pcie, 1, Via.SWITCH, through_switch)
 
 
@@ -226,7 +230,7 @@ def _fabric(gpus: tuple[SeenGpu, ...], unseen: list[Unseen]) -> Fabric | None:
     """Return the node's multi-node fabric; None if there is none, or if there are several."""
     found = {gpu.fabric for gpu in gpus if gpu.fabric is not None}
     if len(found) > 1:
-        unseen.append(Unseen("fabric", "the node's GPUs are in several"))
+        unseen.append(Unseen("fabric", "the node's GPUs are in several fabrics"))
         return None
     return next(iter(found), None)
 

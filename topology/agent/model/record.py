@@ -235,7 +235,7 @@ def _misnamed(
                 return Problem(
                     "UnexpectedResource",
                     f"{device[:64]!r} is served as {resource.name}, and its profile is "
-                    f"{profile[:64]!r}: what the node hands out cannot be told",
+                    f"{profile[:64]!r}, so the devices that the node hands out are unknown",
                 )
     return None
 
@@ -269,7 +269,7 @@ def _unanswered(observation: Observation) -> list[Unseen]:
     if observation.nvml_problem:
         found.append(Unseen("GPUs and links", f"NVML: {observation.nvml_problem}"))
     if observation.kubelet.cause:
-        found.append(Unseen("who holds what", observation.kubelet.cause))
+        found.append(Unseen("pods' devices", observation.kubelet.cause))
     return found
 
 

@@ -143,7 +143,7 @@ def too_large(topology: NodeTopology | None, report: Report) -> Problem | None:
             over = [(size, LARGEST_RECORD, "bytes")] if size > LARGEST_RECORD else []
     if not over:
         return None
-    words = (f"{count:,} {what}, and at most {most:,} are allowed" for count, most, what in over)
+    words = (f"{count:,} {what}, but at most {most:,} are allowed" for count, most, what in over)
     return Problem("TooLarge", f"the record is too large: it would have {'; '.join(words)}")
 
 
@@ -170,15 +170,15 @@ def exclusive(holdings: tuple[Holding, ...] | None) -> Published:
     for block in (block for holding in holdings for block in holding.memory):
         if not (memory_fits(block.type, block.amount) and all(map(_can_be_hinted, block.nodes))):
             return _hidden(
-                f"the kubelet tells of {block.amount} bytes of {block.type[:64]!r} on the NUMA "
-                f"nodes {', '.join(map(str, block.nodes))[:64]}, which no record can hold"
+                f"the kubelet reports {block.amount} bytes of {block.type[:64]!r} on the NUMA "
+                f"nodes {', '.join(map(str, block.nodes))[:64]}, which a record cannot express"
             )
     size = sum(map(size_of_holding, holdings))
     blocks = max((len(holding.memory) for holding in holdings), default=0)
     if len(holdings) > MOST_EXCLUSIVE or blocks > MOST_BLOCKS or size > LARGEST_EXCLUSIVE:
         return _hidden(
-            f"{len(holdings)} pods have some, a record holds {LARGEST_EXCLUSIVE // 1000} kB of it "
-            f"and {MOST_BLOCKS} blocks of memory of a pod"
+            f"{len(holdings)} pods have exclusive CPUs or memory, but a record can have "
+            f"{LARGEST_EXCLUSIVE // 1000} kB of them and {MOST_BLOCKS} blocks of memory of a pod"
         )
     return holdings, ()
 
@@ -206,8 +206,8 @@ def of_unknown(unknown: Sequence[tuple[str, DeviceId]]) -> Problem:
     what = "id is" if count == 1 else "ids are"
     return Problem(
         "UnknownDevices",
-        f"{count} device {what} of no GPU of this node that we know, such as "
-        f"{example[:64]!r} of {resource}: who holds which GPU cannot be told",
+        f"{count} device {what} not of a known GPU of this node, such as {example[:64]!r} of "
+        f"{resource}, so the holders of the GPUs are unknown",
     )
 
 
@@ -220,7 +220,8 @@ def hardware(topology: NodeTopology) -> tuple[NodeTopology, tuple[Unseen, ...]]:
         unseen.append(
             Unseen(
                 "RDMA NICs",
-                f"{len(topology.nics)} are there, a record holds {MOST_NICS}: the nearest ones",
+                f"there are {len(topology.nics)}, but a record can have {MOST_NICS}: it has the "
+                "nearest ones",
             )
         )
     gpus = tuple(map(_gpu, topology.gpus))
@@ -256,8 +257,8 @@ def hinted(
         if strange:
             unseen.append(
                 Unseen(
-                    "NUMA node that the kubelet is told",
-                    f"the plugin names {strange[0]}, allowed is 0 to {HIGHEST_HINTED_NODE}",
+                    "NUMA node that the plugin reports to the kubelet",
+                    f"the plugin names {strange[0]}, but allowed are 0 to {HIGHEST_HINTED_NODE}",
                     gpu[:64],
                 )
             )

@@ -53,7 +53,7 @@ def from_file(path: Path) -> KubeletConfig:
         cause = " ".join(str(error).split())
         raise ConfigurationUnseenError(f"{path}: {cause}"[:300]) from error
     if not isinstance(content, dict) or content.get("kind") != "KubeletConfiguration":
-        raise ConfigurationUnseenError(f"{path}: kind: allowed is KubeletConfiguration")
+        raise ConfigurationUnseenError(f"{path}: kind must be KubeletConfiguration")
     return kubelet_config(content)
 
 
@@ -84,9 +84,11 @@ def from_kubelet(
     try:
         content = json.loads(answer.data)["kubeletconfig"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationUnseenError(f"{url}: not a kubelet's configuration") from error
+        raise ConfigurationUnseenError(
+            f"{url}: the answer is not a kubelet's configuration"
+        ) from error
     if not isinstance(content, dict):
-        raise ConfigurationUnseenError(f"{url}: not a kubelet's configuration")
+        raise ConfigurationUnseenError(f"{url}: the answer is not a kubelet's configuration")
     return kubelet_config(content)
 
 
@@ -256,7 +258,7 @@ class NodeWatch:
             try:
                 well = self.look()
             except Exception:
-                log.exception("look at the Node failed")
+                log.exception("reading the Node failed")
                 well = False
             failures = 0 if well else failures + 1
             self._wake.wait(self._period if well else min(RETRY, 2.0 ** min(failures - 1, 10)))

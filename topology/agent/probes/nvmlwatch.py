@@ -216,7 +216,7 @@ class _Session:
                 self._fail(str(error))
             except Exception as error:
                 # One bad answer must not end the thread.
-                log.exception("NVML look failed")
+                log.exception("reading NVML failed")
                 self._fail(f"{type(error).__name__}: {error}")
             finally:
                 self._nvml = self._asked_since = None

@@ -45,7 +45,7 @@ def pci_tree(sys: Path) -> PciTree:
     for card in cards:
         place = _place(card / "device")
         if place is None:
-            unseen.append(Unseen("place of an RDMA NIC", "not on PCI", card.name))
+            unseen.append(Unseen("PCI position of an RDMA NIC", "not on PCI", card.name))
         else:
             nics[card.name] = PciNic(place, _numa(card / "device"))
     return PciTree(places, numa, nics, tuple(unseen), _numa_distances(sys))
@@ -106,7 +106,7 @@ def _processors(system: Path) -> Processors:
     names = [path.name.removeprefix("node") for path in system.glob("node/node*")]
     numbers = sorted(int(name) for name in names if name.isdecimal())
     if not numbers or numbers != list(range(len(numbers))):
-        raise ValueError("NUMA nodes are not numbered from 0 on without gaps")
+        raise ValueError("NUMA nodes are not numbered from 0 without gaps")
     nodes: list[CpuSet] = []
     sockets: list[int | None] = []
     cores: list[CpuSet] = []

@@ -196,18 +196,18 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
     "twenty kinds of MIG devices": (
         (".spec.resources",),
         Machine(served={f"nvidia.com/mig-{i}g": (DeviceId(f"MIG-{i}"),) for i in range(20)}),
-        too_large("20 resources, and at most 16"),
+        too_large("20 resources, but at most 16"),
     ),
     "two thousand shares of a GPU": (
         (".spec.resources[].replicas",),
         Machine(served={GPU: ids(2000)}),
-        too_large("2,000 shares of one GPU, and at most 1,024"),
+        too_large("2,000 shares of one GPU, but at most 1,024"),
     ),
     "more shares than a list holds": (
         (".status.allocatable",),
         Machine(served={GPU: [i for gpu in range(6) for i in ids(1000, f"GPU-{gpu}")]},
                 seen=SeenNode(gpus(6))),
-        too_large("6,000 device ids to hand out, and at most 4,096"),
+        too_large("6,000 device ids to hand out, but at most 4,096"),
     ),
     "an id that is too long": (
         (".status.allocatable[]",),
@@ -225,17 +225,17 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
     "more holders than a list holds": (
         (".status.allocations",),
         Machine(entries_=holding(*((f"p{i}", [DeviceId(f"GPU-0::{i}")]) for i in range(5000)))),
-        too_large("5,000 allocations, and at most 4,096"),
+        too_large("5,000 allocations, but at most 4,096"),
     ),
     "a container with more shares than a list holds": (
         (".status.allocations[].deviceIds",),
         Machine(entries_=holding(("a", ids(5000)), ("b", ids(3, "GPU-1")))),
-        too_large("5,000 device ids of one container, and at most 4,096"),
+        too_large("5,000 device ids of one container, but at most 4,096"),
     ),
     "long names and many of them": (
         (),
         Machine(entries_=holding(*((f"{i:x>250}", [f"GPU-0::{i}"]) for i in range(2500)))),
-        too_large("bytes, and at most 480,000"),
+        too_large("bytes, but at most 480,000"),
     ),
     "two pods of one name that nobody knows": (
         (".status.allocations[].podUID",),
@@ -250,7 +250,7 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
     "seventy GPUs": (
         (".spec.devices", ".spec.links", ".status.summary.gpus", ".status.summary.free"),
         Machine(SeenNode(gpus(70))),
-        not_ready("HardwareContradictory", "70 GPUs, at most 64"),
+        not_ready("HardwareContradictory", "70 GPUs, but at most 64"),
     ),
     "sixty-four GPUs": (
         (),
@@ -271,12 +271,12 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         (".spec.devices[].migInstances",),
         Machine(SeenNode(gpus(2, mig_mode="enabled", mig_instances=tuple(
             MigInstance(f"MIG-{i}", "1g.5gb", Bytes(1)) for i in range(20))))),
-        too_large("20 MIG devices of one GPU, and at most 16"),
+        too_large("20 MIG devices of one GPU, but at most 16"),
     ),
     "a hundred NICs": (
         (".spec.nics", ".spec.nics[].distances"),
         Machine(pci=PciTree(PLACES, nics=NICS)),
-        incomplete("RDMA NICs: 100 are there, a record holds 64"),
+        incomplete("RDMA NICs: there are 100, but a record can have 64"),
     ),
     "a plugin's version without an end": (
         (".spec.allocator.pluginVersion",),
@@ -297,58 +297,60 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         (".spec.numaNodes[].cpus",),
         Machine(kubelet=STATIC, exclusive=GIVEN, processors=Processors(
             (CpuSet((1 << 5000) - 1),), (0,), (CpuSet((1 << 5000) - 1),))),
-        incomplete("CPUs and memory by NUMA node: CPU 4999 is there, a record holds those below"),
+        incomplete("CPUs and memory by NUMA node: there is a CPU 4999, but a record can only have"),
     ),
     "more pods with CPUs of their own than a list holds": (
         (".status.exclusive",),
         Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(5000, 0)),
-        incomplete("exclusive CPUs and memory: 5000 pods have some"),
+        incomplete("exclusive CPUs and memory: 5000 pods have exclusive CPUs"),
     ),
     "a pod with a thousand blocks of memory": (
         (".status.exclusive[].memory",),
         Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(1, 1025)),
-        incomplete("exclusive CPUs and memory: 1 pods have some", "1024 blocks"),
+        incomplete("exclusive CPUs and memory: 1 pods have exclusive CPUs", "1024 blocks"),
     ),
     "memory of a NUMA node that the kubelet cannot name": (
         (".status.exclusive[].memory[].numaNodes[]",),
         Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning_block(nodes=(0, 64))),
-        incomplete("exclusive CPUs and memory: the kubelet tells of 1 bytes", "NUMA nodes 0, 64"),
+        incomplete("exclusive CPUs and memory: the kubelet reports 1 bytes", "NUMA nodes 0, 64"),
     ),
     "memory below the first NUMA node": (
         (".status.exclusive[].memory[].numaNodes[]",),
         Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning_block(nodes=(-1,))),
-        incomplete("exclusive CPUs and memory: the kubelet tells of 1 bytes", "NUMA nodes -1"),
+        incomplete("exclusive CPUs and memory: the kubelet reports 1 bytes", "NUMA nodes -1"),
     ),
     "more memory than a record can say": (
         (".status.exclusive[].memory[].bytes", ".spec.numaNodes[].memory[].bytes"),
         Machine(kubelet=STATIC, entries_=owning_block(amount=2**63), exclusive=Allocatable(
             cpu_set("1-3"), {(0, "memory"): 2**63})),
-        incomplete("exclusive CPUs and memory: ", f"the kubelet tells of {2**63} bytes of 'memory'",
+        incomplete("exclusive CPUs and memory: ", f"the kubelet reports {2**63} bytes of 'memory'",
                    "CPUs and memory by NUMA node: "),
     ),
     "memory of no type": (
         (".status.exclusive[].memory[].type", ".spec.numaNodes[].memory[].type"),
         Machine(kubelet=STATIC, entries_=owning_block(kind=""), exclusive=Allocatable(
             cpu_set("1-3"), {(0, ""): 1})),
-        incomplete("exclusive CPUs and memory: ", "the kubelet tells of 1 bytes of ''",
+        incomplete("exclusive CPUs and memory: ", "the kubelet reports 1 bytes of ''",
                    "CPUs and memory by NUMA node: "),
     ),
     "seventeen types of memory": (
         (".spec.numaNodes[].memory",),
         Machine(kubelet=STATIC, exclusive=Allocatable(
             cpu_set("1-3"), {(0, f"hugepages-{i}Mi"): 1 for i in range(17)})),
-        incomplete("CPUs and memory by NUMA node: 17 types of memory are there"),
+        incomplete("CPUs and memory by NUMA node: there are 17 types of memory"),
     ),
     "a plugin that names NUMA nodes which there are none of": (
         (".spec.devices[].topologyNodes[]",),
         Machine(topology_nodes={DeviceId("GPU-0"): (-1,), DeviceId("GPU-1"): (0, 64)}),
-        incomplete("NUMA node that the kubelet is told of GPU-0: the plugin names -1, allowed is "
-                   "0 to 63", "of GPU-1: the plugin names 64"),
+        incomplete(
+            "to the kubelet of GPU-0: the plugin names -1, but allowed are 0 to 63",
+            "of GPU-1: the plugin names 64",
+        ),
     ),
     "many pods with much memory": (
         (),
         Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(1000, 8)),
-        incomplete("exclusive CPUs and memory: 1000 pods have some", "100 kB"),
+        incomplete("exclusive CPUs and memory: 1000 pods have exclusive CPUs or memory", "100 kB"),
     ),
     "more GPUs that do not answer than fit into a node": (
         (".status.missing",),

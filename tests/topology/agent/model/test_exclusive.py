@@ -101,11 +101,11 @@ def test_one_static_manager_is_enough(kubelet: KubeletConfig, allocatable: Alloc
 HIDDEN: dict[str, tuple[Mapping[str, Any], str]] = {
     "a kubelet that is too old to tell its CPUs": (
         {"allocatable": Allocatable(memory=GIVEN.memory)},
-        "the kubelet does not tell which CPUs pods may have exclusively",
+        "the kubelet does not report which CPUs pods may have exclusively",
     ),
     "a kubelet that is too old to tell its memory": (
         {"allocatable": Allocatable(GIVEN.cpus)},
-        "the kubelet does not tell how much memory pods may have exclusively",
+        "the kubelet does not report how much memory pods may have exclusively",
     ),
     "options that nobody could read": (
         {"kubelet": replace(BOTH, socket_aligned=None)},
@@ -125,7 +125,7 @@ HIDDEN: dict[str, tuple[Mapping[str, Any], str]] = {
                 (cpu_set("0-7"), *[cpu_set("")] * 64), (0,) * 65, (cpu_set("0-7"),)
             )
         },
-        "65 NUMA nodes are there, a record holds 1 to 64",
+        "there are 65 NUMA nodes, but a record can have 1 to 64",
     ),
 }
 

@@ -324,7 +324,7 @@ def test_links_that_do_not_count_make_the_plugins_choice_doubtful() -> None:
     assert found.hardware.doubt == ""
     both = {GpuUuid(f"GPU-{i}"): frozenset({0}) for i in (0, 1)}
     found.look(node(0, 1), LinkFaults(both), NO_TREE)
-    assert "it sees NVLinks that have dropped before" in found.hardware.doubt
+    assert "the plugin counts NVLinks that have dropped before" in found.hardware.doubt
 
 
 def test_what_sysfs_cannot_tell_is_unseen() -> None:

@@ -183,12 +183,12 @@ def test_what_could_not_be_had_is_named() -> None:
     complete = said(picture, "Complete")
     assert (complete.status, complete.reason) == (False, "SomeUnseen")
     assert complete.message.split("; ") == [
-        "CPU and Memory Managers' policies: neither the kubelet nor a file tells: "
-        "pods of the class Guaranteed get no promises",
+        "CPU and Memory Managers' policies: neither the kubelet nor a file shows them, so pods "
+        "of the QoS class Guaranteed get no promises",
         "Node: 403 Forbidden",
         "Topology Manager's policy: the kubelet's configuration could not be read",
-        "device plugin's policy: no container of NVIDIA's device plugin on this node: "
-        "it may pick anything",
+        "device plugin's policy: no container of NVIDIA's device plugin on this node, so it may "
+        "pick any devices",
         "fabric of GPU 1: denied",
     ]
     assert picture.topology is not None

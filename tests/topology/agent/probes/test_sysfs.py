@@ -72,7 +72,7 @@ def test_a_nic_off_pci_is_unseen_and_costs_nobody_else(tmp_path: Path) -> None:
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     (tmp_path / "class/infiniband/rxe0").mkdir(parents=True)
     tree = pci_tree(tmp_path)
-    assert [str(u) for u in tree.unseen] == ["place of an RDMA NIC of rxe0: not on PCI"]
+    assert [str(u) for u in tree.unseen] == ["PCI position of an RDMA NIC of rxe0: not on PCI"]
     assert tree.nics == {}
 
 
@@ -176,7 +176,7 @@ def test_numa_nodes_with_a_gap_or_none_at_all_are_unseen(tmp_path: Path) -> None
     system = tmp_path / "devices/system/node"
     (system / "node1").rename(system / "node2")
     assert processors(tmp_path) == Unseen(
-        "CPUs by NUMA node", "NUMA nodes are not numbered from 0 on without gaps"
+        "CPUs by NUMA node", "NUMA nodes are not numbered from 0 without gaps"
     )
 
 
