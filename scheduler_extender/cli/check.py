@@ -278,8 +278,8 @@ def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
 
 
 def _verdict(row: NodeAnswer) -> Text:
-    if row.passes and row.closed:
-        return Text("closed", "red")
+    if row.passes and row.ineligible:
+        return Text("ineligible", "red")
     return verdict_text(row.verdict, passes=row.passes)
 
 
@@ -292,7 +292,7 @@ def _remarks(row: NodeAnswer) -> str:
     """Return why the node does not take the pod, or what to beware of if it does."""
     fields = ", ".join(row.lacks)
     remarks = (
-        f"not eligible because of {row.bar}" if row.closed else "",
+        f"not eligible because of {row.bar}" if row.ineligible else "",
         row.message,
         f"also: {', '.join(row.also)}" if row.also else "",
         row.note,

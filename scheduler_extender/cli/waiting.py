@@ -102,7 +102,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
             if key not in known and not until.passed():
                 deadline = within(time.monotonic, EXPLAIN_SECONDS) if limited else NO_DEADLINE
                 found = counts_of(answers_to(snapshot, pod, deadline))
-                undecided = deadline.passed() and found.takes == found.closed
+                undecided = deadline.passed() and found.takes == found.ineligible
                 known[key] = None if undecided else found
             counts = known.get(key)
         since = pod.created
@@ -113,7 +113,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
             gated=pod.gated,
             reason=NO_CLAIMS if pod.uid in not_judged else reason_of(pod, counts),
             nodes=None if counts is None else counts.nodes,
-            takes=None if counts is None else counts.takes - counts.closed,
+            takes=None if counts is None else counts.takes - counts.ineligible,
             rejections={reason.value: n for reason, n in by_reason(counts.rejected).items()}
             if counts
             else {},

@@ -74,7 +74,7 @@ def explain(
     else:
         plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found.pod}"
         show(standard_output(), found, plan)
-    nowhere = isinstance(found, Unreadable) or not (found.placed or found.takes > found.closed)
+    nowhere = isinstance(found, Unreadable) or not (found.placed or found.takes > found.ineligible)
     raise typer.Exit(1 if nowhere and NOT_ALL_ASKED not in found.notes else 0)
 
 
@@ -145,7 +145,9 @@ def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None
     else:
         _line(console, f"asks for {told.request}")
         _line(
-            console, told.headline, "green" if told.placed or told.takes > told.closed else "yellow"
+            console,
+            told.headline,
+            "green" if told.placed or told.takes > told.ineligible else "yellow",
         )
         there = sorted(
             (row for row in told.nodes if row.may_come), key=lambda row: -(row.score or 0)

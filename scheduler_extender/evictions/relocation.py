@@ -119,7 +119,7 @@ class GuaranteedPlacements:
         self.spare_resources = SpareResources(snapshot.others)
         self._trials = Trials(self._snapshot)
         self._kinds: dict[str, dict[Hashable, list[NodeInfo]]] = {}
-        self._open: dict[Hashable, tuple[tuple[NodeInfo, ...], ...]] = {}
+        self._guaranteed_nodes: dict[Hashable, tuple[tuple[NodeInfo, ...], ...]] = {}
         self._to_come: dict[OfClaims, Callable[[NodeInfo], Devices | Rejection]] = {}
 
     def gets(self, info: NodeInfo, pod: PodRecord) -> Devices | Rejection:
@@ -196,21 +196,23 @@ class GuaranteedPlacements:
         domain = None if now is None else domain_of(now, kind)
         return domain is not None and domain_of(info, kind) == domain
 
-    def open(self, pod: PodRecord, request: GpuRequest) -> tuple[tuple[NodeInfo, ...], ...]:
+    def guaranteed_nodes(
+        self, pod: PodRecord, request: GpuRequest
+    ) -> tuple[tuple[NodeInfo, ...], ...]:
         """Return the nodes that have a guaranteed placement for a pod, grouped by equal answers.
 
         ``request`` is the pod's.
         """
         key = (request, pod.attributes.eligible_nodes, pod.attributes.requests)
-        if key not in self._open:
+        if key not in self._guaranteed_nodes:
             goes = self.may_go(pod)
             groups = (
                 tuple(info for info in nodes if goes(info))
                 for nodes in self._kinds_over(request.resource)
                 if self.guaranteed(nodes[0], request)
             )
-            self._open[key] = tuple(group for group in groups if group)
-        return self._open[key]
+            self._guaranteed_nodes[key] = tuple(group for group in groups if group)
+        return self._guaranteed_nodes[key]
 
     def settled(
         self, target: NodeInfo, victims: Sequence[PodRecord], relocations: Sequence[Relocation]
@@ -332,7 +334,7 @@ def _offers(
     request: GpuRequest,
 ) -> Iterable[NodeInfo]:
     """Yield the nodes with a guaranteed placement and room now; of equal nodes, the first."""
-    for group in places.open(pod, request):
+    for group in places.guaranteed_nodes(pod, request):
         others = (info for info in group if info.name not in world)
         first = next((info for info in others if _admits(places, info, pod)), None)
         if first is not None:

@@ -298,7 +298,9 @@ class _Search:
         return self._cost(site.info, victims, lost)
 
     def _elsewhere(self, pod: PodRecord) -> bool:
-        return isinstance(pod.request, GpuRequest) and bool(self._places.open(pod, pod.request))
+        return isinstance(pod.request, GpuRequest) and bool(
+            self._places.guaranteed_nodes(pod, pod.request)
+        )
 
     def _cost(self, info: NodeInfo, victims: Sequence[PodRecord], lost: int) -> Cost:
         return Cost(

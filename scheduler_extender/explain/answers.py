@@ -41,7 +41,7 @@ class Answer:
     info: NodeInfo  # the input of the decision
     class_id: ClassId | None  # equal for nodes that answer one request alike
     decision: Decision
-    score: int | None  # None on a node that rejects, is closed, or has the pod already
+    score: int | None  # None on a node that rejects, is ineligible, or has the pod already
     doubt: Rejection | None  # why a node that takes the pod promises it nothing
 
     # What the node may hand out; None for nothing. If the pod prefers what this hardware never has,
@@ -80,7 +80,7 @@ class Answer:
         return "never" if never else self.decision.verdict
 
     @property
-    def closed(self) -> bool:
+    def ineligible(self) -> bool:
         """Whether kube-scheduler will not send the pod here."""
         return bool(self.bar)
 
@@ -92,7 +92,7 @@ class Answer:
     @property
     def may_come(self) -> bool:
         """Whether the pod may come here: filter lets it pass, and kube-scheduler may send it."""
-        return self.passes and not self.closed
+        return self.passes and not self.ineligible
 
     @property
     def resolvable(self) -> bool | None:
@@ -113,7 +113,7 @@ def answers_to(
     If the pod is on a node already, this node answers as it did before the pod came, and has no
     score. The other nodes have prioritize's scores, except those to which kube-scheduler will not
     send the pod. After the ``deadline`` no more nodes are evaluated: the remaining ones are
-    undecided, and none of them is called closed.
+    undecided, and none of them is called ineligible.
     """
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
     question = Question(pod, Purpose.EXPLAIN)
@@ -232,10 +232,10 @@ class Counts:
 
     nodes: int
     takes: int = 0
-    closed: int = 0  # take the pod, but kube-scheduler will not send it there
+    ineligible: int = 0  # would take the pod, but kube-scheduler will not send it there
     rejected: Mapping[Rejection, int] = field(default_factory=dict)
     doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
-    bars: Mapping[str, int] = field(default_factory=dict)  # what closes the closed ones to it
+    bars: Mapping[str, int] = field(default_factory=dict)  # why these are ineligible
     late: bool = False  # there was no time for every node
 
     @property
@@ -244,26 +244,28 @@ class Counts:
         if not self.nodes:
             return "no node is known"
         rejected = sentence(self.rejected)
-        if self.takes == self.closed:
+        if self.takes == self.ineligible:
             would = (
                 "node that would take it is"
-                if self.closed == 1
-                else f"{self.closed:,} nodes that would take it are"
+                if self.ineligible == 1
+                else f"{self.ineligible:,} nodes that would take it are"
             )
-            closed = (
-                f"the {would} not eligible because of {bars_text(self.bars)}" if self.closed else ""
+            ineligible = (
+                f"the {would} not eligible because of {bars_text(self.bars)}"
+                if self.ineligible
+                else ""
             )
             none = (
                 "not all nodes were evaluated in time; so far no node takes it"
                 if self.late
                 else NO_NODE
             )
-            return f"{none}: {'; '.join(filter(None, (closed, rejected)))}"
+            return f"{none}: {'; '.join(filter(None, (ineligible, rejected)))}"
         taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
         promised = self.takes - sum(self.doubted.values())
         if self.doubted:
             taken += f" ({promised:,} with a promise)"
-        taken += closed_text(self)
+        taken += ineligible_text(self)
         doubts = f"without a promise: {sentence(self.doubted)}" if self.doubted else ""
         return "; ".join(filter(None, (taken, rejected, doubts)))
 
@@ -284,10 +286,10 @@ def counts_of(answers: Sequence[Answer], *, late: bool = False) -> Counts:
     return Counts(
         len(answers),
         sum(answer.passes for answer in answers),
-        sum(answer.passes and answer.closed for answer in answers),
+        sum(answer.passes and answer.ineligible for answer in answers),
         dict(Counter(a.decision.rejection for a in answers if a.decision.rejection is not None)),
         dict(Counter(a.doubt for a in answers if a.passes and a.doubt is not None)),
-        dict(Counter(a.bar for a in answers if a.passes and a.closed)),
+        dict(Counter(a.bar for a in answers if a.passes and a.ineligible)),
         late,
     )
 
@@ -297,7 +299,7 @@ def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
     counts = counts_of(answers)
     promised = sum(answer.promises for answer in answers)
     text = f"{counts.takes} of {counts.nodes} nodes would take it"
-    text += closed_text(counts)
+    text += ineligible_text(counts)
     doubtful = counts.takes - promised
     if not doubtful:
         return text
@@ -309,23 +311,23 @@ def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
     )
 
 
-def closed_text(counts: Counts) -> str:
-    """Return how many of the nodes that take the pod are closed to it, as the end of a sentence.
+def ineligible_text(counts: Counts) -> str:
+    """Return how many of the nodes that take the pod are ineligible, as the end of a sentence.
 
-    Empty if none is closed.
+    Empty if none is ineligible.
 
-    >>> closed_text(Counts(3, takes=2, closed=1, bars={"taint gpu:NoSchedule": 1}))
+    >>> ineligible_text(Counts(3, takes=2, ineligible=1, bars={"taint gpu:NoSchedule": 1}))
     ', but 1 of them is not eligible because of taint gpu:NoSchedule'
     """
-    if not counts.closed:
+    if not counts.ineligible:
         return ""
-    some = f"{counts.closed:,}" if counts.closed < counts.takes else "all"
+    some = f"{counts.ineligible:,}" if counts.ineligible < counts.takes else "all"
     are = "is" if some == "1" else "are"
     return f", but {some} of them {are} not eligible because of {bars_text(counts.bars)}"
 
 
 def bars_text(bars: Mapping[str, int]) -> str:
-    """Return what closes nodes to a pod, the most frequent first.
+    """Return why nodes are ineligible, the most frequent first.
 
     >>> bars_text({"a cordon": 1, "taint gpu:NoSchedule": 3})
     'taint gpu:NoSchedule (3 nodes) or a cordon (1 node)'

@@ -61,7 +61,7 @@ class Explanation(Struct, frozen=True):
     asks: Annotated[str, Meta(description="the request and the group, in short form")]
     request: Annotated[str, Meta(description="the request in a sentence")]
     takes: Annotated[int, Meta(description="nodes that would take the pod")]
-    closed: Annotated[
+    ineligible: Annotated[
         int,
         Meta(
             description="those of them that are not eligible: because of the pod's selector or "
@@ -114,7 +114,7 @@ def explanation_of(
     counts = counts_of(answers, late=not answered)
     helps: list[Help] = []
     whole = answered
-    waits = placed is None and counts.takes == counts.closed
+    waits = placed is None and counts.takes == counts.ineligible
     if waits and answered:
         helped = helps_of(snapshot, pod, request, missing, deadline)
         helps, whole, missing = helped.helps, helped.whole, helped.missing
@@ -125,7 +125,7 @@ def explanation_of(
         asks=asked_text(pod),
         request=request_text(request),
         takes=counts.takes,
-        closed=counts.closed,
+        ineligible=counts.ineligible,
         rejections={reason.value: nodes for reason, nodes in by_reason(counts.rejected).items()},
         doubts={reason.value: nodes for reason, nodes in by_reason(counts.doubted).items()},
         nearest=nearest(missing) if placed is None else [],
@@ -191,7 +191,7 @@ def _notes(
 
 def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
     """Yield what has to be repaired first if no node promises, each with its first node."""
-    if any(each.promises and not each.closed for each in answers):
+    if any(each.promises and not each.ineligible for each in answers):
         return
     first: dict[str, str] = {}
     for each in answers:

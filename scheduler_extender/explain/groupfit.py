@@ -221,10 +221,10 @@ def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit
         for pod in each.pods:
             if pod.maker and pod.group_ref is None:
                 made.setdefault((pod.file, pod.maker), {})[pod] = names
-    for (file, maker), open_to in made.items():
-        wants = {pod: pod.copies for pod in open_to}
+    for (file, maker), eligible in made.items():
+        wants = {pod: pod.copies for pod in eligible}
         if len(wants) > 1:
-            fit = packed(snapshot.settings, snapshot.nodes, wants, open_to)
+            fit = packed(snapshot.settings, snapshot.nodes, wants, eligible)
             yield ObjectFit(maker, file, sum(wants.values()), fit)
 
 
@@ -275,8 +275,8 @@ def _fit(
         wants[each.pods[0]] = max(len(waiting), min(sum(waiting), left))
         left -= wants[each.pods[0]]
     wants[first] += max(0, left)
-    open_to = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}
-    somewhere = set().union(*open_to.values())
+    eligible = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}
+    somewhere = set().union(*eligible.values())
     nodes = [info for info in snapshot.nodes if info.name in somewhere]
     bound = first.group_ref.domain is not None and first.request.policy is Policy.REQUIRED
     domains: dict[str | None, list[NodeInfo]] = {}
@@ -284,7 +284,7 @@ def _fit(
         domain = domain_of(info, first.group_ref.domain or NODE) if bound else None
         domains.setdefault(domain, []).append(info)
     fits = max(
-        (packed(snapshot.settings, at, wants, open_to) for at in domains.values()), default=0
+        (packed(snapshot.settings, at, wants, eligible) for at in domains.values()), default=0
     )
     names = [pod.name for pod in pods]
     members = wants.total()

@@ -97,13 +97,13 @@ class NearMiss(Struct, frozen=True):
 def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
     """Return the :data:`NEAREST` nearest of the nodes that reject the pod, the nearest first.
 
-    A node that is closed to the pod is not near, whatever it has. If several nodes have the same
+    An ineligible node is not near, whatever it has. If several nodes have the same
     text, the first one by name stands for all.
     """
     near = [
         (answer.reason is Reason.LINKS, miss.distance, answer.node, miss.words)
         for answer, miss in answers
-        if miss is not None and not answer.closed
+        if miss is not None and not answer.ineligible
     ]
     first: dict[str, str] = {}
     for _, _, node, words in sorted(near):
@@ -329,7 +329,7 @@ class NodeAnswer(Struct, frozen=True):
         bool | None,
         Meta(description="whether evictions may help; null on a node that takes the pod"),
     ]
-    closed: Annotated[
+    ineligible: Annotated[
         bool,
         Meta(description="whether kube-scheduler will not send the pod there (not eligible)"),
     ]
@@ -354,7 +354,7 @@ class NodeAnswer(Struct, frozen=True):
     @property
     def may_come(self) -> bool:
         """Whether the pod may come here: the node takes it, and kube-scheduler may send it."""
-        return self.passes and not self.closed
+        return self.passes and not self.ineligible
 
 
 def rows_of(
@@ -392,7 +392,7 @@ def rows_of(
                 note=answer.note,
                 lacks=list(answer.lacks),
                 resolvable=answer.resolvable,
-                closed=answer.closed,
+                ineligible=answer.ineligible,
                 bar=answer.bar,
                 miss=miss_of(answer, request, today),
                 sets_omitted=len(outcomes) - len(outcomes[:most]),

@@ -119,7 +119,7 @@ def reason_of(pod: PodRecord, counts: Counts | None) -> str:
         said = f"{UNASKED}; {said}"
     if pod.gated:
         return f"held back by its scheduling gates; {said}"
-    if counts is not None and counts.takes > counts.closed and pod.unschedulable:
+    if counts is not None and counts.takes > counts.ineligible and pod.unschedulable:
         return f"{said}; kube-scheduler finds no node{f': {pod.said}' if pod.said else NO_WORDS}"
     return said
 

@@ -142,7 +142,7 @@ class Afterwards:
     def _passing(self, member: Member) -> Mapping[str, str]:
         """Return one node of each domain that takes the member by its own answer as it is now."""
         if self._one_of_each is None:
-            # Like the waker's question: all nodes are asked, and nodes that are closed to the pod
+            # Like the waker's question: all nodes are asked, and nodes that are ineligible for it
             # do not pass.
             question = replace(self._question, purpose=Purpose.WAKE, ignores_group=True)
             results = evaluate(self._snapshot, question, None, self._deadline)

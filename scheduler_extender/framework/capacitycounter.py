@@ -55,7 +55,7 @@ class CapacityCounter:
         snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
         domains = base.domains(kind)
         totals = snapshot.answers.sums(question, kind, candidates, domains.of, base.generation)
-        nodes = {d: _open(base, domains.nodes[d]) for d in candidates if d not in totals}
+        nodes = {d: _schedulable(base, domains.nodes[d]) for d in candidates if d not in totals}
         former = CapacityCounter(base, self._deadline)
         if nodes:
             each = former.on(question, [name for names in nodes.values() for name in names])
@@ -66,8 +66,10 @@ class CapacityCounter:
         for name in snapshot.own:
             domain = domains.of.get(name)
             if domain is not None and domain in totals:
-                before = sum(former.on(question, _open(base, [name])).values())
-                totals[domain] += sum(self.on(question, _open(snapshot, [name])).values()) - before
+                before = sum(former.on(question, _schedulable(base, [name])).values())
+                totals[domain] += (
+                    sum(self.on(question, _schedulable(snapshot, [name])).values()) - before
+                )
         self.late |= former.late
         return totals
 
@@ -207,7 +209,7 @@ class CapacityCounter:
         return False
 
 
-def _open(snapshot: Snapshot, names: Iterable[NodeName]) -> list[NodeName]:
+def _schedulable(snapshot: Snapshot, names: Iterable[NodeName]) -> list[NodeName]:
     """Return the nodes that are not cordoned."""
     return [name for name in names if not snapshot.node_info(name).node_object.cordoned]
 

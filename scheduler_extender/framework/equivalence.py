@@ -251,16 +251,16 @@ def scores(answers: NodeAnswers, rooms: Sequence[int] | None = None) -> list[int
     A node that is unknown, or has no score yet, is scored as unknown. ``rooms`` are the devices
     left in each node's rack (:func:`.members.rack_rooms`).
     """
-    unknown, closed = scoring.UNKNOWN, _closed(answers)
+    unknown, rejecting = scoring.UNKNOWN, _rejecting(answers)
     keys: Sequence[ClassId | _InRack | None] = answers.class_ids
     node_scores: dict[ClassId | _InRack | None, Score] = {
         class_id: unknown if class_id is None else answers.node_scores.get(class_id, unknown)
         for class_id in answers.distinct
     }
-    refused: set[ClassId | _InRack | None] = {*closed}
+    refused: set[ClassId | _InRack | None] = {*rejecting}
     if rooms is not None:
-        in_racks = list(zip(answers.class_ids, _levels(answers, closed, rooms), strict=True))
-        keys, refused = in_racks, {at for at in in_racks if at[0] in closed}
+        in_racks = list(zip(answers.class_ids, _levels(answers, rejecting, rooms), strict=True))
+        keys, refused = in_racks, {at for at in in_racks if at[0] in rejecting}
         node_scores = {at: replace(node_scores[at[0]], rack=at[1]) for at in {*in_racks}}
     normalized = scoring.normalized_scores(answers.request, {*node_scores.values(), unknown})
     of = {key: 0 if key in refused else normalized[score] for key, score in node_scores.items()}
@@ -276,18 +276,20 @@ _InRack = tuple[ClassId | None, int]
 """A node's equivalence class, and the level of its rack."""
 
 
-def _levels(answers: NodeAnswers, closed: set[ClassId | None], rooms: Sequence[int]) -> list[int]:
-    """Return the level of each node's rack among the racks that are open to the pod.
+def _levels(
+    answers: NodeAnswers, rejecting: set[ClassId | None], rooms: Sequence[int]
+) -> list[int]:
+    """Return the level of each node's rack among the racks where it may be placed.
 
     The level is 0 for a node in no rack, 1 for the fullest rack, and so on. All remaining racks
     share the last level, because scores are too few to tell hundreds of racks apart.
     """
     asked = zip(answers.class_ids, rooms, strict=True)
-    open_to = {room for class_id, room in asked if room and class_id not in closed}
-    level = {room: min(i, RACK_LEVELS) for i, room in enumerate(sorted(open_to), 1)}
+    passing_racks = {room for class_id, room in asked if room and class_id not in rejecting}
+    level = {room: min(i, RACK_LEVELS) for i, room in enumerate(sorted(passing_racks), 1)}
     return [level.get(room, 0) for room in rooms]
 
 
-def _closed(answers: NodeAnswers) -> set[ClassId | None]:
+def _rejecting(answers: NodeAnswers) -> set[ClassId | None]:
     """Return the equivalence classes whose nodes refuse the pod."""
     return {class_id for class_id, each in answers.decisions.items() if each.rejection is not None}

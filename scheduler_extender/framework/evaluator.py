@@ -7,7 +7,7 @@
    and with the devices that the pod's own claims have or will have.
 4. The node's own answer on this info (:func:`.decision.decide`), cached by equivalence class.
 5. On top of these answers: stale watches, and ``--refusals possible``.
-6. Rules about the set of nodes that are open to the pod: the pod's group. A node that is closed
+6. Rules about the set of eligible nodes: the pod's group. A node that is ineligible
    to the pod by its selector, a taint or a cordon is asked for its own answer, but no rule of
    the set counts it.
 """
@@ -55,7 +55,7 @@ def evaluate(
         why = Rejection(request.reason, False, Reason.MALFORMED)
         return Results(question, request.holds or gpu_request(0), snapshot, {why: list(names)})
     rejected, left = rejected_by_name(snapshot, question, names)
-    open_to, closed = _open(snapshot, question, rejected, left, deadline)
+    eligible, ineligible = _by_eligibility(snapshot, question, rejected, left, deadline)
     binds = question.purpose is Purpose.BIND
     info = snapshot.node_info(NodeName(names[0])) if binds else None
     allocated = info is not None and info.allocates_before_bind
@@ -71,15 +71,15 @@ def evaluate(
         fewer = known is not None and known.pods_before < member.request.pods_before
         request = known if known is not None and fewer else member.request
     asked = snapshot.with_node_infos(info_for(snapshot, question, left))
-    results = Results(question, request, asked, rejected, frozenset(closed), member=member)
+    results = Results(question, request, asked, rejected, frozenset(ineligible), member=member)
     results.late = frozenset(rejected.get(UNDECIDED, ()))
     of_set = [found for rule in SET_RULES if (found := rule.of_set(question, member))]
-    for group in filter(None, (open_to, closed)):
+    for group in filter(None, (eligible, ineligible)):
         for answers in _asked(results, group, deadline):
             results.answers.append(answers)
             results.late |= answers.late
             alike = {} if question.scores else _alike(answers)
-            for sort_out in of_set if group is open_to else ():
+            for sort_out in of_set if group is eligible else ():
                 sort_out(results, alike, deadline)
             for reason, those in alike.items():
                 if those:
@@ -163,22 +163,22 @@ def info_for(
         yield question.on(snapshot.node_info(name))
 
 
-def _open(
+def _by_eligibility(
     snapshot: Snapshot,
     question: Question,
     rejected: dict[Rejection | None, list[str]],
     names: Sequence[str],
     deadline: Deadline,
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the nodes to which kube-scheduler may send the pod, and those that are closed to it.
+    """Return the nodes to which kube-scheduler may send the pod, and the ineligible ones.
 
-    The closed ones are returned only for questions of people. Nodes for which there is no time go
-    into ``rejected`` as undecided.
+    The ineligible ones are returned only for questions of people. Nodes for which there is no time
+    go into ``rejected`` as undecided.
     """
     if question.purpose.offered:
         return names, ()
     attributes = question.pod.attributes
-    open_to, closed = list[str](), list[str]()
+    eligible, ineligible = list[str](), list[str]()
     for place, name in enumerate(names):
         if deadline.passed():
             rejected[UNDECIDED] = [*names[place:]]
@@ -186,8 +186,8 @@ def _open(
         barred = snapshot.node_info(NodeName(name)).bar(
             attributes.eligible_nodes, attributes.requests
         )
-        (closed if barred else open_to).append(name)
-    return open_to, closed if question.purpose is Purpose.EXPLAIN else ()
+        (ineligible if barred else eligible).append(name)
+    return eligible, ineligible if question.purpose is Purpose.EXPLAIN else ()
 
 
 def _alike(answers: NodeAnswers) -> dict[Rejection | None, list[str]]:

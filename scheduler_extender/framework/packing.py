@@ -32,11 +32,11 @@ def packed(
     settings: Settings,
     nodes: Iterable[NodeInfo],
     wants: Mapping[T, int],
-    open_to: Mapping[T, Collection[str]],
+    eligible: Mapping[T, Collection[str]],
 ) -> int:
     """Return how many of the wanted pods fit on these nodes, the largest requests first.
 
-    ``open_to`` holds, for each pod, the names of the nodes to which it may go. Raises
+    ``eligible`` holds, for each pod, the names of the nodes to which it may go. Raises
     :class:`.OutOfTimeError` if an outer deadline has passed.
     """
     now = list(nodes)
@@ -48,7 +48,7 @@ def packed(
             if not left:
                 break
             interruptible()
-            if before.name not in open_to.get(pod, ()):
+            if before.name not in eligible.get(pod, ()):
                 continue
             info = pod.on(before)
             key = (without_peers, info.key(without_peers.resource))

@@ -24,7 +24,7 @@ class Purpose(Enum):
 
     @property
     def offered(self) -> bool:
-        """Whether kube-scheduler names the nodes, so that all of them are open to the pod."""
+        """Whether kube-scheduler names the nodes, so that all of them are eligible."""
         return self in (Purpose.FILTER, Purpose.SCORE, Purpose.BIND, Purpose.PREEMPT)
 
 
@@ -87,5 +87,5 @@ def alike(pod: PodRecord) -> Hashable:
     )
     itself = pod.uid if waits else None
     attributes = pod.attributes
-    open_to = attributes.eligible_nodes, attributes.requests
-    return pod.request, pod.group_ref, open_to, attributes.priority, itself
+    eligible = attributes.eligible_nodes, attributes.requests
+    return pod.request, pod.group_ref, eligible, attributes.priority, itself

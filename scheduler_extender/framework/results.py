@@ -30,7 +30,7 @@ class Results:
     request: GpuRequest  # with peers that may come first
     asked: Snapshot  # with the node infos of this question
     by_reason: dict[Rejection | None, list[str]] = field(default_factory=dict)
-    closed: frozenset[str] = frozenset()  # nodes to which kube-scheduler will not send the pod
+    ineligible: frozenset[str] = frozenset()  # nodes to which kube-scheduler will not send the pod
     answers: list[NodeAnswers] = field(default_factory=list)  # the nodes' own answers
     # For a pod with claims of its own: the devices that they have or will get on each node, and the
     # nodes where they get no GPUs, or where their devices cannot be foreseen.
@@ -57,7 +57,9 @@ class Results:
     def passed(self) -> list[str]:
         """The nodes to which the pod may go."""
         passed = self.by_reason.get(None, [])
-        return [name for name in passed if name not in self.closed] if self.closed else passed
+        return (
+            [name for name in passed if name not in self.ineligible] if self.ineligible else passed
+        )
 
     @property
     def undecided(self) -> bool:

@@ -140,7 +140,7 @@ def test_all_agree_on_who_takes_a_pod_in_which_order_and_why_not(seed: int) -> N
         refused = {node: each for each, nodes in verb.rejected.items() for node in nodes}
         # Who takes it, and why the others do not.
         assert {row.node for row in rows if row.may_come} == set(verb.passed), name
-        told = {row.node: row.decision.rejection for row in rows if not row.closed}
+        told = {row.node: row.decision.rejection for row in rows if not row.ineligible}
         assert {node: each for node, each in told.items() if each is not None} == refused, name
         # The order, best first.
         scores = {each.host: each.score for each in prioritize(found.cluster, wire, verb.passed)}
@@ -161,7 +161,7 @@ def _counts_agree(found: World, record: PodRecord, rows: list[Answer], why: Expl
     for words, reasons in texts.items():
         assert (f" nodes {words}" in why.headline) == (len(reasons) > 1)
         assert all((f"{said} (" in why.headline) == (len(reasons) == 1) for said in reasons)
-    if any(row.closed for row in rows):
+    if any(row.ineligible for row in rows):
         return  # the Event knows of no closed nodes
     event = rejections_of(found.cluster.snapshot(), record, NO_DEADLINE)
     assert by_reason(event) == ({} if counts.takes else by_reason(counts.rejected))

@@ -204,7 +204,7 @@ def _wakes(scene: Scene) -> bool:
 def _why(scene: Scene) -> dict[str, Any]:
     """The answers about the nodes that kube-scheduler may offer."""
     snapshot = scene.begin().snapshot()
-    rows = [row for row in answers_to(snapshot, scene.record) if not row.closed]
+    rows = [row for row in answers_to(snapshot, scene.record) if not row.ineligible]
     told = explanation_of(snapshot, scene.record)
     assert isinstance(told, Explanation)
     unserved = {row.node for row in rows} - {*scene.offered}

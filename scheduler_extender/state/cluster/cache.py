@@ -681,8 +681,8 @@ def _is_not_scheduled(pod: PodRecord) -> bool:
 def _what_decides_nominees(info: NodeInfo) -> object:
     """Return the part of a node that decides about nominated pods and their reservations."""
     node = info.node_object
-    open_to = (node.exists, node.cordoned, node.labels, node.taints)
-    return (info.serves_claims, info.allocates_before_bind, *open_to)
+    eligibility = (node.exists, node.cordoned, node.labels, node.taints)
+    return (info.serves_claims, info.allocates_before_bind, *eligibility)
 
 
 def _claimed(info: NodeInfo) -> frozenset[PodUid]:

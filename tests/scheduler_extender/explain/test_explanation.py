@@ -416,7 +416,7 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
     pod = waiting("pair", gpu_request(2, NVLINKED))
     found = explained(cluster, pod)
-    assert (found.takes, found.closed) == (2, 1)
+    assert (found.takes, found.ineligible) == (2, 1)
     assert found.headline == (
         "2 of 2 nodes would take it, but 1 of them is not eligible because of taint gpu:NoSchedule"
     )
@@ -441,7 +441,7 @@ def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> 
     cluster.put_node(NodeName("closed"), NodeObject(cordoned=True))
     cluster.put_node(NodeName("open"), NodeObject())
     found = explained(cluster, QUAD)
-    assert (found.takes, found.closed) == (1, 1)
+    assert (found.takes, found.ineligible) == (1, 1)
     assert [each.pods for each in ends(found)] == [["team/one"]]
     assert not found.notes, "the line above says that the node is closed"
 

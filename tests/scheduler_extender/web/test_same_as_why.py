@@ -87,7 +87,7 @@ def of_why(found: Cluster, name: str) -> Told:
 
 def open_nodes(answer: dict[str, Any]) -> set[str]:
     """The nodes that would take the pod, and to which kube-scheduler may send it."""
-    return {row["node"] for row in answer["nodes"] if not row["message"] and not row["closed"]}
+    return {row["node"] for row in answer["nodes"] if not row["message"] and not row["ineligible"]}
 
 
 def of_page(text: str) -> Told:
