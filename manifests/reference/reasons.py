@@ -88,7 +88,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do=f"Do nothing: the pod's claims need {DRA}.",
         ),
     ),
-    Reason.SPLIT: (
+    Reason.SPLIT_BY_MIG: (
         _on(
             "too few whole GPUs: the others are split by MIG",
             "GPUs are split by MIG, and the request needs whole GPUs",

@@ -129,7 +129,7 @@ WRITES = 5
 """The number of attempts to write the reservation while other clients change the pod."""
 TOO_MANY_REQUESTS = 429
 FORBIDDEN = (401, 403)
-GONE = (404, 409)
+NO_LONGER_THERE = (404, 409)
 """The pod is gone, or another pod has its name."""
 
 
@@ -265,7 +265,7 @@ class Evicting:
         try:
             self._ask_to_evict(step)
         except ApiFailure as error:
-            if not isinstance(error, ApiError) or error.status not in GONE:
+            if not isinstance(error, ApiError) or error.status not in NO_LONGER_THERE:
                 return error
             tell(f"{step.name} is gone already")
         else:

@@ -35,7 +35,7 @@ APART, FAR_APART = 5.0, 60.0  # seconds between two clocks
 LABEL = "nvidia.com/gpu.present"  # the GPU operator sets it on nodes with GPUs
 DISCOVERY, PLUGIN = "gpu-feature-discovery", "k8s-device-plugin"
 AGENT, DRA = "docs/reference/agent.md", "docs/concepts/dra.md#moving-a-node-to-dra"
-NO_RECORD = "docs/operate/troubleshooting.md#a-node-has-no-good-record"
+NO_RECORD_HELP = "docs/operate/troubleshooting.md#a-node-has-no-good-record"
 KUBELETS = f"{AGENT}#the-kubelets-certificate"
 UPGRADE = "docs/operate/day-2.md#when-the-gpu-operator-upgrades-a-driver"
 HERE = "this machine"
@@ -98,7 +98,7 @@ def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
         cluster = there(seen.cluster)
         known = cluster.node_info(NodeName(record.metadata.name)).record if cluster else None
         if known is not None and known.problem is not None:
-            return fail(f"its record is unusable: {known.problem}", "correct this", NO_RECORD)
+            return fail(f"its record is unusable: {known.problem}", "correct this", NO_RECORD_HELP)
         if isinstance(seen.classes, Unseen):
             return unseen(
                 f"the kubelet serves no GPUs, and whether DRA does is unknown: {seen.classes.why}"
@@ -175,12 +175,14 @@ def _maintained(node: Node | None) -> Finding | None:
 
 def _agent(record: Record | None, oldest: float, serves_claims: bool) -> Finding:
     if record is None:
-        return fail("no agent has reported", "check that the agent's pod runs there", NO_RECORD)
+        return fail(
+            "no agent has reported", "check that the agent's pod runs there", NO_RECORD_HELP
+        )
     look, reported = "look at the agent's pod and its log", seconds_of(record.status.observed_at)
     if reported is None or reported < oldest:
-        return fail("the report is stale", look, NO_RECORD)
+        return fail("the report is stale", look, NO_RECORD_HELP)
     if (ready := record.condition("Ready")).status == "False":
-        return fail(f"the record is not Ready: {ready.message}", look, NO_RECORD)
+        return fail(f"the record is not Ready: {ready.message}", look, NO_RECORD_HELP)
     if not serves_claims and (complete := record.condition("Complete")).status == "False":
         page = f"{AGENT}#what-it-may-do"
         return warn(

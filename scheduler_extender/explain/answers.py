@@ -76,7 +76,7 @@ class Answer:
     @property
     def verdict(self) -> str:
         """The verdict's word; ``unknown`` without a usable record."""
-        never = self.reason in (Reason.NOT_SERVED, Reason.SPLIT)
+        never = self.reason in (Reason.NOT_SERVED, Reason.SPLIT_BY_MIG)
         return "never" if never else self.decision.verdict
 
     @property

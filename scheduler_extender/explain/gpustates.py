@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from scheduler_extender.explain.wording import GONE, asks_text, pod_names, withheld
+from scheduler_extender.explain.wording import GONE_POD, asks_text, pod_names, withheld
 from scheduler_extender.framework.capacity import Capacities, Capacity, stranded
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -268,7 +268,7 @@ def totals(nodes: Iterable[NodeState]) -> Totals:
     return Totals(len(nodes), uses, coming, capacity, memory, memory_used)
 
 
-NO_RECORD = "no usable record"
+NO_USABLE_RECORD = "no usable record"
 """Stands for a machine's kind if the machine is unknown."""
 
 
@@ -309,7 +309,9 @@ class Nodes:
             self._cluster.faults.note(info.name, error)
             trouble = (f"internal error: {type(error).__name__}",)
             bare = without_record(info)
-            return NodeState(bare, NO_RECORD, flags=frozenset({Flag.UNUSABLE}), trouble=trouble)
+            return NodeState(
+                bare, NO_USABLE_RECORD, flags=frozenset({Flag.UNUSABLE}), trouble=trouble
+            )
 
 
 def has_gpus(info: NodeInfo) -> bool:
@@ -329,7 +331,7 @@ def node_state(info: NodeInfo) -> NodeState:
     if topology is None:
         flags.add(Flag.UNUSABLE)
         trouble.append(info.record.problem or "its agent has written no record yet")
-        return NodeState(info, NO_RECORD, flags=frozenset(flags), trouble=tuple(trouble))
+        return NodeState(info, NO_USABLE_RECORD, flags=frozenset(flags), trouble=tuple(trouble))
     if report is not None and report.not_ready:
         trouble.append(report.not_ready)
     wrong = [info.record.contradiction(served.name) for served in topology.resources]
@@ -490,7 +492,7 @@ def _holders(info: NodeInfo, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
         pod, on = pods.get(uid), Counter[int]()
         for p, gpu in enumerate(offer.devices.gpu_of):
             on[gpu] += count(pool, p, width)
-        name = names.get(uid, GONE)
+        name = names.get(uid, GONE_POD)
         use = _use(info, offer, uid, pod, pool)
         asks, since = (asks_text(pod.request), pod.started) if pod is not None else ("", None)
         if pod is None and uid in names and _would_know(info):

@@ -16,7 +16,7 @@ from scheduler_extender.explain import Struct
 from scheduler_extender.explain.answers import Answer
 from scheduler_extender.explain.nodesummary import SharedGpu, shared_gpus
 from scheduler_extender.explain.wording import (
-    GONE,
+    GONE_POD,
     duration,
     gpus_text,
     listed,
@@ -208,7 +208,7 @@ class _Node:
             uid for uid, pod in self.offer.ledger.unacknowledged.items() if not pod.terminated
         ]
         if unacknowledged:
-            names = [self.names.get(uid, GONE) for uid in unacknowledged]
+            names = [self.names.get(uid, GONE_POD) for uid in unacknowledged]
             return f"but {listed(names)} may get them first: no report shows that pod yet"
         names = [pod.full_name for pod in self._unseen()]
         if names:
@@ -272,7 +272,7 @@ class _Node:
                 indices = sorted(set(self.offer.devices.indices(on)))
                 count = total(pool, now.width)
                 seconds = age(started.get(uid), self.today)
-                held = Holding(self.names.get(uid, GONE), indices, count, seconds)
+                held = Holding(self.names.get(uid, GONE_POD), indices, count, seconds)
                 rows.append((uid not in self.ended, -count, held.pod, indices, held))
         return [held for *_, held in sorted(rows, key=lambda row: row[:4])]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from scheduler_extender.explain import Struct
-from scheduler_extender.explain.wording import GONE, asks_text, pod_names
+from scheduler_extender.explain.wording import GONE_POD, asks_text, pod_names
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
@@ -57,7 +57,7 @@ def shared_gpus(info: NodeInfo, offer: Offer) -> list[SharedGpu]:
             memory=memory.memory,
             used=memory.used,
             pods=sorted(
-                names.get(uid, GONE)
+                names.get(uid, GONE_POD)
                 for uid, pool in offer.ledger.shown.items()
                 if count(pool, p, now.width)
             ),

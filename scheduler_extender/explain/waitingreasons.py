@@ -44,7 +44,7 @@ LASTING = frozenset(
     {
         Reason.NOT_SERVED,
         Reason.TOO_FEW,
-        Reason.SPLIT,
+        Reason.SPLIT_BY_MIG,
         Reason.MODEL,
         Reason.MEMORY,
         Reason.NIC,

@@ -14,7 +14,7 @@ from topology.core.placement import Reason, Rejection
 from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, Policy, memory_text
 
 SHOWN_SETS = 4
-GONE = "a pod that is gone"
+GONE_POD = "a pod that is gone"
 """Stands for the name of a pod that is not known any more."""
 
 STYLES = {
@@ -82,7 +82,7 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.NIC: "have no NIC near enough",
     Reason.TOO_FEW: "are too small",
     Reason.NOT_SERVED: "do not serve the resource",
-    Reason.SPLIT: "are split by MIG",
+    Reason.SPLIT_BY_MIG: "are split by MIG",
     Reason.SHARES: "share GPUs differently",
     Reason.DRA_ONLY: "serve no GPUs to the pod",
     Reason.CLAIMS: "have no devices for the pod's claims",
@@ -116,7 +116,7 @@ REASON_MEANINGS: dict[Reason, str] = {
     Reason.NIC: "Too few of the node's GPUs have an RDMA NIC as near as requested.",
     Reason.TOO_FEW: "The node has fewer devices than requested, free or not.",
     Reason.NOT_SERVED: "The node does not serve the requested resource.",
-    Reason.SPLIT: "The node's GPUs are split by MIG, and too few whole ones are left.",
+    Reason.SPLIT_BY_MIG: "The node's GPUs are split by MIG, and too few whole ones are left.",
     Reason.SHARES: "The node's GPUs do not have the number of shares that the pod needs.",
     Reason.DRA_ONLY: "Neither a device plugin nor a DRA driver serves the node's GPUs to the pod.",
     Reason.CLAIMS: "The pod's own ResourceClaims get no GPUs there, or not yet.",

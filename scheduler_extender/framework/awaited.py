@@ -2,14 +2,16 @@
 
 from topology.core.placement import IN_PROGRESS, Reason, Rejection
 
-GONE = Rejection("a GPU of the pod's claim is no longer in any ResourceSlice", True, Reason.CLAIMS)
+GPU_NOT_PUBLISHED = Rejection(
+    "a GPU of the pod's claim is no longer in any ResourceSlice", True, Reason.CLAIMS
+)
 NO_CLAIM = Rejection(
     "the pod's claim has no devices yet, or the extender has not seen it yet; kube-scheduler "
     "tries again",
     True,
     Reason.CLAIMS,
 )
-NO_RECORD = Rejection(
+RECORD_WITHOUT_CLAIMS = Rejection(
     "the pod's claim has GPUs on a node whose record shows no claims yet", True, Reason.CLAIMS
 )
-AWAITED = frozenset({IN_PROGRESS, NO_CLAIM, NO_RECORD, GONE})
+AWAITED = frozenset({IN_PROGRESS, NO_CLAIM, RECORD_WITHOUT_CLAIMS, GPU_NOT_PUBLISHED})

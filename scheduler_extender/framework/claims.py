@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import Deadline
-from scheduler_extender.framework.awaited import GONE, NO_CLAIM, NO_RECORD
+from scheduler_extender.framework.awaited import GPU_NOT_PUBLISHED, NO_CLAIM, RECORD_WITHOUT_CLAIMS
 from scheduler_extender.framework.equivalence import NodeAnswers, ask
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
@@ -104,14 +104,14 @@ def unproven(info: NodeInfo, pod: PodRecord, request: GpuRequest) -> Rejection |
     A watch will bring what is missing.
     """
     if not info.may_start(pod):
-        return NO_RECORD  # the pod has moved to DRA, and its agent has not seen that
+        return RECORD_WITHOUT_CLAIMS  # the pod has moved to DRA, and its agent has not seen that
     if not request.required:
         return None
     if not info.serves_claims:
-        return NO_RECORD if pod.by_claim or not request.count else None
+        return RECORD_WITHOUT_CLAIMS if pod.by_claim or not request.count else None
     devices = info.devices_of(pod)
     if info.lacks(devices):
-        return GONE  # the GPU may be new, and its ResourceSlice not here yet
+        return GPU_NOT_PUBLISHED  # the GPU may be new, and its ResourceSlice not here yet
     return NO_CLAIM if len(devices) < max(1, request.count) else None
 
 
@@ -130,7 +130,7 @@ def devices_for(
         return unserved
     devices = info.seen(uid, wanted.namespace, wanted.names)
     if info.lacks(devices):
-        return GONE
+        return GPU_NOT_PUBLISHED
     coming = to_come(info)
     if isinstance(coming, Rejection):
         return devices or coming

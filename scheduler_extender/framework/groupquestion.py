@@ -39,12 +39,12 @@ from scheduler_extender.state.groups.groups import (
     ANOTHER_CHOSEN,
     DISAGREE,
     ELSEWHERE,
+    GROUP_SPREAD,
     NEVER,
     NO_DOMAIN,
     NO_LONGER,
     OFF_FABRIC,
     RESERVED_FOR_GROUP,
-    SPLIT,
     TOO_SMALL,
     by_domain,
     in_no_domain,
@@ -244,7 +244,7 @@ class _GroupQuestion:
         several = len(by_domain(status, self._domains.of)) > 1
         offered = {domain for domain in domains if domain is not None}
         said: dict[str | None, Rejection | None] = {
-            **dict.fromkeys(offered, SPLIT if several else ELSEWHERE),
+            **dict.fromkeys(offered, GROUP_SPREAD if several else ELSEWHERE),
             None: in_no_domain(group_ref.domain or NODE, self._domains.of),
         }
         candidates = offered if at is None else offered & {at}

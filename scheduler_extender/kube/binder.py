@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed
-from scheduler_extender.framework.awaited import NO_RECORD
+from scheduler_extender.framework.awaited import RECORD_WITHOUT_CLAIMS
 from scheduler_extender.kube.sinks import PODS_PATH, metadata_decoder, version_of
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord, claiming_record, pod_record
@@ -225,7 +225,7 @@ class KubeBinder:
                 "the pod's group changed while the pod was being bound; kube-scheduler tries again"
             )
         if pod.by_claim and binding.claims == frozenset():
-            raise NotWrittenError(NO_RECORD.message)
+            raise NotWrittenError(RECORD_WITHOUT_CLAIMS.message)
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:
         """Write the Binding.
@@ -294,7 +294,7 @@ class KubeBinder:
 
 
 @dataclass(slots=True)
-class _Flight:
+class _AssumedBind:
     """An assumed bind as the settler follows it.
 
     It has the time since when the bind is assumed, and the time at which the pod was first read as
@@ -330,7 +330,7 @@ class Settler:
         self._binder = binder
         self._patience = patience
         self._clock = clock
-        self._flights: dict[int, _Flight] = {}  # by the ``id`` of the assumed record
+        self._assumed_binds: dict[int, _AssumedBind] = {}  # by the ``id`` of the assumed record
 
     def round(self, now: float) -> None:
         """Read every pod whose bind has been assumed for longer than the patience.
@@ -342,22 +342,22 @@ class Settler:
         assumed_pods = self._cluster.snapshot().assumed
         # Each bind has its own patience, also if the same pod is bound again. A bind that returns,
         # because the one after it was surely not written, keeps its own.
-        known = self._flights.items()
-        self._flights = {at: flight for at, flight in known if flight.pod.uid in assumed_pods}
+        known = self._assumed_binds.items()
+        self._assumed_binds = {at: bind for at, bind in known if bind.pod.uid in assumed_pods}
         for pod in assumed_pods.values():
-            flight = self._flights.setdefault(id(pod), _Flight(pod, now))
-            last = flight.since if flight.unbound_at is None else flight.unbound_at
+            bind = self._assumed_binds.setdefault(id(pod), _AssumedBind(pod, now))
+            last = bind.since if bind.unbound_at is None else bind.unbound_at
             if now - last >= self._patience:
                 try:
-                    self._settle(flight, lambda: now + self._clock() - began)
+                    self._settle(bind, lambda: now + self._clock() - began)
                 except Exception:
                     # A failure about one pod must not keep the others assumed.
                     log.exception("the result of a bind could not be determined", pod=pod.name)
 
-    def _settle(self, flight: _Flight, clock: Callable[[], float]) -> None:
-        pod = flight.pod
+    def _settle(self, bind: _AssumedBind, clock: Callable[[], float]) -> None:
+        pod = bind.pod
         try:
-            if flight.unbound_at is not None:
+            if bind.unbound_at is not None:
                 self._binder.void(pod)
             read = self._binder.find(pod.namespace, pod.name, pod.uid)
             version = self._binder.version() if read is None else 0
@@ -371,8 +371,8 @@ class Settler:
                 self._cluster.drop_assumed(pod.uid, version)
             elif read.node is not None:
                 self._cluster.put_pod(read)
-            elif flight.unbound_at is None:
-                flight.unbound_at = clock()
+            elif bind.unbound_at is None:
+                bind.unbound_at = clock()
             else:
                 self._cluster.forget(pod)
                 # The pod was refused everywhere else, so any node may be news for it.

@@ -9,7 +9,7 @@ assumed; all are bound only when each has a node. Every other pod has a cycle of
 from dataclasses import dataclass, field
 from functools import partial
 
-from scheduler_extender.framework.awaited import NO_CLAIM, NO_RECORD
+from scheduler_extender.framework.awaited import NO_CLAIM, RECORD_WITHOUT_CLAIMS
 from scheduler_extender.simulator.apiserver import ApiServer
 from scheduler_extender.simulator.claims import Claims
 from scheduler_extender.simulator.extender import Extender
@@ -132,7 +132,10 @@ class KubeScheduler(Actor):
             entry.stale_for = self._extender.failing_for()
             entry.view = self._extender.reports.get(NodeName(node))
             refusal = self._policy.bind(entry, node)
-            if refusal in (NO_CLAIM.message, NO_RECORD.message) and self._clock.now < until:
+            if (
+                refusal in (NO_CLAIM.message, RECORD_WITHOUT_CLAIMS.message)
+                and self._clock.now < until
+            ):
                 self._clock.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))
                 return
             self._tally.gang_binds += cycle.gang

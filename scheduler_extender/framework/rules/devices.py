@@ -33,7 +33,7 @@ from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.admission import Kubelet
 from topology.core.placement import (
-    ALL_SPLIT,
+    ALL_SPLIT_BY_MIG,
     BY_CLAIMS_ALONE,
     INIT_UNDER_DRA,
     NOT_SERVED,
@@ -63,7 +63,7 @@ class DevicesRule(Rule):
             split = offer is NOT_SERVED and info.all_split(request.resource)
             none = offer is NOT_SERVED and not info.gives_out(request.resource)
             if split or request.required or none:
-                return ALL_SPLIT if split else offer
+                return ALL_SPLIT_BY_MIG if split else offer
             return _refused_over_missing(node)
         if info.pods.too_many_terminated:
             return UNDECIDED if request.required else None
@@ -93,7 +93,7 @@ def _over_fabric(info: NodeInfo, request: GpuRequest, why: Rejection) -> Rejecti
 def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
     """Return why a pod without required constraints is refused if too few devices are left."""
     why = assessed.rejection
-    if why is not None and why.reason in (Reason.TOO_FEW, Reason.SPLIT):
+    if why is not None and why.reason in (Reason.TOO_FEW, Reason.SPLIT_BY_MIG):
         return why
     return busy(device_unit(kubelet))
 

@@ -447,9 +447,9 @@ class Cache:
         hold devices of the pod, as in :meth:`drop_pod`.
         """
         with self.lock:
-            flying = self.assumed(uid)
-            if flying is not None:
-                self._drop_known_pod(uid, flying, version)
+            assumed = self.assumed(uid)
+            if assumed is not None:
+                self._drop_known_pod(uid, assumed, version)
                 self.stop_assuming(uid)
 
     def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
@@ -595,8 +595,8 @@ class Cache:
         nominees, coming = self._nominees(info), dict[PodUid, PodRecord]()
         if info.allocates_before_bind:
             coming, nominees = {pod.uid: replace(pod, node=name) for pod in nominees}, []
-        flying = {uid: pod for uid, pod in self.pods.assumed.items() if pod.node == name}
-        before, now = info.pods.assumed, {**coming, **flying}
+        assumed = {uid: pod for uid, pod in self.pods.assumed.items() if pod.node == name}
+        before, now = info.pods.assumed, {**coming, **assumed}
         if before != now:
             info = replace(info, pods=replace(info.pods, assumed=now)).without_old_terminated()
             self._put(info)

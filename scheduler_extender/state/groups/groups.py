@@ -32,7 +32,7 @@ OFF_FABRIC = Rejection(
     "the node is in no NVLink domain: its NVLink fabric is not ready", False, Reason.GROUP
 )
 ELSEWHERE = Rejection("the pod's group is in another domain", False, Reason.GROUP)
-SPLIT = Rejection(
+GROUP_SPREAD = Rejection(
     "the pod's group is spread over several domains, and most of it is in another one",
     False,
     Reason.GROUP,

@@ -17,7 +17,7 @@ from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod
 from tests.scheduler_extender.evictions.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import GpuResource
-from topology.core.placement import ALL_SPLIT
+from topology.core.placement import ALL_SPLIT_BY_MIG
 from topology.core.requests import Policy, gpu_request
 from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
@@ -87,7 +87,7 @@ def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
     found.put_pod(waiting("wants", asks))
     asked = msgspec.convert(pod(2, annotations, name="wants", uid="wants"), Pod)
     answer = filter_nodes(found, asked, [MIG.name])
-    assert answer.unresolvable == {MIG.name: ALL_SPLIT.message}
+    assert answer.unresolvable == {MIG.name: ALL_SPLIT_BY_MIG.message}
     waker = Waker(found, NoApi())
     found.tell_of_all_nodes()
     waker.round(1.0)

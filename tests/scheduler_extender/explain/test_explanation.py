@@ -382,7 +382,7 @@ def test_whole_gpus_beside_mig_that_will_never_be_are_never() -> None:
         gpu_request(3, NVLINKED, Policy.PREFERRED),
     ):
         (row,) = explained(cluster, waiting("p", request)).nodes
-        assert (row.verdict, row.reason) == ("never", Reason.SPLIT.value), request.text
+        assert (row.verdict, row.reason) == ("never", Reason.SPLIT_BY_MIG.value), request.text
     assert explained(cluster, waiting("p", gpu_request(2))).takes == 1
 
 

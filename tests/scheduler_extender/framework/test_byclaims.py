@@ -13,7 +13,7 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.deadline import Deadline
 from scheduler_extender.explain.placedpod import placed_on
-from scheduler_extender.framework.awaited import GONE
+from scheduler_extender.framework.awaited import GPU_NOT_PUBLISHED
 from scheduler_extender.framework.setrules.assumed import ASSUMED
 from scheduler_extender.kube.draobjects import Claim
 from scheduler_extender.state.pods.record import PodRecord, requesting_record
@@ -321,7 +321,7 @@ def test_a_gpu_that_is_published_no_more_is_still_the_claims(world: DraWorld) ->
     for wanted in own, by_number(NVLINK):
         with pytest.raises(BindError, match="no longer in any ResourceSlice"):
             bind(world, wanted)
-    assert refusal(world, own) == GONE.message
+    assert refusal(world, own) == GPU_NOT_PUBLISHED.message
     bind(world, by_number({}))
 
 

@@ -25,14 +25,14 @@ from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import (
-    ALL_SPLIT,
+    ALL_SPLIT_BY_MIG,
     BUSY,
     DRA_ONLY,
     IN_PROGRESS,
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
-    SPLIT,
+    SPLIT_BY_MIG,
     STALE,
     TOO_FEW,
     UNUSABLE,
@@ -146,9 +146,9 @@ ROWS = {
             node(cut(machine("hgx-a100-4").topology("n"), ["3g.40gb"])),
             node_object=NodeObject(allocatable=amounts_of({"nvidia.com/gpu": 4})),
         ),
-        ALL_SPLIT.message,
-        ALL_SPLIT.message,
-        ALL_SPLIT.message,
+        ALL_SPLIT_BY_MIG.message,
+        ALL_SPLIT_BY_MIG.message,
+        ALL_SPLIT_BY_MIG.message,
     ),
     "its plugin refuses everything": (losing(), OUTAGE, OUTAGE, OUTAGE),
     "its plugin refuses everything, and the agent sees nothing more": (
@@ -188,7 +188,7 @@ ROWS = {
         ),
         "",
         "",
-        SPLIT.message,
+        SPLIT_BY_MIG.message,
     ),
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.framework import evaluator
-from scheduler_extender.framework.awaited import NO_RECORD
+from scheduler_extender.framework.awaited import RECORD_WITHOUT_CLAIMS
 from scheduler_extender.framework.setrules.assumed import ASSUMED
 from scheduler_extender.kube.binder import KubeBinder, Settler
 from scheduler_extender.state.node.objects import NodeObject
@@ -99,7 +99,7 @@ def test_a_pod_that_turns_out_to_have_a_claim_is_not_bound_by_a_plugins_record(
 ) -> None:
     """As on a node that has just moved to DRA."""
     claimed = pod(2, asks, extendedResourceClaimStatus=CLAIMED)
-    assert refused_over_news(kube, pod(2, asks), claimed) == NO_RECORD.message
+    assert refused_over_news(kube, pod(2, asks), claimed) == RECORD_WITHOUT_CLAIMS.message
 
 
 def refused_over_news(kube: Kube, known: dict[str, Any], news: dict[str, Any]) -> str:

@@ -18,12 +18,12 @@ from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.groups.groups import (
     DISAGREE,
     ELSEWHERE,
+    GROUP_SPREAD,
     NEVER,
     NO_DOMAIN,
     NO_LONGER,
     OFF_FABRIC,
     RESERVED_FOR_GROUP,
-    SPLIT,
     TOO_SMALL,
 )
 from scheduler_extender.state.node.objects import NodeObject
@@ -201,7 +201,9 @@ def test_of_two_domains_the_larger_part_decides(scheduler: Scheduler) -> None:
         scheduler.cluster.put_pod(record(member(f"m{i}", size=5), node))
     found = scheduler.filter(member("next", size=5))
     assert {name[0] for name in found.node_names or ()} == {"b"}
-    assert found.unresolvable == dict.fromkeys([*rack("a")[1:], *rack("half", 9)], SPLIT.message)
+    assert found.unresolvable == dict.fromkeys(
+        [*rack("a")[1:], *rack("half", 9)], GROUP_SPREAD.message
+    )
 
 
 def test_a_node_without_a_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> None:

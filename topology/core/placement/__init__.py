@@ -11,7 +11,7 @@ from topology.core.placement.constraints import always_met, satisfies
 from topology.core.placement.memory import GpuMemory, has_memory, short_of_memory, used_memory
 from topology.core.placement.rejections import (
     ALL_SICK,
-    ALL_SPLIT,
+    ALL_SPLIT_BY_MIG,
     BUSY,
     BY_CLAIMS_ALONE,
     DRA_ONLY,
@@ -24,7 +24,7 @@ from topology.core.placement.rejections import (
     NOT_SERVED,
     NOT_SERVED_BY_DRA,
     SICK,
-    SPLIT,
+    SPLIT_BY_MIG,
     STALE,
     TOO_FEW,
     TOO_MUCH,
@@ -48,7 +48,7 @@ from topology.core.placement.verdict import (
 
 __all__ = [
     "ALL_SICK",
-    "ALL_SPLIT",
+    "ALL_SPLIT_BY_MIG",
     "BUSY",
     "BY_CLAIMS_ALONE",
     "DRA_ONLY",
@@ -61,7 +61,7 @@ __all__ = [
     "NOT_SERVED_BY_DRA",
     "NO_REPORT",
     "SICK",
-    "SPLIT",
+    "SPLIT_BY_MIG",
     "STALE",
     "TOO_FEW",
     "TOO_MUCH",

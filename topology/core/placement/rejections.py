@@ -45,7 +45,7 @@ class Reason(Enum):
 
     NOT_SERVED = "not-served"  # the node does not serve the resource
     TOO_FEW = "too-few-gpus"  # the node has fewer devices than asked for, free or not
-    SPLIT = "split-by-mig"  # the node's GPUs are split by MIG
+    SPLIT_BY_MIG = "split-by-mig"  # the node's GPUs are split by MIG
     MODEL = "gpu-model"
     MEMORY = "gpu-memory"
     NIC = "nic"
@@ -92,9 +92,13 @@ class Rejection:
 NOT_SERVED = Rejection("node does not serve the requested GPU resource", False, Reason.NOT_SERVED)
 TOO_FEW = Rejection("node has fewer GPUs than requested", False, Reason.TOO_FEW)
 BUSY = Rejection("not enough free GPUs", True, Reason.BUSY)
-TOO_FEW_WHOLE = Rejection("too few whole GPUs: the others are split by MIG", False, Reason.SPLIT)
-SPLIT = Rejection("GPUs are split by MIG, and the request needs whole GPUs", False, Reason.SPLIT)
-ALL_SPLIT = Rejection("all GPUs of the node are split by MIG", False, Reason.SPLIT)
+TOO_FEW_WHOLE = Rejection(
+    "too few whole GPUs: the others are split by MIG", False, Reason.SPLIT_BY_MIG
+)
+SPLIT_BY_MIG = Rejection(
+    "GPUs are split by MIG, and the request needs whole GPUs", False, Reason.SPLIT_BY_MIG
+)
+ALL_SPLIT_BY_MIG = Rejection("all GPUs of the node are split by MIG", False, Reason.SPLIT_BY_MIG)
 IN_PROGRESS = Rejection(
     "another GPU placement on the node is in progress", True, Reason.IN_PROGRESS
 )
@@ -228,7 +232,7 @@ def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection |
     elif len(usable) < count:
         if not shape.in_mig_mode:  # shared GPUs: enough shares, but on too few GPUs
             return TOO_FEW
-        return TOO_FEW_WHOLE if usable else SPLIT
+        return TOO_FEW_WHOLE if usable else SPLIT_BY_MIG
 
     def lacking(meeting: Iterable[int]) -> bool:
         mask = sum(1 << p for p in meeting)
