@@ -58,13 +58,13 @@ OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, RESERVED})
 
 # The resources that the extender places. A star stands for the rest of a name.
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
-# NVIDIA's DeviceClass, named as a resource: kube-scheduler makes a claim of it (DRA).
+# The implicit extended resource of NVIDIA's DeviceClass, of which kube-scheduler makes a claim.
 # kube-scheduler accepts no such name among the resources for which it calls an extender.
-BY_CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+IMPLICIT_NAME = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
 UNASKED = (
-    f"kube-scheduler does not send the extender a pod that requests only {BY_CLASS}, so nothing is "
-    'promised: add nvidia.com/gpu: "0" to its limits, or set extendedResourceName: nvidia.com/gpu '
-    "in the DeviceClass and request nvidia.com/gpu"
+    f"kube-scheduler does not send the extender a pod that requests only {IMPLICIT_NAME}, so "
+    'nothing is promised: add nvidia.com/gpu: "0" to its limits, or set extendedResourceName: '
+    "nvidia.com/gpu in the DeviceClass and request nvidia.com/gpu"
 )
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server allows hundreds
@@ -178,14 +178,14 @@ def request_in(template: Template, managed: Managed) -> PodRequest | Malformed |
         return Malformed(
             f"{asking} containers request GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
         )
-    by_class = names_class(pod)
-    named = BY_CLASS if by_class else resource
+    by_implicit_name = uses_implicit_name(pod)
+    named = IMPLICIT_NAME if by_implicit_name else resource
     counted = GpuRequest(
         resource,
         tuple(containers[resource]),
         only_gpu_plugin=only_gpu_plugin and len(containers) == 1,
         exclusive=exclusive_of(pod, named) if too_much is None else Exclusive.CPUS,
-        by_class=by_class,
+        by_implicit_name=by_implicit_name,
     )
     if too_much is not None:
         return Malformed(too_much, counted)
@@ -208,7 +208,7 @@ def request_in(template: Template, managed: Managed) -> PodRequest | Malformed |
 
 
 @dataclass(frozen=True, slots=True)
-class OfClaims:
+class ClaimConstraints:
     """The constraints on the devices that a pod's own ResourceClaims have."""
 
     namespace: str
@@ -216,7 +216,9 @@ class OfClaims:
     constraints: Constraints
 
 
-def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malformed | None:
+def claim_constraints(
+    pod: Pod, managed: tuple[str, ...] = MANAGED
+) -> ClaimConstraints | Malformed | None:
     """Return the constraints on the pod's own claims.
 
     Return None if the pod has no claims or no constraints. Return None, too, if it names no
@@ -240,7 +242,7 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
     constraints = Constraints(**values)
     if not required or constraints == NO_CONSTRAINTS:
         return None
-    return OfClaims(pod.metadata.namespace, claims_of(pod), constraints)
+    return ClaimConstraints(pod.metadata.namespace, claims_of(pod), constraints)
 
 
 def claims_of(pod: Pod) -> tuple[str, ...]:
@@ -272,7 +274,7 @@ def _asking(
         # Resources of other device plugins have a domain of their own in their names.
         others = [name for name in names if "/" in name and ".kubernetes.io/" not in name]
         only_gpu_plugin &= len(others) == len(managed_among(others, managed))
-        of_class = [BY_CLASS] if BY_CLASS in names and MANAGED[0] in managed else []
+        of_class = [IMPLICIT_NAME] if IMPLICIT_NAME in names and MANAGED[0] in managed else []
         for resource in (*managed_among(names, managed), *of_class):
             try:
                 count = _count(container, resource)
@@ -282,7 +284,7 @@ def _asking(
                 ) from error
             if count:
                 found = ContainerRequest(container.name, count, role)
-                served = MANAGED[0] if resource == BY_CLASS else resource
+                served = MANAGED[0] if resource == IMPLICIT_NAME else resource
                 containers.setdefault(served, []).append(found)
     return containers, only_gpu_plugin
 
@@ -315,14 +317,16 @@ def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
     )
 
 
-def names_class(pod: Pod) -> bool:
+def uses_implicit_name(pod: Pod) -> bool:
     """Check whether a container of the pod asks for GPUs by the name of their DeviceClass."""
-    return any(BY_CLASS in _resources(container) for container, _ in containers_with_roles(pod))
+    return any(
+        IMPLICIT_NAME in _resources(container) for container, _ in containers_with_roles(pod)
+    )
 
 
 def is_unasked(pod: Pod, managed: tuple[str, ...]) -> bool:
     """Check whether the pod asks for GPUs but kube-scheduler calls no extender about it."""
-    return names_class(pod) and not asks_for_any(pod, managed)
+    return uses_implicit_name(pod) and not asks_for_any(pod, managed)
 
 
 def managed_among(names: Iterable[str], managed: tuple[str, ...]) -> list[str]:
@@ -461,7 +465,9 @@ def containers_of(request: GpuRequest) -> dict[str, Any]:
         name = left.pop(0).name if demand.devices and left else f"beside-{i}"
         limits = amounts_of(demand, request.exclusive)
         if demand.devices:
-            limits[BY_CLASS if request.by_class else request.resource] = str(demand.devices)
+            limits[IMPLICIT_NAME if request.by_implicit_name else request.resource] = str(
+                demand.devices
+            )
         written: dict[str, Any] = {"name": name, "resources": {"limits": limits}}
         if demand.role is Role.SIDECAR:
             written["restartPolicy"] = "Always"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_extender.annotations import BY_CLASS
+from scheduler_extender.annotations import IMPLICIT_NAME
 from scheduler_extender.certificateauthority import Authority, Use
 from tests.commands import ROOT
 from tests.fakes.apiserver import merge_patch
@@ -278,12 +278,12 @@ def only_gpus(at: Installation) -> None:
 
 def of_a_class(at: Installation) -> None:
     """An entry with a name that kube-scheduler takes in no entry."""
-    at.configure(lambda entry: entry["managedResources"].append({"name": BY_CLASS}))
+    at.configure(lambda entry: entry["managedResources"].append({"name": IMPLICIT_NAME}))
 
 
 def unasked(at: Installation) -> None:
     """A pod about which nobody asks the extender."""
-    main = {"name": "m", "image": "example/image", "resources": {"limits": {BY_CLASS: 1}}}
+    main = {"name": "m", "image": "example/image", "resources": {"limits": {IMPLICIT_NAME: 1}}}
     found = pod(name="unseen", containers=[main])
     at.add("/api/v1/namespaces/default/pods/unseen", found)
 

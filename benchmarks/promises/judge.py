@@ -177,7 +177,9 @@ class Judge(Observer):
         if held is not None and self._keeps(entry, node, held):
             return
         tally = self._tally
-        if entry.record.by_claim:  # bind has read the claim, so nothing excuses other GPUs
+        if (
+            entry.record.has_extended_resource_claim
+        ):  # bind has read the claim, so nothing excuses other GPUs
             tally.broken[entry.promise] += 1
             tally.broken_jobs.append(f"{entry.record.name} on {node}: {held} by claim")
             return

@@ -105,7 +105,7 @@ def play(what: Play) -> Tally:
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
     policy = policies[what.policy](what.seed)
     names = [node.name for node in nodes]
-    by_dra = random.Random(what.seed).sample(names, round(what.dra * len(names)))
+    dra_nodes = random.Random(what.seed).sample(names, round(what.dra * len(names)))
     chance = random.Random(what.seed)
     kubelets = {}
     for node in nodes:  # what the record leaves unknown about a kubelet is drawn
@@ -117,7 +117,7 @@ def play(what: Play) -> Tally:
         kubelets,
         what.delays,
         what.faults,
-        by_dra,
+        dra_nodes,
     )
     scene.observer = judge = Judge(scene)
     cluster = PlayedCluster(scene, work, policy)

@@ -80,13 +80,13 @@ def plugin(seen: Seen) -> Iterator[Finding]:
         )
     return _of_each(
         {
-            name: claimable if _by_claims(seen, name) else _plugin(seen, record, nodes.get(name))
+            name: claimable if _uses_dra(seen, name) else _plugin(seen, record, nodes.get(name))
             for name, record in _records(seen).items()
         }
     )
 
 
-def _by_claims(seen: Seen, name: str) -> bool:
+def _uses_dra(seen: Seen, name: str) -> bool:
     """Check whether ResourceSlices have a node's GPUs."""
     cluster = there(seen.cluster)
     return cluster is not None and bool(cluster.node_info(NodeName(name)).serves_claims)
@@ -148,7 +148,7 @@ def agents(seen: Seen) -> Iterator[Finding]:
     yield from _of_each(
         {
             name: _maintained(nodes.get(name))
-            or _agent(records.get(name), oldest, _by_claims(seen, name))
+            or _agent(records.get(name), oldest, _uses_dra(seen, name))
             for name in names
         }
     )
@@ -197,7 +197,7 @@ def kubelets(seen: Seen) -> Iterator[Finding]:
     return _of_each(
         {
             name: ok("a DRA driver serves the GPUs, so no kubelet chooses them")
-            if _by_claims(seen, name)
+            if _uses_dra(seen, name)
             else _kubelet(record, seen.kubelets.get(name))
             for name, record in every
         }

@@ -15,7 +15,7 @@ nodes that matter.
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.annotations import OfClaims
+from scheduler_extender.annotations import ClaimConstraints
 from scheduler_extender.deadline import OutOfTimeError
 from scheduler_extender.evictions.victims import TIED, guarantees
 from scheduler_extender.framework.evaluator import may_go
@@ -120,14 +120,14 @@ class GuaranteedPlacements:
         self._trials = Trials(self._snapshot)
         self._kinds: dict[str, dict[Hashable, list[NodeInfo]]] = {}
         self._guaranteed_nodes: dict[Hashable, tuple[tuple[NodeInfo, ...], ...]] = {}
-        self._to_come: dict[OfClaims, Callable[[NodeInfo], Devices | Rejection]] = {}
+        self._to_come: dict[ClaimConstraints, Callable[[NodeInfo], Devices | Rejection]] = {}
 
     def gets(self, info: NodeInfo, pod: PodRecord) -> Devices | Rejection:
         """Return the GPUs that the pod's own claims get on a node with this info.
 
         Returns an empty tuple if it has no claims.
         """
-        wanted = pod.of_claims
+        wanted = pod.claim_constraints
         if wanted is None:
             return ()
         if wanted not in self._to_come:

@@ -52,7 +52,7 @@ MAX_SETS = 200_000
 HIGHEST = 2**31
 BARE = "no controller recreates it"
 HOMELESS = "no node has a guaranteed placement for it"
-BY_CLAIMS = "it has its own ResourceClaims, and which GPUs the new claims get is unknown"
+OWN_CLAIMS = "it has its own ResourceClaims, and which GPUs the new claims get is unknown"
 
 
 # Asks the rules of the set about the waiting pod's group: for a node as it would be, the pods that
@@ -256,7 +256,7 @@ class _Search:
         ]
         terminating = sorted(shown.get(uid, 0) for uid in info.pods.terminating)
         shared = info.report is not None and any(a.sharers for a in info.report.allocations)
-        itself = info.name if shared or self._pod.of_claims else None
+        itself = info.name if shared or self._pod.claim_constraints else None
         return (info.key(resource), tuple(each), tuple(terminating), itself)
 
     def _candidates(self, sites: Sequence[_Site], size: int) -> list[_Candidate] | None:
@@ -369,7 +369,7 @@ class _Search:
     ) -> Plan:
         steps = []
         for pod, relocation in zip(victims, relocations, strict=True):
-            why = HOMELESS if recreated(pod) else BY_CLAIMS if pod.attributes.controller else BARE
+            why = HOMELESS if recreated(pod) else OWN_CLAIMS if pod.attributes.controller else BARE
             steps.append(Step(pod, relocation, "" if relocation is not None else why))
         terminating = [p for p in info.pods.every if p.uid in info.pods.terminating]
         cost = self._cost(info, victims, sum(relocation is None for relocation in relocations))

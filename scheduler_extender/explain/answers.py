@@ -118,8 +118,8 @@ def answers_to(
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
     question = Question(pod, Purpose.EXPLAIN)
     results = strict = evaluate(snapshot, question, None, deadline)
-    of_claims = pod.of_claims is not None
-    if not of_claims:
+    own_claims = pod.claim_constraints is not None
+    if not own_claims:
         # A node that would reject the pod with required constraints promises it nothing.
         wanted = ANY_GPU if pod.request.plain else pod.request.constraints
         required = replace(pod.request, constraints=wanted, policy=Policy.REQUIRED)
@@ -136,14 +136,14 @@ def answers_to(
         name, judged = info.name, results.judged(info.name)
         decision, own = results.decisions[name], results.own.get(name, PASSES)
         class_id = class_ids.get(name) if judged is info else None
-        if of_claims or class_id not in handed_out:
-            outcomes = own.assessment if of_claims else _outcomes(results, judged, own, deadline)
+        if own_claims or class_id not in handed_out:
+            outcomes = own.assessment if own_claims else _outcomes(results, judged, own, deadline)
         else:
             outcomes = handed_out[class_id]
         if class_id is not None:
             handed_out[class_id] = outcomes
         doubt = None
-        if of_claims:
+        if own_claims:
             doubt = results.unknown.get(name) if decision.rejection is None else None
         elif decision.rejection is None:
             # A node has no answer of its own if there was no time to check whether it is open to
@@ -153,7 +153,7 @@ def answers_to(
                 named = sick_among(judged, results.request, outcomes)
                 doubt = replace(doubt, message=named) if named else doubt
         bar = "" if deadline.passed() else info.bar(attributes.eligible_nodes, attributes.requests)
-        missing = lacks(judged, results.request) if exclusive and not of_claims else ()
+        missing = lacks(judged, results.request) if exclusive and not own_claims else ()
         rows.append(Answer(judged, class_id, decision, None, doubt, outcomes, missing, bar))
     here = {
         info.name

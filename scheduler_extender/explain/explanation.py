@@ -181,7 +181,11 @@ def _notes(
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"the kubelet refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
-    if waits and pod.of_claims is not None and Reason.SCATTERED in by_reason(counts.rejected):
+    if (
+        waits
+        and pod.claim_constraints is not None
+        and Reason.SCATTERED in by_reason(counts.rejected)
+    ):
         yield BY_SETS
     if pod.uid in snapshot.assumed:
         yield "the extender is binding the pod now"

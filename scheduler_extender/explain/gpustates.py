@@ -20,7 +20,7 @@ from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.devicesets import count, gpus, total
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG
-from topology.core.placement import BY_CLAIMS_ALONE, Reason, Rejection, device_unit, used_memory
+from topology.core.placement import OWN_CLAIMS_ONLY, Reason, Rejection, device_unit, used_memory
 from topology.core.placement.constraints import satisfies
 from topology.core.report import Health
 from topology.core.requests import GpuRequest
@@ -342,7 +342,7 @@ def node_state(info: NodeInfo) -> NodeState:
     if isinstance(offer, Rejection) and offer.reason is Reason.DRA_ONLY:
         trouble.append(offer.message)
     if not topology.allocator.by_number:
-        trouble.append(BY_CLAIMS_ALONE.message)
+        trouble.append(OWN_CLAIMS_ONLY.message)
     trouble += filter(None, [info.fabric_fault])
     trouble += [f"{gone.name} does not answer the driver" for gone in info.record.missing]
     offers = [info.last_offer(served.name) for served in topology.resources]

@@ -142,7 +142,7 @@ def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRec
         pod
         for pod in waiting_pods(snapshot)
         if isinstance(pod.request, GpuRequest)
-        and pod.of_claims is None
+        and pod.claim_constraints is None
         and not (pod.group_ref is not None and (pod.group_ref.gang or pod.group_ref.domain))
     )
     for pods in islice(queues(readable).values(), MOST_REQUESTS):

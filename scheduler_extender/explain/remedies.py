@@ -240,7 +240,7 @@ def helps_of(
 ) -> Helped:
     """Return the changes that would help. Nothing is tried for a pod with claims of its own."""
     found = Helped([], whole=True, missing=list(answers))
-    if pod.of_claims is not None:
+    if pod.claim_constraints is not None:
         return found
     ended: dict[NodeName, frozenset[PodUid]] = {}
     nodes = [info.topology for info in snapshot.nodes if info.topology is not None]

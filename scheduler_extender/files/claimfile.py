@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scheduler_extender.annotations import MANAGED, Malformed, PodRequest, of_claims, parse
+from scheduler_extender.annotations import MANAGED, Malformed, PodRequest, claim_constraints, parse
 from scheduler_extender.explain.groupfit import Wanted
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import PodFileError, asks_for_gpus, items_in, read
@@ -117,7 +117,7 @@ def _take_claim(manifest: dict[str, Any], template: str) -> None:
             _part(resources, "limits", {})[WHOLE] = 0
             requests.pop(WHOLE, None)
             _part(resources, "claims", []).append({"name": GPUS})
-    read_again = of_claims(read_pod(manifest))
+    read_again = claim_constraints(read_pod(manifest))
     if isinstance(read_again, Malformed):
         raise PodFileError(read_again.reason)
 

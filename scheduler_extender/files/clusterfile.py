@@ -151,7 +151,7 @@ class _Objects:
     def _take_pod(self, item: Any) -> None:
         pod = _pod(item)
         known = pod_record(pod, MANAGED, trusted=True) or requesting_record(pod, MANAGED)
-        if known is not None and known.of_claims is None:
+        if known is not None and known.claim_constraints is None:
             self._pods.append(known)
         elif known is not None and not (known.node or known.terminating or known.ended):
             self._claiming.append(known)

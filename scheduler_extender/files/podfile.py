@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from scheduler_extender.annotations import (
-    BY_CLASS,
+    IMPLICIT_NAME,
     KEYS,
     MANAGED,
     OURS_TO_WRITE,
@@ -324,7 +324,7 @@ def _left_out(item: object) -> Iterator[str]:
 def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
     """Check whether a pod of a file seems to ask for GPUs."""
     spec = str(pod.get("spec"))
-    return "nvidia.com/" in spec or BY_CLASS in spec
+    return "nvidia.com/" in spec or IMPLICIT_NAME in spec
 
 
 def _kind_of(item: object) -> str:

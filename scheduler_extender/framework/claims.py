@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from scheduler_extender.annotations import OfClaims
+from scheduler_extender.annotations import ClaimConstraints
 from scheduler_extender.deadline import Deadline
 from scheduler_extender.framework.awaited import GPU_NOT_PUBLISHED, NO_CLAIM, RECORD_WITHOUT_CLAIMS
 from scheduler_extender.framework.equivalence import NodeAnswers, ask
@@ -39,7 +39,7 @@ def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) ->
     resolve. So every rejection for the claim's devices is resolvable.
     """
     snapshot, pod, late = results.asked, results.question.pod, list[str]()
-    wanted = pod.of_claims
+    wanted = pod.claim_constraints
     assert wanted is not None  # noqa: S101 (the caller looked)
     unknown: dict[str, Rejection] = dict.fromkeys(names if snapshot.is_stale else (), OUT_OF_DATE)
     kinds = defaultdict[Hashable, list[str]](list)
@@ -108,7 +108,9 @@ def unproven(info: NodeInfo, pod: PodRecord, request: GpuRequest) -> Rejection |
     if not request.required:
         return None
     if not info.serves_claims:
-        return RECORD_WITHOUT_CLAIMS if pod.by_claim or not request.count else None
+        return (
+            RECORD_WITHOUT_CLAIMS if pod.has_extended_resource_claim or not request.count else None
+        )
     devices = info.devices_of(pod)
     if info.lacks(devices):
         return GPU_NOT_PUBLISHED  # the GPU may be new, and its ResourceSlice not here yet
@@ -118,7 +120,7 @@ def unproven(info: NodeInfo, pod: PodRecord, request: GpuRequest) -> Rejection |
 def devices_for(
     info: NodeInfo,
     uid: PodUid,
-    wanted: OfClaims,
+    wanted: ClaimConstraints,
     to_come: Callable[[NodeInfo], Devices | Rejection],
 ) -> Devices | Rejection:
     """Return the GPUs that a pod's claims have on a node, with those that they will get.

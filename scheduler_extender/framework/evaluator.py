@@ -92,7 +92,7 @@ def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterat
     question, snapshot, request = results.question, results.asked, results.request
     scores, cached = question.scores, question.cached
     binds = question.purpose is Purpose.BIND
-    if question.pod.of_claims is not None and not binds:
+    if question.pod.claim_constraints is not None and not binds:
         yield from ask_by_claims(results, names, deadline)
         return
     answers = ask(snapshot, request, names, deadline, scores=scores, cached=cached)

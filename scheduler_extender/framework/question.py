@@ -63,7 +63,7 @@ class Question:
         if self.purpose is Purpose.BIND and (devices := info.devices_of(pod)):
             return info.as_claimed(pod.uid, devices).yielding_to(pod.attributes.priority, pod.gang)
         left = self.gone.get(info.name, frozenset())
-        if pod.of_claims is not None:  # the devices of its claims are judged
+        if pod.claim_constraints is not None:  # the devices of its claims are judged
             without = info.without(left) if left else info
             return without.yielding_to(pod.attributes.priority, pod.gang)
         itself = pod.uid in pods.bound or pod.uid in pods.assumed
@@ -82,8 +82,8 @@ def alike(pod: PodRecord) -> Hashable:
     waits = (
         pod.reservation is not None
         or pod.attributes.nominated is not None
-        or pod.of_claims
-        or pod.by_claim
+        or pod.claim_constraints
+        or pod.has_extended_resource_claim
     )
     itself = pod.uid if waits else None
     attributes = pod.attributes

@@ -202,7 +202,11 @@ class KubeBinder:
     def _has_another_claim(self, binding: Binding) -> bool:
         """Check whether the pod names another claim than those on which the decision was based."""
         pod = self._cluster.pod(binding.uid)
-        named = pod.claim if pod is not None and pod.by_claim else ""
+        named = (
+            pod.extended_resource_claim
+            if pod is not None and pod.has_extended_resource_claim
+            else ""
+        )
         return bool(named) and binding.claims is not None and named not in binding.claims
 
     def _check_request(self, binding: Binding) -> None:
@@ -224,7 +228,7 @@ class KubeBinder:
             raise NotWrittenError(
                 "the pod's group changed while the pod was being bound; kube-scheduler tries again"
             )
-        if pod.by_claim and binding.claims == frozenset():
+        if pod.has_extended_resource_claim and binding.claims == frozenset():
             raise NotWrittenError(RECORD_WITHOUT_CLAIMS.message)
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:

@@ -43,8 +43,8 @@ from topology.core.dra import (
     DRIVER,
     Claimed,
     DraError,
-    by_claims_alone,
     served,
+    with_own_claims_only,
     without_devices,
 )
 from topology.core.graph import NodeTopology
@@ -279,7 +279,7 @@ class DraNodes:
                 others, claimed = devices.others(of_class), self._claimed(devices)
                 topology, report = served(topology, report, resource, published, claimed, others)
                 if not of_class.spec.extended_resource_name:
-                    topology = by_claims_alone(topology)
+                    topology = with_own_claims_only(topology)
                 return topology, report
         slices = self._slices.at(topology.name).values()
         drivers = {driver for driver, _, _ in devices.all}

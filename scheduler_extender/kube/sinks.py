@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from scheduler_extender.annotations import BY_CLASS, RESUME, TERM, asks_for_any, managed_among
+from scheduler_extender.annotations import IMPLICIT_NAME, RESUME, TERM, asks_for_any, managed_among
 from scheduler_extender.clientlimits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.ratelimit import LogLimit
@@ -296,7 +296,9 @@ class PodSink(ObjectSink):
         super().__init__(cluster)
         self._now = now
         self._bindable = bindable
-        names = {name.rstrip("*").encode() for name in (*cluster.settings.managed, BY_CLASS, TERM)}
+        names = {
+            name.rstrip("*").encode() for name in (*cluster.settings.managed, IMPLICIT_NAME, TERM)
+        }
         # A text with nvidia.com/gpu.shared also contains nvidia.com/gpu.
         self._named = [n for n in names if not any(m in n for m in names - {n})]
 

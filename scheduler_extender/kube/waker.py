@@ -213,7 +213,7 @@ class Waker:
                 names = None if pod.group_ref is not None else self._names[at : at + self.SLICE]
                 self.looks += 1
                 results = evaluate(snapshot, question, names, deadline)
-                late_for_claims = results.late and pod.of_claims is not None
+                late_for_claims = results.late and pod.claim_constraints is not None
                 if results.passed or late_for_claims:
                     return True, tried
                 if results.late or results.for_now:

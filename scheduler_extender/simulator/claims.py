@@ -61,9 +61,9 @@ class Claims(Actor):
 
     def start(self) -> None:
         """Let every driver publish the GPUs of its node in a random order."""
-        if self._scene.by_dra:
+        if self._scene.dra_nodes:
             self._write(CLASSES, DEVICE_CLASS)
-        for name in sorted(self._scene.by_dra):
+        for name in sorted(self._scene.dra_nodes):
             gpus = range(len(self._scene.nodes[name].gpus))
             self._orders[name] = self._clock.rng.sample(gpus, len(gpus))
             self._tainted[name] = frozenset()

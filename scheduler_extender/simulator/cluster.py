@@ -26,7 +26,7 @@ class PlayedCluster:
         self.nodes = self.api.nodes = {name: Node(scene, name, self.api) for name in scene.nodes}
         self._scheduler = KubeScheduler(scene, policy, self.api, self.extender, self.claims)
         policy.start(scene, self.api)
-        for name in scene.by_dra:
+        for name in scene.dra_nodes:
             scene.kubelets[name].registered = False
             scene.capacity.close(name)
         for node in self.nodes.values():

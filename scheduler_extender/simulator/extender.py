@@ -53,7 +53,7 @@ class Extender:
         by_kind = {path.rpartition("/")[2]: sink for path, sink in sinks}
         self._scene.hearing = Hearing(cache, records, by_kind)
         for name, node in self._scene.nodes.items():
-            given = 0 if name in self._scene.by_dra else self._scene.capacity.there(name)
+            given = 0 if name in self._scene.dra_nodes else self._scene.capacity.there(name)
             told = NodeObject(allocatable=amounts_of({node.resources[0].name: given}))
             cache.put_node(name, told)
         self.binder = KubeBinder(PodApi(self._scene, self._api), self.cluster)

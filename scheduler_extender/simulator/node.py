@@ -154,7 +154,7 @@ class Node(Actor):
 
         The kubelet reports the devices with its next status.
         """
-        if self._devices.answers and self.name not in self._scene.by_dra:
+        if self._devices.answers and self.name not in self._scene.dra_nodes:
             # If the kubelet does not run, its next start brings another registration.
             self._devices.register()
             self._observer.unsettled(self.name)
@@ -207,7 +207,7 @@ class Node(Actor):
             steps = self._devices.admission(
                 record.uid, record.namespace, record.name, entry.request
             )
-            if record.by_claim:
+            if record.has_extended_resource_claim:
                 steps = self._prepared(entry)
             self._step(_Admission(entry, steps, self._life))
         elif self._inbox:
@@ -374,7 +374,7 @@ class Node(Actor):
         if before is not None and not self._devices.shows_pods:
             kept = (a for a in before.report.allocations if self._devices.holds(a.pod_uid))
             found = replace(found, allocations=tuple(kept))
-        if self.name in self._scene.by_dra:
+        if self.name in self._scene.dra_nodes:
             found = replace(found, allocatable=frozenset(), allocations=())
         sick = (self.topology.gpus[p].uuid for p in positions(self._blamed))
         return replace(

@@ -158,7 +158,7 @@ class Scene:
     kubelets: Mapping[NodeName, EmulatedKubelet]  # they know what every node really holds
     delays: Delays
     faults: Faults
-    by_dra: Collection[NodeName] = ()  # nodes without a device plugin
+    dra_nodes: Collection[NodeName] = ()  # nodes without a device plugin
     observer: Observer = field(default_factory=Observer)
     tally: Tally = field(default_factory=Tally)
     capacity: Capacity = field(init=False)

@@ -29,7 +29,7 @@ class _Assumed:
 
     entry: PodEntry
     node: str
-    by_claim: bool = False  # whether the node is one with DRA
+    on_dra_node: bool = False  # whether the node is one with DRA
 
 
 @dataclass(slots=True)
@@ -88,20 +88,20 @@ class KubeScheduler(Actor):
             if picked is None or picked.node is None:
                 for assumed in cycle.assumed:
                     self._give_back(assumed)
-                    if assumed.by_claim:
+                    if assumed.on_dra_node:
                         self._claims.release(assumed.entry.record.uid)
                 self._again(cycle, waiting)
                 return
             node = picked.node
             self._capacity.take(node, count)
-            by_claim = NodeName(node) in self._scene.by_dra
-            if by_claim:
+            on_dra_node = NodeName(node) in self._scene.dra_nodes
+            if on_dra_node:
                 self._claims.choose(entry, NodeName(node))
-            cycle.assumed.append(_Assumed(entry, node, by_claim))
+            cycle.assumed.append(_Assumed(entry, node, on_dra_node))
         # The scheduler assumes the pods and continues; the binds run asynchronously.
         self._clock.rng.shuffle(cycle.assumed)
         for assumed in cycle.assumed:
-            begin = self._nominate if assumed.by_claim else self._bind
+            begin = self._nominate if assumed.on_dra_node else self._bind
             self._clock.about(self._delays.bind, partial(begin, assumed, cycle))
 
     def _give_back(self, assumed: _Assumed) -> None:
@@ -139,13 +139,13 @@ class KubeScheduler(Actor):
                 self._clock.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))
                 return
             self._tally.gang_binds += cycle.gang
-            self._tally.claimed += assumed.by_claim
+            self._tally.claimed += assumed.on_dra_node
             if refusal is not None:
                 cycle.refused.append(entry)
                 self._tally.gang_refusals += cycle.gang
-        elif assumed.by_claim and not entry.gone:  # an earlier Binding was written late
+        elif assumed.on_dra_node and not entry.gone:  # an earlier Binding was written late
             refusal = self._policy.bind(entry, node)
-        if refusal is not None and assumed.by_claim:
+        if refusal is not None and assumed.on_dra_node:
             self._claims.release(entry.record.uid)
             if entry.record.node is None and not entry.gone:
                 self._api.say(entry, nominatedNodeName="")

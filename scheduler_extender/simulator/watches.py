@@ -50,7 +50,7 @@ class ExtenderWatches(Actor):
         super().__init__(scene)
         self._watches = watches
         self._lives = 0
-        self.names = WATCHES + (DRA_WATCHES if scene.by_dra else ())
+        self.names = WATCHES + (DRA_WATCHES if scene.dra_nodes else ())
         self.reports: dict[NodeName, PublishedReport] = {}  # the last ones that the extender knows
 
     def tell(self, watch: str, event: Event) -> None:

@@ -77,8 +77,8 @@ def assume(
     request, newest = pod.request, cluster.pod(pod.uid) or pod  # the latter names all its claims
     if isinstance(request, Malformed):
         raise BindError(request.reason)
-    of_claims = newest.claims and request.required
-    if of_claims and not cluster.claims_known(newest, request.count, node):
+    own_claims = newest.claims and request.required
+    if own_claims and not cluster.claims_known(newest, request.count, node):
         raise InProgressError(NO_CLAIM.message)
     question = Question(pod, Purpose.BIND)
     for attempt in range(TRIES + 1):

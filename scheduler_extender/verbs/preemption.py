@@ -50,7 +50,7 @@ def preempt(
         return PreemptionResult(offered)
     gone = {NodeName(name): _gone(snapshot, name, victims) for name, victims in offered.items()}
     question = Question(record, Purpose.PREEMPT, gone=gone)
-    if isinstance(record.request, Malformed) or record.of_claims is not None:
+    if isinstance(record.request, Malformed) or record.claim_constraints is not None:
         passed = set(evaluate(snapshot, question, list(offered), deadline).passed)
         return PreemptionResult({name: each for name, each in offered.items() if name in passed})
     # filter would reject the other nodes whichever pods were evicted.

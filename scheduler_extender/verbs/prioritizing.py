@@ -33,7 +33,7 @@ def prioritize(
     best = max(by_node, default=0)
     few = by_node.count(best) <= MOST_NODES
     tops = map(NodeName, compress(names, map(best.__eq__, by_node)) if few else ())
-    if asks.of_claims is None:
+    if asks.claim_constraints is None:
         nodes = map(snapshot.node_info, tops)
         snapshot.recent_sends.note(asks.uid, request, nodes, snapshot.clock())
     return list(map(HostPriority, names, by_node))

@@ -190,7 +190,7 @@ def asked(world: DraWorld, manifest: Json) -> dict[str, Callable[[Deadline], obj
     pod = msgspec.convert(manifest, Pod)
     record = requesting_record(pod, MANAGED)
     assert record is not None
-    assert record.of_claims is not None
+    assert record.claim_constraints is not None
     cluster = world.cluster
     victims = PreemptionArgs(pod, meta_victims={NODE: MetaVictims()})
     return {

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import BY_CLASS, MANAGED
+from scheduler_extender.annotations import IMPLICIT_NAME, MANAGED
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, requesting_record
 from scheduler_extender.verbs import BindError
@@ -187,7 +187,7 @@ def scenes(rng: Random) -> Scene:
     count = 0 if claims else rng.choice((1, 1, 2, 3))
     annotations = rng.choice(({"link": "nvlink"}, {"min-gpu-memory": "1Gi"}, {"link": "nvlink"}))
     plain = count and rng.random() < 0.3
-    name = rng.choice(("nvidia.com/gpu", BY_CLASS))
+    name = rng.choice(("nvidia.com/gpu", IMPLICIT_NAME))
     flies = rng.random() < 0.1
     return Scene((first, second), {} if plain else annotations, name, count, tuple(claims), flies)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import (
-    BY_CLASS,
+    IMPLICIT_NAME,
     KEYS,
     MANAGED,
     MAX_CONTAINERS,
@@ -200,10 +200,12 @@ ZERO = {"nvidia.com/gpu": "0"}
 @pytest.mark.parametrize(
     ("limits", "count", "unasked"),
     [
-        pytest.param([{BY_CLASS: "2"}], 2, True, id="alone"),
-        pytest.param([{BY_CLASS: "2", **ZERO}], 2, False, id="zero beside it"),
-        pytest.param([{BY_CLASS: 1}, {BY_CLASS: 1, **ZERO}], 2, False, id="two containers"),
-        pytest.param([{BY_CLASS: 1}, {"nvidia.com/gpu": 1}], 2, False, id="both names"),
+        pytest.param([{IMPLICIT_NAME: "2"}], 2, True, id="alone"),
+        pytest.param([{IMPLICIT_NAME: "2", **ZERO}], 2, False, id="zero beside it"),
+        pytest.param(
+            [{IMPLICIT_NAME: 1}, {IMPLICIT_NAME: 1, **ZERO}], 2, False, id="two containers"
+        ),
+        pytest.param([{IMPLICIT_NAME: 1}, {"nvidia.com/gpu": 1}], 2, False, id="both names"),
     ],
 )
 def test_a_pod_that_names_the_device_class_is_judged_by_its_number(
@@ -212,18 +214,18 @@ def test_a_pod_that_names_the_device_class_is_judged_by_its_number(
     manifest = by_class(*limits)
     found = asked(manifest)
     assert isinstance(found, GpuRequest)
-    assert (found.resource, found.count, found.by_class) == ("nvidia.com/gpu", count, True)
+    assert (found.resource, found.count, found.by_implicit_name) == ("nvidia.com/gpu", count, True)
     assert found.constraints == Constraints(link=LinkKind.NVLINK)
     assert is_unasked(msgspec.convert(manifest, Pod), MANAGED) == unasked
 
 
 def test_of_the_device_class_as_well_only_whole_gpus_are_counted() -> None:
-    found = asked(by_class({BY_CLASS: "half"}))
+    found = asked(by_class({IMPLICIT_NAME: "half"}))
     assert isinstance(found, Malformed)
-    assert f'{BY_CLASS} "half" is not a quantity' in found.reason
+    assert f'{IMPLICIT_NAME} "half" is not a quantity' in found.reason
 
 
-@pytest.mark.parametrize("limits", [{BY_CLASS: "2"}, {BY_CLASS: "2", **ZERO}])
+@pytest.mark.parametrize("limits", [{IMPLICIT_NAME: "2"}, {IMPLICIT_NAME: "2", **ZERO}])
 def test_a_snapshot_has_such_a_pod_as_it_is(limits: dict[str, Any]) -> None:
     record = record_of(by_class(limits))
     assert pod_record(msgspec.convert(manifest_of(record), Pod), MANAGED) == record

@@ -161,7 +161,7 @@ def _gpus(
     return gpus
 
 
-def by_claims_alone(topology: NodeTopology) -> NodeTopology:
+def with_own_claims_only(topology: NodeTopology) -> NodeTopology:
     """Return the node as one that gives no GPUs to pods that request a number of them."""
     allocator = replace(topology.allocator, by_number=False)
     return topology.served(topology.resources[0], allocator)

@@ -229,7 +229,8 @@ class GpuRequest:
     constraints: Constraints = NO_CONSTRAINTS
     policy: Policy = Policy.REQUIRED
     only_gpu_plugin: bool = True  # whether it requests no other device plugin's resources
-    by_class: bool = False  # whether `resource` is a DeviceClass, which no device plugin serves
+    # Whether it names a DeviceClass's implicit extended resource, which no device plugin serves.
+    by_implicit_name: bool = False
     counts: Counts = ()
     exclusive: Exclusive = Exclusive.NOTHING  # what static managers would give to it
     peers: int = 0  # pods of its gang with the same request that may come to a node before it

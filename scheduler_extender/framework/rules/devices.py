@@ -34,10 +34,10 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.admission import Kubelet
 from topology.core.placement import (
     ALL_SPLIT_BY_MIG,
-    BY_CLAIMS_ALONE,
     INIT_UNDER_DRA,
     NOT_SERVED,
     NOT_SERVED_BY_DRA,
+    OWN_CLAIMS_ONLY,
     Assessment,
     Reason,
     Rejection,
@@ -57,7 +57,7 @@ class DevicesRule(Rule):
         offer = info.offer(request.resource)
         if not request.effective_count:
             return UNDECIDED if request.required else None  # the pod's claims say which devices
-        if request.by_class and info.serves_claims is False:
+        if request.by_implicit_name and info.serves_claims is False:
             return NOT_SERVED_BY_DRA
         if isinstance(offer, Rejection):
             split = offer is NOT_SERVED and info.all_split(request.resource)
@@ -68,7 +68,7 @@ class DevicesRule(Rule):
         if info.pods.too_many_terminated:
             return UNDECIDED if request.required else None
         if not offer.topology.allocator.by_number:
-            return BY_CLAIMS_ALONE
+            return OWN_CLAIMS_ONLY
         if request.required and info.serves_claims and request.has_init:
             return INIT_UNDER_DRA
         node.offer, node.available = offer, offer.available_to(request)

@@ -30,4 +30,8 @@ class ClaimsRule(SetRule):
         request = pod.request
         if question.purpose is Purpose.BIND and isinstance(request, GpuRequest):
             return lambda info: unproven(info, pod, request)
-        return (lambda info: None if info.may_start(pod) else HAD_CLAIM) if pod.by_claim else None
+        return (
+            (lambda info: None if info.may_start(pod) else HAD_CLAIM)
+            if pod.has_extended_resource_claim
+            else None
+        )

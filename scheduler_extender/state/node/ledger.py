@@ -200,7 +200,10 @@ class _Entries:
     def enter(self, pod: PodRecord, shown: _Held | None) -> None:
         """Enter a pod of this node, with what the report shows of it."""
         request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
-        if pod.by_claim and not ALLOCATORS[self.topology.allocator.policy].serves_claims:
+        if (
+            pod.has_extended_resource_claim
+            and not ALLOCATORS[self.topology.allocator.policy].serves_claims
+        ):
             return  # it holds no device of the plugin that now serves the node
         if request is None or pod.ended:
             if shown is not None:

@@ -73,7 +73,7 @@ class Offer:
         for pod in pods:
             if not isinstance(pod.request, GpuRequest):
                 return 0
-            if pod.request.resource == self.resource.name and not pod.by_claim:
+            if pod.request.resource == self.resource.name and not pod.has_extended_resource_claim:
                 given -= pod.request.effective_count
         now = self.availability
         return max(0, given - now.devices_left - now.devices_terminating)
@@ -389,7 +389,9 @@ class NodeInfo:
         device plugin: the claim is deleted, no component removes its name from the status, and the
         kubelet looks for the claim.
         """
-        return not (pod.by_claim and pod.node is None and self.serves_claims is False)
+        return not (
+            pod.has_extended_resource_claim and pod.node is None and self.serves_claims is False
+        )
 
     def is_one_of(self, eligible_nodes: EligibleNodes) -> bool:
         """Check whether this node is one of a pod's eligible nodes."""

@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import (
-    BY_CLASS,
+    IMPLICIT_NAME,
     MALFORMED,
     PLACEMENT,
     RESERVED,
+    ClaimConstraints,
     Malformed,
-    OfClaims,
     PodRequest,
     Template,
     asks_for_any,
+    claim_constraints,
     claims_of,
     containers_of,
     is_unasked,
-    of_claims,
     parse,
     render,
     request_in,
@@ -75,8 +75,9 @@ class PodRecord:
     reservation: Reservation | None = None  # its reservation by annotation, while it waits
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
     gated: bool = False  # whether scheduling gates keep kube-scheduler from trying it
-    by_claim: bool = False  # whether kube-scheduler has given it devices by a claim (DRA)
-    claim: str = ""  # the name of that claim
+    # Whether kube-scheduler has given it devices by a claim for its extended resource (DRA).
+    has_extended_resource_claim: bool = False
+    extended_resource_claim: str = ""  # its name
     claims: tuple[str, ...] = ()  # the names of its own claims
     # The claims that were not made for it, if it requires nothing. A pod that replaces it has their
     # devices at once, and no verb looks at them.
@@ -91,12 +92,12 @@ class PodRecord:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def of_claims(self) -> OfClaims | None:
+    def claim_constraints(self) -> ClaimConstraints | None:
         """What it requires of its own claims' devices; None without claims or requirements."""
         request = self.request
         if not isinstance(request, GpuRequest) or request.effective_count or not request.required:
             return None
-        return OfClaims(self.namespace, self.claims, request.constraints)
+        return ClaimConstraints(self.namespace, self.claims, request.constraints)
 
     @property
     def ended(self) -> bool:
@@ -158,7 +159,7 @@ def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
     """
     if not asks_for_any(pod, managed):
         return None
-    wanted = of_claims(pod, managed)
+    wanted = claim_constraints(pod, managed)
     if isinstance(wanted, Malformed):
         wanted = Malformed(wanted.reason, gpu_request(0))
         return _record(pod, template_of(pod), managed, wanted)
@@ -186,7 +187,9 @@ def requesting_record(
     ):
         record = pod_record(pod, managed) or claiming_record(pod, managed)
     requires = record is not None and (
-        isinstance(record.request, Malformed) or record.request.effective_count or record.of_claims
+        isinstance(record.request, Malformed)
+        or record.request.effective_count
+        or record.claim_constraints
     )
     return record if requires else None
 
@@ -241,8 +244,8 @@ def _record(
         reservation=reservation_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),
-        by_claim=_by_claim(pod, request),
-        claim=made.resource_claim_name if made is not None else "",
+        has_extended_resource_claim=_has_extended_resource_claim(pod, request),
+        extended_resource_claim=made.resource_claim_name if made is not None else "",
         claims=claims_of(pod),
         lasting=_lasting(pod, request),
         created=seconds_of(pod.metadata.creation_timestamp or ""),
@@ -273,13 +276,13 @@ def _lasting(pod: Pod, request: GpuRequest | Malformed) -> tuple[str, ...]:
     return tuple(each.resource_claim_name for each in claims if each.resource_claim_name)
 
 
-def _by_claim(pod: Pod, request: GpuRequest | Malformed) -> bool:
+def _has_extended_resource_claim(pod: Pod, request: GpuRequest | Malformed) -> bool:
     claim = pod.status.extended_resource_claim_status
     mapped = claim.request_mappings if claim is not None else None
     held = request.holds if isinstance(request, Malformed) else request
     if held is None:
         return False
-    names = {held.resource, BY_CLASS} if held.by_class else {held.resource}
+    names = {held.resource, IMPLICIT_NAME} if held.by_implicit_name else {held.resource}
     return any(each.resource_name in names for each in mapped or ())
 
 
@@ -408,11 +411,11 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
 def _written_containers(pod: PodRecord, request: GpuRequest) -> dict[str, Any]:
     spec = containers_of(request)
     limits = (spec["containers"] or spec["initContainers"])[0]["resources"]["limits"]
-    if request.by_class and not pod.unasked:
+    if request.by_implicit_name and not pod.unasked:
         limits[request.resource] = "0"
     if not request.only_gpu_plugin:
         limits["example.com/another-device"] = "1"
-    if pod.of_claims is not None:
+    if pod.claim_constraints is not None:
         limits[request.resource] = "0"
         spec["resourceClaims"] = [{"name": "of-its-own"}]
     return spec
@@ -425,7 +428,7 @@ def _written_status(pod: PodRecord) -> dict[str, Any]:
         if pod.said:
             unscheduled["message"] = pod.said
         status["conditions"] = [unscheduled]
-    if pod.by_claim:
+    if pod.has_extended_resource_claim:
         mapping = {"resourceName": resource_of(pod)}
         status["extendedResourceClaimStatus"] = {"requestMappings": [mapping]}
     if pod.started is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.annotations import BY_CLASS, UNASKED
+from scheduler_extender.annotations import IMPLICIT_NAME, UNASKED
 from scheduler_extender.cli import main
 from scheduler_extender.kube.sinks import PODS_PATH
 from tests.commands import asked, refused
@@ -127,7 +127,7 @@ def test_a_pod_about_which_nobody_asks_says_so_and_what_helps(cluster: Cluster) 
     """check, why and waiting say the same."""
     unseen = waits(2, name="unseen")
     (main_container,) = unseen["spec"]["containers"]
-    main_container["resources"] = {"limits": {BY_CLASS: "2"}}
+    main_container["resources"] = {"limits": {IMPLICIT_NAME: "2"}}
     cluster.pod(unseen)
     found = json.loads(cluster.asked("waiting", "-o", "json").stdout)["pods"]
     (row,) = (row for row in found if row["pod"] == "team-a/unseen")

@@ -498,7 +498,9 @@ def test_a_pod_whose_status_names_a_former_claim_is_sent_to_no_plugin() -> None:
     node = machine("a100-pcie-4-bridged").topology("plugin")
     for by_claim in (False, True):
         cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2,))}})
-        waits = replace(waiting("wants", gpu_request(2, NVLINKED)), by_claim=by_claim)
+        waits = replace(
+            waiting("wants", gpu_request(2, NVLINKED)), has_extended_resource_claim=by_claim
+        )
         cluster.put_pod(waits)
         assert (search(cluster.snapshot(), waits).plan is None) is by_claim
         counted = WaitingReasons(cluster).count()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler_extender.annotations import BY_CLASS, UNASKED
+from scheduler_extender.annotations import IMPLICIT_NAME, UNASKED
 from scheduler_extender.files.podfile import PodFileError, read
 
 OURS = {"gpu-topology.io/gpu-model": "B200*"}
@@ -112,8 +112,9 @@ def test_nothing_is_said_of_what_others_write(key: str) -> None:
 def test_a_pod_about_which_nobody_asks_is_judged_and_says_so(beside: str, told: bool) -> None:
     text = (
         "kind: Pod\nmetadata: {name: dc, annotations: {gpu-topology.io/link: nvlink}}\n"
-        f"spec: {{containers: [{{name: m, resources: {{limits: {{{BY_CLASS}: 2{beside}}}}}}}]}}\n"
+        "spec: {containers: [{name: m, resources: {limits: "
+        f"{{{IMPLICIT_NAME}: 2{beside}}}}}}}]}}\n"
     )
     found = read(text)
-    assert (found.request.count, found.request.by_class) == (2, True)
+    assert (found.request.count, found.request.by_implicit_name) == (2, True)
     assert (UNASKED in found.notes) == told

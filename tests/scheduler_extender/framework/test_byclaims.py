@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
+from scheduler_extender.annotations import MANAGED, ClaimConstraints, claim_constraints
 from scheduler_extender.deadline import Deadline
 from scheduler_extender.explain.placedpod import placed_on
 from scheduler_extender.framework.awaited import GPU_NOT_PUBLISHED
@@ -187,8 +187,8 @@ class Bindings:
     written: list[Binding] = field(default_factory=list)
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        wanted = of_claims(self.pods[name])
-        assert isinstance(wanted, OfClaims)
+        wanted = claim_constraints(self.pods[name])
+        assert isinstance(wanted, ClaimConstraints)
         request = gpu_request(0, wanted.constraints)
         return PodRecord(uid, namespace, name, None, request, claims=wanted.names)
 

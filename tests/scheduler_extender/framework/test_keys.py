@@ -28,10 +28,12 @@ def unserved(policy: str, advertised: int) -> NodeInfo:
     return NodeInfo(NodeName("n"), node_object=advertises, record=AgentRecord(made, Report("b")))
 
 
-@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("by_implicit_name", [False, True])
 @pytest.mark.parametrize("policy", Policy)
-def test_of_a_resource_that_the_record_does_not_serve(policy: Policy, *, by_class: bool) -> None:
-    request: GpuRequest = replace(gpu_request(1), policy=policy, by_class=by_class)
+def test_of_a_resource_that_the_record_does_not_serve(
+    policy: Policy, *, by_implicit_name: bool
+) -> None:
+    request: GpuRequest = replace(gpu_request(1), policy=policy, by_implicit_name=by_implicit_name)
     found: dict[object, object] = {}
     for allocator, advertised in product(POLICIES, (0, 4)):
         info = unserved(allocator, advertised)

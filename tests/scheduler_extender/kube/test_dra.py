@@ -43,9 +43,9 @@ from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.memo import forget
 from topology.core.placement import (
-    BY_CLAIMS_ALONE,
     DRA_ONLY,
     DRIVER_WAITS,
+    OWN_CLAIMS_ONLY,
     STALE,
     Reason,
     Rejection,
@@ -155,7 +155,7 @@ def test_the_class_of_nvidias_driver_serves_claims_under_no_name_for_pods(world:
     world.classes.apply(nameless(DRIVER))
     assert order(world) == PUBLISHED
     info, settings = world.cluster.node_info(NODE), world.cluster.settings
-    assert decide(info, gpu_request(1), settings).rejection == BY_CLAIMS_ALONE
+    assert decide(info, gpu_request(1), settings).rejection == OWN_CLAIMS_ONLY
     assert Capacities(settings).of(info).nodes == 1, "for claims"
     world.claims.apply(asking("next", exactly(2)))
     coming = world.cluster.foresees("ns", ("next",))(world.cluster.node_info(NODE))

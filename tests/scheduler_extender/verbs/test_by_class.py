@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import BY_CLASS, MANAGED
+from scheduler_extender.annotations import IMPLICIT_NAME, MANAGED
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import requesting_record
 from scheduler_extender.verbs import BindError
@@ -24,7 +24,7 @@ def test_a_pod_that_names_the_device_class_is_judged_as_one_that_names_the_resou
 ) -> None:
     """Where kube-scheduler asks about it at all; no device plugin serves it."""
     world = two_pairs()
-    limits = {BY_CLASS: "2", **({"nvidia.com/gpu": "0"} if zero else {})}
+    limits = {IMPLICIT_NAME: "2", **({"nvidia.com/gpu": "0"} if zero else {})}
     manifest = pod(
         annotations={"link": "nvlink"},
         name="a",
@@ -46,12 +46,12 @@ def test_a_pod_that_names_the_device_class_is_judged_as_one_that_names_the_resou
     record = requesting_record(wanted, MANAGED)
     assert record is not None
     world.cluster.put_pod(record)
-    mapping = {"containerName": "main", "resourceName": BY_CLASS, "requestName": "r"}
+    mapping = {"containerName": "main", "resourceName": IMPLICIT_NAME, "requestName": "r"}
     status = {"requestMappings": [mapping], "resourceClaimName": "mine"}
     manifest["status"]["extendedResourceClaimStatus"] = status
     record = requesting_record(msgspec.convert(manifest, Pod), MANAGED)
     assert record is not None
-    assert (record.by_claim, record.claim) == (True, "mine")
+    assert (record.has_extended_resource_claim, record.extended_resource_claim) == (True, "mine")
     world.cluster.put_pod(record)
     world.claims.delete(claim("another"))
     world.claims.apply(claim("mine", 3, 0, pod="a"))

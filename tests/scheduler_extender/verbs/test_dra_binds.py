@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import OfClaims, of_claims
+from scheduler_extender.annotations import ClaimConstraints, claim_constraints
 from scheduler_extender.clientlimits import BIND_ENDS_AFTER, BIND_STARTS_WITHIN
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.explain.answers import answers_to
@@ -371,8 +371,8 @@ def with_claim(annotations: dict[str, str], claim: str = "mine") -> dict[str, An
 
 def found(manifest: dict[str, Any]) -> PodRecord:
     """As the API server is asked about such a pod."""
-    claims = of_claims(msgspec.convert(manifest, Pod))
-    wanted = claims.constraints if isinstance(claims, OfClaims) else NO_CONSTRAINTS
+    claims = claim_constraints(msgspec.convert(manifest, Pod))
+    wanted = claims.constraints if isinstance(claims, ClaimConstraints) else NO_CONSTRAINTS
     return PodRecord(PodUid("a"), "default", "a", None, gpu_request(0, wanted))
 
 

@@ -119,7 +119,7 @@ DRA_ONLY = Rejection(
 )
 NOT_SERVED_BY_DRA = Rejection("the node's GPUs are not served by DRA", False, Reason.NOT_SERVED)
 DRIVER_WAITS = Rejection("the node's DRA driver has published no GPUs yet", False, Reason.DRA_ONLY)
-BY_CLAIMS_ALONE = Rejection(
+OWN_CLAIMS_ONLY = Rejection(
     "no DeviceClass has extendedResourceName nvidia.com/gpu, so the pod needs a ResourceClaim "
     "(gpu-topology claim)",
     False,

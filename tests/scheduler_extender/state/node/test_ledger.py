@@ -69,7 +69,7 @@ def test_what_dra_serves_holds_no_plugin_device() -> None:
         "requestMappings": [{"containerName": "main", "resourceName": GPU, "requestName": "r"}],
     }
     served = record_of(pod(2, node="node", extendedResourceClaimStatus=claim))
-    assert served.by_claim
+    assert served.has_extended_resource_claim
     assert free(Report(), served) == Availability(0b1111)
     claim["requestMappings"][0]["resourceName"] = "nvidia.com/mig-1g.10gb"
     other = record_of(pod(2, node="node", extendedResourceClaimStatus=claim))
