@@ -43,7 +43,7 @@ def test_the_pages_name_flags_and_files_that_there_are() -> None:
     group: Any = typer.main.get_command(cli.app)
     params = [p for name in PAGES_COMMANDS for p in group.commands[name].params]
     known = {flag for option in params for flag in option.opts}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
+    named = set(re.findall(r"(?<![\w!-])--[a-z][a-z-]*", page))
     assert named - known == {*KUBECTL, *KUBE_SCHEDULER, *DOCKER, *HELM, *OAUTH2_PROXY}
     assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
     files = set(re.findall(r"(?<![\w/])manifests/[\w./-]*\w", page)) - {"manifests/base"}
