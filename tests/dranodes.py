@@ -32,7 +32,7 @@ class DraWorld:
     def __init__(self) -> None:
         self.now = 0.0
         self.cluster = Cache(lambda: self.now, Settings(stale_after=STALE_AFTER))
-        self.cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
+        self.cluster.put_node(NODE, NodeObject(exists=True, advertises_none=True))
         self.nodes = DraNodes(self.cluster)
         self.records = RecordSink(self.cluster, lambda: 0.0, self.nodes)
         sinks = [sink for _, sink in dra_sinks(self.cluster, self.nodes)]

@@ -271,7 +271,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do="`kubectl gpu-topology node NODE` says what is wrong with it.",
         ),
     ),
-    Reason.DRA_ONLY: (
+    Reason.NO_ALLOCATOR: (
         _on(
             "the node's DRA driver has published no GPUs yet",
             do="Read the log of the DRA driver's pod there.",

@@ -199,7 +199,7 @@ def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
         return
     first: dict[str, str] = {}
     for each in answers:
-        if each.reason is Reason.DRA_ONLY:
+        if each.reason is Reason.NO_ALLOCATOR:
             first.setdefault(each.message or each.note, each.node)
         elif each.reason is Reason.UNUSABLE and each.info.record.problem:
             first.setdefault(each.info.record.problem, each.node)

@@ -339,7 +339,7 @@ def node_state(info: NodeInfo) -> NodeState:
         wrong.append("its agent has written no report yet")
     trouble += filter(None, wrong)
     offer = info.offer("")
-    if isinstance(offer, Rejection) and offer.reason is Reason.DRA_ONLY:
+    if isinstance(offer, Rejection) and offer.reason is Reason.NO_ALLOCATOR:
         trouble.append(offer.message)
     if not topology.allocator.by_number:
         trouble.append(OWN_CLAIMS_ONLY.message)

@@ -51,7 +51,7 @@ LASTING = frozenset(
         Reason.LINKS,
         Reason.HARDWARE,
         Reason.SHARES,
-        Reason.DRA_ONLY,
+        Reason.NO_ALLOCATOR,
     }
 )
 """Reasons that do not change when pods end: the node's hardware, or how its GPUs are served."""

@@ -84,7 +84,7 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.NOT_SERVED: "do not serve the resource",
     Reason.SPLIT_BY_MIG: "are split by MIG",
     Reason.SHARES: "share GPUs differently",
-    Reason.DRA_ONLY: "serve no GPUs to the pod",
+    Reason.NO_ALLOCATOR: "serve no GPUs to the pod",
     Reason.CLAIMS: "have no devices for the pod's claims",
     Reason.NO_REPORT: "wait for a report",
     Reason.STALE: "wait for a report",
@@ -118,7 +118,9 @@ REASON_MEANINGS: dict[Reason, str] = {
     Reason.NOT_SERVED: "The node does not serve the requested resource.",
     Reason.SPLIT_BY_MIG: "The node's GPUs are split by MIG, and too few whole ones are left.",
     Reason.SHARES: "The node's GPUs do not have the number of shares that the pod needs.",
-    Reason.DRA_ONLY: "Neither a device plugin nor a DRA driver serves the node's GPUs to the pod.",
+    Reason.NO_ALLOCATOR: (
+        "Neither a device plugin nor a DRA driver serves the node's GPUs to the pod."
+    ),
     Reason.CLAIMS: "The pod's own ResourceClaims get no GPUs there, or not yet.",
     Reason.NO_REPORT: "The node's agent has written no record yet.",
     Reason.STALE: "The node's agent has not reported for too long.",

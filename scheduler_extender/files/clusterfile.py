@@ -237,7 +237,7 @@ def _node_object(node: Node) -> NodeObject:
     from_server = bool(SNAPSHOT in (metadata.annotations or {}) or metadata.uid)
     return NodeObject(
         exists=from_server or bool(spec.taints),  # written taints are complete
-        dra_only=from_server and bool(amounts) and not managed_among(amounts or (), MANAGED),
+        advertises_none=from_server and bool(amounts) and not managed_among(amounts or (), MANAGED),
         labels=metadata.labels or {},
         cordoned=spec.unschedulable,
         taints=tuple(spec.taints or ()),

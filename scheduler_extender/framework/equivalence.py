@@ -93,11 +93,11 @@ def ask(
     deadline: Deadline = NO_DEADLINE,
     *,
     scores: bool = False,
-    cached: bool = True,
+    stores: bool = True,
 ) -> NodeAnswers:
     """Return the answers of these nodes, or of all nodes; with ``scores``, their scores, too.
 
-    New answers are cached if ``cached`` is True. Questions of people and binds are not cached.
+    New answers are cached if ``stores`` is True. Questions of people and binds are not cached.
     Raises :class:`.OutOfTimeError` if only an outer deadline has passed.
     """
     names = [info.name for info in snapshot.nodes] if names is None else names
@@ -105,7 +105,7 @@ def ask(
         return NodeAnswers(request, names, [0] * len(names), {0}, {0: Decision(OUT_OF_DATE)})
     class_ids, faulted = class_ids_of(snapshot, request.resource, names, deadline)
     answers = NodeAnswers(request, names, class_ids, set(class_ids), {})
-    failed = _work_out(snapshot, request, answers, deadline, scores=scores, cached=cached)
+    failed = _work_out(snapshot, request, answers, deadline, scores=scores, stores=stores)
     if not answers.distinct <= answers.decisions.keys():
         left = [
             (name, class_id)
@@ -126,7 +126,7 @@ def _work_out(
     deadline: Deadline,
     *,
     scores: bool,
-    cached: bool,
+    stores: bool,
 ) -> set[ClassId]:
     """Fill in the cached answers, and work out the others as far as there is time.
 
@@ -136,7 +136,7 @@ def _work_out(
     weighs = scores and not (snapshot.is_stale and not request.plain)  # else none are compared
     known = [class_id for class_id in answers.distinct if class_id is not None]
     decisions, answers.node_scores = cache.known(
-        request, known, snapshot.mix if weighs else None, cached=cached
+        request, known, snapshot.mix if weighs else None, stores=stores
     )
     passing = sum(decision.rejection is None for decision in decisions.values()) if weighs else 0
     left = len(known) - len(decisions) + passing - len(answers.node_scores)
@@ -170,7 +170,7 @@ def _work_out(
                         costs[class_id] = cost
                         answers.node_scores[class_id] = cost.weighed(snapshot.mix)
     finally:
-        if cached and (found or costs):
+        if stores and (found or costs):
             cache.put(request, found, costs, classes)
     if snapshot.is_stale:
         decisions = {s: unless_stale(d, of_each[s], request) for s, d in decisions.items()}

@@ -90,12 +90,12 @@ def evaluate(
 def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterator[NodeAnswers]:
     """Yield the nodes' own answers, together for nodes that get the same request."""
     question, snapshot, request = results.question, results.asked, results.request
-    scores, cached = question.scores, question.cached
+    scores, stores = question.scores, question.stores_answers
     binds = question.purpose is Purpose.BIND
     if question.pod.claim_constraints is not None and not binds:
         yield from ask_by_claims(results, names, deadline)
         return
-    answers = ask(snapshot, request, names, deadline, scores=scores, cached=cached)
+    answers = ask(snapshot, request, names, deadline, scores=scores, stores=stores)
     rejected_here = binds and any(each.rejection for each in answers.decisions.values())
     member = results.member
     if (
@@ -107,7 +107,7 @@ def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterat
         # A rejection would surely leave the gang bound in part. The peers that are still to come
         # are decided with this bind counted.
         results.request = request.without_peers
-        answers = ask(snapshot, request.without_peers, names, cached=False)
+        answers = ask(snapshot, request.without_peers, names, stores=False)
     yield answers
 
 

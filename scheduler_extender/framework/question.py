@@ -49,8 +49,8 @@ class Question:
     ignores_group: bool = False  # whether rules about the pod's group are left out
 
     @property
-    def cached(self) -> bool:
-        """Whether the answers are cached. Questions of people and binds are not repeated soon."""
+    def stores_answers(self) -> bool:
+        """Whether new answers are cached. Questions of people and binds are not repeated soon."""
         return self.purpose not in (Purpose.EXPLAIN, Purpose.BIND)
 
     def on(self, info: NodeInfo) -> NodeInfo:

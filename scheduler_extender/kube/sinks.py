@@ -391,7 +391,7 @@ class NodeSink(ObjectSink):
             if not key.startswith(NOT_KEPT)
         )
         node_object = NodeObject(
-            dra_only=not advertises,
+            advertises_none=not advertises,
             labels=labels,
             cordoned=node.spec.unschedulable,
             taints=tuple(node.spec.taints or ()),

@@ -149,7 +149,7 @@ def _slice(name: str, driver: str, pool: str, age: int, count: int, devices: lis
 def cluster_of(topology: NodeTopology, asked: Mapping[str, Any]) -> Cache:
     """The extender's picture of the node, and of its claims that have no devices yet."""
     cluster = Cache(lambda: 0.0, Settings())
-    cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
+    cluster.put_node(NODE, NodeObject(exists=True, advertises_none=True))
     nodes = DraNodes(cluster)
     record = codec.encode(replace(topology, resources=()), Report("boot", 1))
     RecordSink(cluster, lambda: 0.0, nodes).apply(_raw(record))

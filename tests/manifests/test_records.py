@@ -33,7 +33,7 @@ def test_what_an_agent_adds_is_accepted(path: str, value: Any) -> None:
 
 
 GOOD = {
-    "no-resources-is-dra-only": ("spec.resources", []),
+    "no-resources-is-dra": ("spec.resources", []),
     "two-resources": ("spec.resources", [{"name": "a.b/c"}, {"name": "a.b/mig-1g.10gb"}]),
     "pcie-unknown": ("spec.links.0.pcie", None),
     "through-a-switch": ("spec.links.0.via", "switch"),

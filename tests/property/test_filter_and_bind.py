@@ -138,7 +138,7 @@ class Scene:
 
 
 def _tell(world: DraWorld, name: NodeName, node: OneNode) -> None:
-    world.cluster.put_node(name, NodeObject(exists=True, dra_only=node.state != "plugin"))
+    world.cluster.put_node(name, NodeObject(exists=True, advertises_none=node.state != "plugin"))
     _report(world, name, node, 1)
     if node.state == "plugin":
         return

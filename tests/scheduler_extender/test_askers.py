@@ -55,7 +55,7 @@ GANG = {"scheduling.x-k8s.io/pod-group": "gang"}
 NVLINK = {"link": "nvlink"}
 PAIRS = machine("a100-pcie-4-bridged").topology("pairs")
 OTHER = machine("a100-pcie-4-bridged").topology("other")
-CPU_ONLY = NodeObject(exists=True, dra_only=True)
+CPU_ONLY = NodeObject(exists=True, advertises_none=True)
 IDLE_SINCE, LOOKED = "2026-01-01T09:30:00Z", "2026-01-01T12:07:00Z"
 
 

@@ -192,15 +192,15 @@ class AnswerCache:
         class_ids: Iterable[ClassId],
         mix: RequestMix | None,
         *,
-        cached: bool,
+        stores: bool,
     ) -> tuple[dict[ClassId, Decision], dict[ClassId, Score]]:
         """Return the cached decisions of some classes, and the scores of those that pass.
 
-        Scores are those under ``mix``; None leaves them out. With ``cached`` the request counts as
+        Scores are those under ``mix``; None leaves them out. With ``stores`` the request counts as
         asked now, so its table stays cached longer.
         """
         with self._lock:
-            table = self._table(request) if cached else self._tables.get(request, Table())
+            table = self._table(request) if stores else self._tables.get(request, Table())
             known = table.decisions
             decisions = {class_id: known[class_id] for class_id in class_ids if class_id in known}
             passing = (class_id for class_id, each in decisions.items() if each.rejection is None)

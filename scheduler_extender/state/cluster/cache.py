@@ -305,7 +305,10 @@ class Cache:
             before = self.nodes.get(name)
             info = refusing.with_resumed(before, resumed, self.clock())
             known = before.node_object
-            changed = known.dra_only != node_object.dra_only or info.history is not before.history
+            changed = (
+                known.advertises_none != node_object.advertises_none
+                or info.history is not before.history
+            )
             changed |= known.maintained != node_object.maintained
             labels = known.labels if known.labels == node_object.labels else node_object.labels
             info = replace(info, node_object=replace(node_object, exists=True, labels=labels))
@@ -327,7 +330,10 @@ class Cache:
                 known = before.node_object
                 exists = node_object.exists or known.exists
                 told = replace(node_object, exists=exists)
-                changed = told.allocatable != known.allocatable or told.dra_only != known.dra_only
+                changed = (
+                    told.allocatable != known.allocatable
+                    or told.advertises_none != known.advertises_none
+                )
                 self._put(replace(before, node_object=told), changed=changed)
 
     def drop_node(self, name: NodeName) -> None:
@@ -652,7 +658,7 @@ class Cache:
         return [
             pod
             for pod in self.pods.nominated_to.on(info.name)
-            if not _is_not_scheduled(pod) and info.is_open_to(pod)
+            if not _is_not_scheduled(pod) and info.is_eligible_for(pod)
         ]
 
 

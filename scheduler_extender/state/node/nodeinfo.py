@@ -27,9 +27,9 @@ from topology.core.dra import first_published
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, ServedDevices, profile_named, served_devices, shape_of
 from topology.core.placement import (
-    DRA_ONLY,
     DRIVER_WAITS,
     MAINTENANCE,
+    NO_ALLOCATOR,
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
@@ -244,7 +244,7 @@ class NodeInfo:
             if self.node_object.maintained:
                 return MAINTENANCE
             if not topology.resources or self.unserved:
-                return DRIVER_WAITS if topology.allocator.driver_waits else DRA_ONLY
+                return DRIVER_WAITS if topology.allocator.driver_waits else NO_ALLOCATOR
             if record.stale:
                 return STALE
             if report.not_ready:
@@ -298,7 +298,7 @@ class NodeInfo:
 
         That is so if its Node object advertises none and no claim gets them.
         """
-        return self.node_object.dra_only and not self.serves_claims
+        return self.node_object.advertises_none and not self.serves_claims
 
     def gives_out(self, resource: str) -> bool:
         """Check whether kube-scheduler may give out some of a resource here."""
@@ -372,9 +372,14 @@ class NodeInfo:
         does not offer such a node.
         """
         node, record = self.node_object, self.record
-        return node.exists and node.dra_only and record.topology is None and record.problem is None
+        return (
+            node.exists
+            and node.advertises_none
+            and record.topology is None
+            and record.problem is None
+        )
 
-    def is_open_to(self, pod: PodRecord) -> bool:
+    def is_eligible_for(self, pod: PodRecord) -> bool:
         """Check whether kube-scheduler may send a pod here and the kubelet may start it.
 
         The node must be one of the pod's eligible nodes (:meth:`is_one_of`), and its kubelet
@@ -580,7 +585,7 @@ def _key(info: NodeInfo, resource: str) -> tuple[Hashable, ...]:
     key: tuple[Hashable, ...] = (
         record.problem is not None,
         report is None,
-        info.node_object.dra_only,
+        info.node_object.advertises_none,
         info.node_object.maintained,
         record.stale,
         report is not None and report.not_ready != "",

@@ -24,7 +24,7 @@ class NodeObject:
     """
 
     exists: bool = False  # whether the object was seen
-    dra_only: bool = False  # whether it advertises none of the managed resources
+    advertises_none: bool = False  # whether it advertises none of the managed resources
     labels: Mapping[str, str] = field(default_factory=dict)
     cordoned: bool = False  # whether kube-scheduler sends no pods here
     taints: tuple[Taint, ...] = ()

@@ -159,7 +159,7 @@ def with_stale_report(info: NodeInfo) -> NodeInfo:
 
 def without_node_object(info: NodeInfo) -> NodeInfo:
     """Return the node without its Node object, but with what that object said of the node."""
-    gone = replace(info.node_object, exists=False, dra_only=False)
+    gone = replace(info.node_object, exists=False, advertises_none=False)
     return replace(info.unproven(), node_object=gone)
 
 

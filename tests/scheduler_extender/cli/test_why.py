@@ -562,7 +562,7 @@ def test_a_node_of_which_a_part_may_not_be_seen_has_nothing_free(
     claiming.pod(pod(2, NVLINK, name="plain", uid="plain"), "ns")
     claiming.fake.refuse(403, None, path=f".*/{hidden}")
     told = json.loads(claiming.why("ns/plain", "-o", "json").stdout)
-    assert {row["reason"] for row in told["nodes"] if row["node"] == NODE} == {"dra-only"}
+    assert {row["reason"] for row in told["nodes"] if row["node"] == NODE} == {"no-allocator"}
     assert told["notes"] == [
         f"you may not list {hidden}: this answer leaves out the devices of nodes with DRA"
     ]

@@ -448,7 +448,7 @@ def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> 
 
 def test_a_node_without_gpus_waits_for_no_report() -> None:
     cluster = cluster_of({pcie(2, "gpus"): {}})
-    cluster.put_node(NodeName("cpus"), NodeObject(dra_only=True))
+    cluster.put_node(NodeName("cpus"), NodeObject(advertises_none=True))
     cluster.put_node(NodeName("new"), NodeObject())
     for request in (gpu_request(4), gpu_request(4, NVLINKED)):
         found = explained(cluster, waiting("w", request))

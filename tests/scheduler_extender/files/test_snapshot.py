@@ -122,7 +122,7 @@ def test_a_node_with_dra_is_replayed(named: bool) -> None:
         nameless = msgspec.json.decode(device_class())
         del nameless["spec"]["extendedResourceName"]
         world.classes.apply(raw(nameless))
-    seen = NodeObject(dra_only=True, allocatable=amounts_of({"cpu": "8"}))
+    seen = NodeObject(advertises_none=True, allocatable=amounts_of({"cpu": "8"}))
     world.cluster.put_node(NODE, seen)
     world.claims.apply(claim("of-a-pod", 3, pod="p"))
     world.claims.apply(claim("of-two", 0, pods=("q", "r")))
@@ -148,7 +148,7 @@ def test_what_cannot_be_replayed_is_said() -> None:
     clock[0] = 11
     cluster.put_record(machine("l40s-4").topology("new"), None)
     cluster.put_record(machine("l40s-4").topology("dra"), Report())
-    cluster.put_node(NodeName("dra"), NodeObject(dra_only=True))
+    cluster.put_node(NodeName("dra"), NodeObject(advertises_none=True))
     text = b"".join(cluster_file(cluster)).decode()
     comments = [line for line in text.splitlines() if line.startswith("#")][1:]
     assert comments == [
@@ -328,7 +328,7 @@ def test_a_file_closes_nodes_to_the_same_pods(
     text = b"".join(cluster_file(cluster)).decode()
     feed(again, parse(text))
     for each in (cluster, again):
-        assert {f.name for f in each.snapshot().nodes if f.is_open_to(asked)} == open_to_it
+        assert {f.name for f in each.snapshot().nodes if f.is_eligible_for(asked)} == open_to_it
         each.put_pod(replace(asked, called_unschedulable=True))
     told = [eviction_advice(each, "default", "wants") for each in (cluster, again)]
     assert told[0] == told[1]
@@ -345,7 +345,7 @@ def test_a_node_that_says_nothing_of_a_snapshot_may_have_more_labels() -> None:
     tainted = replace(content.nodes[NodeName("tainted")], taints=(), exists=False)
     feed(again, replace(content, nodes=content.nodes | {NodeName("tainted"): tainted}))
     asked = selecting(nodeSelector={"example.com/another": "z"})
-    assert all(info.is_open_to(asked) for info in again.snapshot().nodes)
+    assert all(info.is_eligible_for(asked) for info in again.snapshot().nodes)
 
 
 def test_a_snapshot_of_a_later_version_is_read() -> None:
@@ -373,7 +373,7 @@ metadata: {name: n01, labels: {block: b}}
     again = Cache(lambda: 0.0, Settings(stale_after=None))
     feed(again, content)
     asked = selecting(nodeSelector={"pool": "b"})
-    assert {info.name for info in again.snapshot().nodes if info.is_open_to(asked)} == {"n01"}
+    assert {info.name for info in again.snapshot().nodes if info.is_eligible_for(asked)} == {"n01"}
 
 
 UNREADABLE = {

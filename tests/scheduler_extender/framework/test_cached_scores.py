@@ -70,5 +70,5 @@ def test_what_was_worked_out_for_an_old_mix_takes_nothing_away() -> None:
     ([class_id], _) = class_ids_of(seen, request.resource, ["node"])
     assert class_id is not None
     seen.answers.put(request, {}, {class_id: late}, (RequestClass(7),))
-    assert seen.answers.known(request, [class_id], seen.mix, cached=True)[1], "it is weighed"
+    assert seen.answers.known(request, [class_id], seen.mix, stores=True)[1], "it is weighed"
     assert scored(cluster, request, ["node"]) == before

@@ -86,7 +86,7 @@ def test_each_node_answers_as_it_would_by_itself(seed: int) -> None:
     snapshot = cluster.snapshot()
     shared = 0
     for request in REQUESTS:
-        answers = ask(snapshot, request, names, cached=False)
+        answers = ask(snapshot, request, names, stores=False)
         for name, decision in answers.each():
             info = snapshot.node_info(NodeName(name))
             assert decision == decide(info, request, snapshot.settings), (name, request)

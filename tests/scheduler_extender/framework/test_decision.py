@@ -27,8 +27,8 @@ from topology.core.links import LinkKind
 from topology.core.placement import (
     ALL_SPLIT_BY_MIG,
     BUSY,
-    DRA_ONLY,
     IN_PROGRESS,
+    NO_ALLOCATOR,
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
@@ -106,12 +106,17 @@ ROWS = {
     "nothing known": (NodeInfo(NodeName("n")), "", "", NO_REPORT.message),
     "no report": (without_record(GOOD), "", "", NO_REPORT.message),
     "stale": (with_stale_report(GOOD), "", "", STALE.message),
-    "DRA only": (replace(GOOD, node_object=NodeObject(dra_only=True)), "", "", DRA_ONLY.message),
+    "DRA only": (
+        replace(GOOD, node_object=NodeObject(advertises_none=True)),
+        "",
+        "",
+        NO_ALLOCATOR.message,
+    ),
     "no resources": (
         node(replace(switched(), resources=())),
         "",
         "",
-        DRA_ONLY.message,
+        NO_ALLOCATOR.message,
     ),
     "not ready": (
         node(switched(), conditions=(Condition("Ready", False, "Starting", "x"),)),

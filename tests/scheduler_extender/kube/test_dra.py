@@ -43,8 +43,8 @@ from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.memo import forget
 from topology.core.placement import (
-    DRA_ONLY,
     DRIVER_WAITS,
+    NO_ALLOCATOR,
     OWN_CLAIMS_ONLY,
     STALE,
     Reason,
@@ -75,7 +75,7 @@ NEWS: tuple[Callable[[DraWorld], None], ...] = (
 
 @pytest.mark.parametrize("first", range(len(NEWS)))
 def test_whatever_comes_first_the_node_is_put_together(world: DraWorld, first: int) -> None:
-    assert world.offer == DRA_ONLY
+    assert world.offer == NO_ALLOCATOR
     for tell in (*NEWS[first:], *NEWS[:first]):
         tell(world)
     assert order(world) == (3, 1, 0, 2)
@@ -94,7 +94,7 @@ def test_an_empty_slice_says_that_the_driver_serves_nothing_yet(world: DraWorld)
     world.slices.apply(a_slice(*map(device, PUBLISHED), generation=3))
     assert order(world) == PUBLISHED
     world.slices.delete(a_slice())
-    assert world.offer == DRA_ONLY
+    assert world.offer == NO_ALLOCATOR
 
 
 def test_a_claim_that_goes_gives_its_devices_back(world: DraWorld) -> None:
@@ -130,7 +130,7 @@ def test_pools_and_slices_come_in_their_order(world: DraWorld) -> None:
     world.slices.delete(a_slice(device(3), name="a", count=2))
     assert "pool node of the node's ResourceSlices is incomplete" in world.problem
     world.slices.replace([], "10")
-    assert world.offer == DRA_ONLY
+    assert world.offer == NO_ALLOCATOR
 
 
 def test_only_devices_of_the_class_count_and_the_newest_class_serves(world: DraWorld) -> None:
@@ -151,7 +151,7 @@ def test_the_class_of_nvidias_driver_serves_claims_under_no_name_for_pods(world:
 
     world.slices.apply(a_slice(*map(device, PUBLISHED)))
     world.classes.apply(nameless("mine"))
-    assert world.offer == DRA_ONLY
+    assert world.offer == NO_ALLOCATOR
     world.classes.apply(nameless(DRIVER))
     assert order(world) == PUBLISHED
     info, settings = world.cluster.node_info(NODE), world.cluster.settings

@@ -61,7 +61,7 @@ def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
 
 def test_nodes_without_gpus_are_not_counted() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
-    cluster.put_node(NodeName("cpus"), NodeObject(dra_only=True))
+    cluster.put_node(NodeName("cpus"), NodeObject(advertises_none=True))
     cluster.put_pod(waiting("wants", PAIR))
     ((_, text),) = Told(cluster).round(0.0)
     assert text.startswith(f"no node takes it: {LINKS} (1 node) (")

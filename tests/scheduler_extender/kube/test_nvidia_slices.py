@@ -70,7 +70,7 @@ def machine_of(
 def read(name: str, topology: NodeTopology) -> NodeInfo:
     """What the extender's reflectors make of a node with this record, and of the slices."""
     cluster = Cache(lambda: 0.0, Settings())
-    cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
+    cluster.put_node(NODE, NodeObject(exists=True, advertises_none=True))
     nodes = DraNodes(cluster)
     report = Report("boot", 1, allocatable=frozenset())
     RecordSink(cluster, lambda: 0.0, nodes).apply(raw(codec.encode(topology, report)))

@@ -46,7 +46,7 @@ class World:
         self.cluster, self.written = Cache(lambda: 0.0), Written()
         self.deadline = NO_DEADLINE
         self.limiter: BindLimiter | None = None
-        self.cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
+        self.cluster.put_node(NODE, NodeObject(exists=True, advertises_none=True))
         self.claims: dict[str, tuple[int, ...]] = {}
         self.holders: dict[str, str] = {}
         self.sequence = 0
@@ -247,7 +247,7 @@ def test_a_bind_that_is_repeated_is_proven_again(world: World) -> None:
 
 def test_what_its_claim_has_on_a_closed_node_does_not_count_against_a_pod(world: World) -> None:
     """As where kube-scheduler has heard first that the node is open again."""
-    world.cluster.put_node(NODE, NodeObject(dra_only=True, cordoned=True))
+    world.cluster.put_node(NODE, NodeObject(advertises_none=True, cordoned=True))
     world.add(pair("a"))
     world.claim(a=(0, 1), b=(2, 3))
     assert world.filter(pair("a")) == ""

@@ -37,7 +37,7 @@ class World:
             published = [Published("pool", f"gpu-{i}", f"GPU-{i}") for i in range(4)]
             bare = replace(topology, resources=())
             topology, report = served(bare, report, "nvidia.com/gpu", published, [])
-        self.cluster.put_node(name, NodeObject(exists=True, dra_only=by_dra))
+        self.cluster.put_node(name, NodeObject(exists=True, advertises_none=by_dra))
         self.cluster.put_record(topology, report)
 
     def sees(self, uid: str, nominated: str | None = None, node: str | None = None) -> None:

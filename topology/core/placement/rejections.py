@@ -70,7 +70,7 @@ class Reason(Enum):
     MAINTENANCE = "maintenance"  # the GPU operator changes the node's driver or MIG layout
     NOT_READY = "report-not-ready"
     UNUSABLE = "record-unusable"
-    DRA_ONLY = "dra-only"
+    NO_ALLOCATOR = "no-allocator"  # nothing allocates the node's GPUs to the pod
     CLAIMS = "claims"  # the pod's own ResourceClaims get no devices here
     UNDECIDED = "undecided"  # the node could not be evaluated
     MALFORMED = "malformed"  # the pod's request cannot be parsed
@@ -114,19 +114,21 @@ UNASKED = Rejection(
 TOO_MUCH = Rejection(
     "not guaranteed: the node has too many possible outcomes to evaluate", True, Reason.UNDECIDED
 )
-DRA_ONLY = Rejection(
-    "neither a device plugin nor a DRA driver serves the node's GPUs", False, Reason.DRA_ONLY
+NO_ALLOCATOR = Rejection(
+    "neither a device plugin nor a DRA driver serves the node's GPUs", False, Reason.NO_ALLOCATOR
 )
 NOT_SERVED_BY_DRA = Rejection("the node's GPUs are not served by DRA", False, Reason.NOT_SERVED)
-DRIVER_WAITS = Rejection("the node's DRA driver has published no GPUs yet", False, Reason.DRA_ONLY)
+DRIVER_WAITS = Rejection(
+    "the node's DRA driver has published no GPUs yet", False, Reason.NO_ALLOCATOR
+)
 OWN_CLAIMS_ONLY = Rejection(
     "no DeviceClass has extendedResourceName nvidia.com/gpu, so the pod needs a ResourceClaim "
     "(gpu-topology claim)",
     False,
-    Reason.DRA_ONLY,
+    Reason.NO_ALLOCATOR,
 )
 INIT_UNDER_DRA = Rejection(
-    "init containers with GPUs are not supported on a node with DRA", False, Reason.DRA_ONLY
+    "init containers with GPUs are not supported on a node with DRA", False, Reason.NO_ALLOCATOR
 )
 UNUSABLE = Rejection("topology record unusable", False, Reason.UNUSABLE)
 

@@ -357,7 +357,7 @@ def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
     assert passes(cluster)
 
 
-DRA_ALONE, MAINTAINED = NodeObject(dra_only=True), NodeObject(labels={CLIENT: "false"})
+DRA_ALONE, MAINTAINED = NodeObject(advertises_none=True), NodeObject(labels={CLIENT: "false"})
 UNREADY = Report("boot", 2, conditions=(Condition("Ready", False, "Starting", ""),))
 
 

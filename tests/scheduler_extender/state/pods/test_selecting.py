@@ -104,10 +104,10 @@ def test_where_a_pod_may_be_sent(
     labels = {"pool": "gpu", "rank": "7", "words": "1_000", "huge": "9" * 30}
     NodeSink(cluster).apply(raw({"metadata": {"name": "n", "labels": labels}, "spec": node}))
     wanted = record(spec)
-    assert cluster.node_info(NODE).is_open_to(wanted) is expected
+    assert cluster.node_info(NODE).is_eligible_for(wanted) is expected
     # A snapshot says the same of the pod.
     again = record_of(manifest_of(wanted))
-    assert cluster.node_info(NODE).is_open_to(again) is expected
+    assert cluster.node_info(NODE).is_eligible_for(again) is expected
 
 
 def record(spec: dict[str, Any], **metadata: Any) -> PodRecord:
@@ -119,7 +119,7 @@ def record(spec: dict[str, Any], **metadata: Any) -> PodRecord:
 
 
 def test_where_no_node_object_is_known_everybody_may_come() -> None:
-    assert Cache(lambda: 0.0).node_info(NODE).is_open_to(record({"nodeSelector": {"a": "b"}}))
+    assert Cache(lambda: 0.0).node_info(NODE).is_eligible_for(record({"nodeSelector": {"a": "b"}}))
 
 
 def test_labels_change_no_answer() -> None:
