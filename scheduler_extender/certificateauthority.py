@@ -128,10 +128,10 @@ class Authority:
 
 
 def check_client(authority: bytes, certificate: bytes, key: bytes, now: datetime) -> None:
-    """Raise :class:`AuthorityError` unless an authority has signed the certificate.
+    """Raise :class:`AuthorityError` unless an authority has signed the certificate for a client.
 
-    It must also have this key, and must not have expired. All three are PEM; ``authority`` may hold
-    several certificates.
+    It must also have this key, and neither of the two may have expired. All three are PEM;
+    ``authority`` may hold several certificates.
     """
     try:
         roots = x509.load_pem_x509_certificates(authority)
@@ -140,8 +140,13 @@ def check_client(authority: bytes, certificate: bytes, key: bytes, now: datetime
         raise AuthorityError("ca.crt or scheduler.crt is not PEM") from error
     if _loaded(key).public_key() != shown.public_key():
         raise AuthorityError("scheduler.key is not the key of scheduler.crt")
-    if not any(_has_signed(root, shown) for root in roots):
+    signers = [root.not_valid_after_utc for root in roots if _has_signed(root, shown)]
+    if not signers:
         raise AuthorityError("scheduler.crt is not signed by ca.crt")
+    if (ended := max(signers)) <= now:
+        raise AuthorityError(f"ca.crt expired on {ended:%Y-%m-%d}")
+    if not _is_for_clients(shown):
+        raise AuthorityError("scheduler.crt is not for clients: its usages lack clientAuth")
     if (expires := shown.not_valid_after_utc) <= now:
         raise AuthorityError(f"scheduler.crt expired on {expires:%Y-%m-%d}")
 
@@ -152,6 +157,17 @@ def _has_signed(root: x509.Certificate, shown: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
+
+
+def _is_for_clients(shown: x509.Certificate) -> bool:
+    """Check the usages as OpenSSL does: a certificate that names none is for every use."""
+    try:
+        usages = shown.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return True
+    except ValueError:
+        return False
+    return Use.CLIENT.value in usages
 
 
 def _loaded(key: bytes) -> SigningKey:

@@ -11,6 +11,8 @@ from scheduler_extender.certificateauthority import Authority, AuthorityError, U
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 OURS, OTHERS = Authority.new("gpu-topology", NOW), Authority.new("gpu-topology", NOW)
 SHOWN = OURS.issue("kube-scheduler", Use.CLIENT, (), NOW, 365)
+SERVES = OURS.issue("kube-scheduler", Use.SERVER, (), NOW, 365)
+OLD = Authority.new("gpu-topology", NOW - timedelta(days=3650), OURS.key)
 OTHER = OTHERS.issue("kube-scheduler", Use.CLIENT, (), NOW, 365)
 
 
@@ -24,10 +26,20 @@ def test_one_of_several_authorities_is_enough() -> None:
         (OTHERS.certificate, SHOWN.certificate, SHOWN.key, 0, "is not signed by ca.crt"),
         (OURS.certificate, SHOWN.certificate, OTHER.key, 0, "is not the key of scheduler.crt"),
         (OURS.certificate, SHOWN.certificate, SHOWN.key, 366, "expired on 2027-11-26"),
+        (OURS.certificate, SERVES.certificate, SERVES.key, 0, "is not for clients"),
+        (OLD.certificate, SHOWN.certificate, SHOWN.key, 0, "ca.crt expired on 2026-11-26"),
         (b"nothing", SHOWN.certificate, SHOWN.key, 0, "ca.crt or scheduler.crt is not PEM"),
         (OURS.certificate, SHOWN.certificate, b"nothing", 0, "the key is not PEM"),
     ],
-    ids=["another authority", "another key", "expired", "no certificate", "no key"],
+    ids=[
+        "another authority",
+        "another key",
+        "expired",
+        "a server's",
+        "old authority",
+        "no certificate",
+        "no key",
+    ],
 )
 def test_what_would_not_be_accepted_is_refused(
     authority: bytes, certificate: bytes, key: bytes, days: int, said: str
