@@ -145,8 +145,6 @@ def _theirs(pod: Pod, labels: dict[str, str]) -> tuple[str | None, Source | None
     """Return another program's group: its name, its source, and whether it is a gang.
 
     The name includes the source. The source is None for ``spec.schedulingGroup``.
-
-    The source is None for ``spec.schedulingGroup``.
     """
     scheduled = pod.spec.scheduling_group
     if scheduled is not None and scheduled.pod_group_name:

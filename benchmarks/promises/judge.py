@@ -47,8 +47,8 @@ class Judge(Observer):
         self._unsettled[node] = self._clock.now
 
     def placed(self, entry: PodEntry, binding: Binding, looked: float) -> None:
-        """Count the promise to a pod with required constraints."""
-        if not entry.request.required:
+        """Count the promise to a pod with required constraints. In shadow mode there is none."""
+        if not entry.request.required or not binding.placement:
             return
         tally = self._tally
         entry.promise = verdict = json.loads(binding.placement)["verdict"]

@@ -207,6 +207,8 @@ class Snapshot:
         """Return the domains of a kind."""
         if kind not in self.label_keys and kind not in (NODE, NVLINK_DOMAIN):
             return NO_DOMAINS
+        # Threads share this dict without a lock: each step is atomic, all of them would put equal
+        # domains, and a kind that is missing for a moment is only computed once more.
         domains = self.kinds.pop(kind, None)
         if domains is None:
             domains = domains_of(kind, self.by_name)

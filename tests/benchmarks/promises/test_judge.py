@@ -44,7 +44,7 @@ def judged(
             clock.now = when
             happens(NODE.name)
     clock.now = entry.decided = DECIDED
-    placement = json.dumps({"verdict": verdict})
+    placement = json.dumps({"verdict": verdict}) if verdict else ""
     binding = Binding(record.namespace, record.name, record.uid, NODE.name, placement)
     judge.placed(entry, binding, LOOKED)
     clock.now = 20.0
@@ -67,6 +67,11 @@ def test_what_no_report_could_show_is_counted_apart(held: tuple[int, ...] | None
     found = judged("guaranteed", held, disturbed=10.5)
     assert (found.broken, found.unacknowledged) == ({}, {"guaranteed": 1})
     assert not found.kubelet_refusals
+
+
+def test_a_bind_in_shadow_mode_promises_nothing() -> None:
+    found = judged("", UNLINKED)
+    assert (found.required_placed, found.promised, found.broken) == (0, {}, {})
 
 
 def test_a_guarantee_holds_when_a_gpu_heals_and_an_expectation_need_not() -> None:
