@@ -32,11 +32,11 @@ from scheduler_extender.kube.draobjects import (
     ways,
 )
 from scheduler_extender.kube.nodedevices import MOST_OF_NODE, MOST_SLICES, Barred, NodeDevices
-from scheduler_extender.kube.sinks import ObjectSink
+from scheduler_extender.kube.sinks import ObjectSink, metadata_of
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.nodeinfo import Devices, NodeInfo, unsaid
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.wire import UNREADABLE
+from scheduler_extender.wire import UNREADABLE, ObjectMeta
 from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
 from topology.core.dra import (
@@ -489,13 +489,18 @@ class DraSink(ObjectSink, Generic[Object]):
         return self._quota.is_there()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take in a complete list."""
+        """Take in a complete list.
+
+        An object that cannot be read stays as it was, so a claim keeps its devices.
+        """
         now, quota = dict[Hashable, Object](), ByteQuota(self._bounds)
         for raw in objects:
             try:
                 _keep(self._decode(raw), now, quota)
             except UNREADABLE as error:
                 self._tell_bad(raw, error)
+                if (former := self._known.get(_key(raw))) is not None:
+                    _keep(former, now, quota)
         quota.settle()
         before = self._known
         gone = [obj for key, obj in before.items() if now.get(key) != obj]
@@ -515,7 +520,7 @@ class DraSink(ObjectSink, Generic[Object]):
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take in a deletion."""
-        self._nodes.change(self._drop(self._decode(obj).key), [])
+        self._nodes.change(self._drop(_key(obj)), [])
 
     def _drop(self, key: Hashable) -> list[Object]:
         known = self._known.pop(key, None)
@@ -523,6 +528,12 @@ class DraSink(ObjectSink, Generic[Object]):
             return []
         self._quota.drop(known.owner, key)
         return [known]
+
+
+def _key(raw: msgspec.Raw) -> str:
+    """Return an object's key; an empty text if not even its metadata can be read."""
+    metadata = metadata_of(raw) or ObjectMeta()
+    return key_of(metadata.namespace, metadata.name)
 
 
 def _keep(obj: Object, known: dict[Hashable, Object], quota: ByteQuota) -> dict[Hashable, Object]:

@@ -107,7 +107,7 @@ def _when_answered(pod: Pod) -> tuple[str, bool]:
     return pod.status.start_time or "", pod.status.phase != "Failed"
 
 
-def _metadata(raw: msgspec.Raw) -> ObjectMeta | None:
+def metadata_of(raw: msgspec.Raw) -> ObjectMeta | None:
     """Return an object's metadata; None if not even that can be read."""
     try:
         return metadata_decoder.decode(raw).metadata
@@ -145,12 +145,12 @@ class ObjectSink:
                 names.add(NodeName(self._take(raw)))
             except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
                 self._tell_bad(raw, error)
-                if (metadata := _metadata(raw)) is not None:
+                if (metadata := metadata_of(raw)) is not None:
                     names.add(NodeName(metadata.name))
         return names
 
     def _tell_bad(self, obj: msgspec.Raw, error: Exception) -> None:
-        metadata = _metadata(obj) or ObjectMeta()
+        metadata = metadata_of(obj) or ObjectMeta()
         which = {"namespace": metadata.namespace, "name": metadata.name}
         key = (metadata.namespace, metadata.name, repr(error))
         if isinstance(error, UNREADABLE):
@@ -311,7 +311,7 @@ class PodSink(ObjectSink):
                 pods.append((pod_decoder.decode(raw), raw))
             except UNREADABLE as error:
                 self._tell_bad(raw, error)
-                if (metadata := _metadata(raw)) is not None:
+                if (metadata := metadata_of(raw)) is not None:
                     seen.add(PodUid(metadata.uid))
         with self._bindable.whole() if self._bindable is not None else nullcontext():
             for pod, raw in sorted(pods, key=lambda pair: _when_answered(pair[0])):
@@ -445,6 +445,6 @@ class BudgetSink(ObjectSink):
             budget = budget_of(_decode_budget(obj))
         except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
             self._tell_bad(obj, error)
-            metadata = _metadata(obj) or ObjectMeta()
+            metadata = metadata_of(obj) or ObjectMeta()
             return (metadata.namespace, metadata.name), None
         return (budget.namespace, budget.name), budget

@@ -109,6 +109,18 @@ def test_a_claim_that_goes_gives_its_devices_back(world: DraWorld) -> None:
     assert world.offer.availability.free == 0b1101
 
 
+def test_a_claim_that_cannot_be_read_any_more_keeps_its_devices(world: DraWorld) -> None:
+    bad = json.loads(bytes(claim("c", 3, pod="p")))
+    bad["status"]["allocation"] = 7
+    told(world).claims.apply(raw(bad))
+    assert world.offer.availability.free == 0b0111
+    for version in "89":
+        world.claims.replace([raw(bad)], version)
+        assert world.offer.availability.free == 0b0111
+    world.claims.delete(raw(bad))
+    assert world.offer.availability.free == 0b1111
+
+
 def test_who_holds_a_claim_runs_also_where_nobody_knows_the_pod(world: DraWorld) -> None:
     held = told(world).offer.availability
     assert [holder.shown for holder in held.running] == [0b1000]
