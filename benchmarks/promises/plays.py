@@ -42,9 +42,9 @@ class GoodSetFree(Extender):
         good = [name for name in offered if self._good(name, entry.request)]
         if not good:
             return Picked(None, Counter())
-        share = self._scene.capacity.used_share
-        fullest = max(share(name) for name in good)
-        return Picked(self._rng.choice([n for n in good if share(n) == fullest]), Counter())
+        fraction = self._scene.capacity.used_fraction
+        fullest = max(fraction(name) for name in good)
+        return Picked(self._rng.choice([n for n in good if fraction(n) == fullest]), Counter())
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
         """Bind the pod if a good set is still free. The rule considers that a guarantee."""
@@ -83,12 +83,12 @@ class Play:
     nodes: str = "mixed"  # a key of FLEETS
     workload: str = "everything"  # one of WORKLOADS, or ``groups``
     rate: float = 0.8  # pods a second
-    foreign: float = 0.02  # the share of pods that are bound without the extender
+    foreign: float = 0.02  # the fraction of pods that are bound without the extender
     restarts: int = 0  # of the extender
     runs: float = 60.0  # seconds that a pod runs, on average
     faults: Faults = Faults()  # noqa: RUF009 (it is frozen)
     delays: Delays = Delays()  # noqa: RUF009
-    dra: float = 0.0  # the share of nodes with DRA
+    dra: float = 0.0  # the fraction of nodes with DRA
 
 
 def play(what: Play) -> Tally:

@@ -168,8 +168,8 @@ class Habits:
 
     rate: float  # pods that arrive in a second, on average
     runs: float  # seconds that a pod runs, on average
-    foreign: float  # the share of pods that are bound without the extender
-    whole_cpus: float  # the share of pods that request whole CPUs
+    foreign: float  # the fraction of pods that are bound without the extender
+    whole_cpus: float  # the fraction of pods that request whole CPUs
 
 
 def jobs(

@@ -32,7 +32,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.gangdomains import ANY_DOMAIN, Direction
 from scheduler_extender.state.groups.groupreservations import (
     GroupReservations,
-    Share,
+    ReservedCapacity,
     Where,
 )
 from scheduler_extender.state.groups.groups import (
@@ -336,18 +336,20 @@ class _GroupQuestion:
     ) -> int:
         """Return how much capacity reservations take from the nodes of a domain."""
         (kind, domain), group = where, self._member.group_ref.group
-        known = reservations.shares_of(self._asked, kind, group, self._scattered)
+        known = reservations.capacities_of(self._asked, kind, group, self._scattered)
         if not self._snapshot.own.isdisjoint(names):
             known = {}
-        share = known.get(domain)
-        if share is None:
-            share = self._share(reservations.by_beside(names, group))
+        capacity = known.get(domain)
+        if capacity is None:
+            capacity = self._reserved_capacity(reservations.by_beside(names, group))
             if not self._counter.late:
-                known[domain] = share
-        self._nothing_left |= share.nothing_left
-        return share.fewer
+                known[domain] = capacity
+        self._nothing_left |= capacity.nothing_left
+        return capacity.fewer
 
-    def _share(self, reserved: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]) -> Share:
+    def _reserved_capacity(
+        self, reserved: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]
+    ) -> ReservedCapacity:
         """Return how much reservations take from nodes, which are grouped by their reservations."""
         fewer, full = 0, set[NodeName]()
         for beside, names in reserved.items():
@@ -361,7 +363,7 @@ class _GroupQuestion:
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())
             full |= {name for name in names if not after[name]}
-        return Share(fewer, frozenset(full))
+        return ReservedCapacity(fewer, frozenset(full))
 
     def _may_spoil(self, beside: Iterable[Arrivals], nodes: Iterable[NodeInfo]) -> bool:
         """Check whether the gang could spread so that these reservations are lost on other nodes.

@@ -20,7 +20,7 @@ from topology.kubeapi.apiserver import ApiServer as Client
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
 
 DELETED_AFTER = 5.0  # seconds, on average, until a pod that has ended is deleted
-WRITTEN = 0.8  # the share of unanswered Bindings that is written after all
+WRITTEN = 0.8  # the fraction of unanswered Bindings that is written after all
 ETCD = 7.0  # seconds for which etcd may continue what the API server has given up
 
 

@@ -55,9 +55,9 @@ class Clock:
         """
         return self.rng.expovariate(1 / mean) if mean else 0.0
 
-    def happens(self, share: float) -> bool:
-        """Draw once, and return True with a probability of ``share``."""
-        return self.rng.random() < share
+    def happens(self, probability: float) -> bool:
+        """Draw once, and return True with this probability."""
+        return self.rng.random() < probability
 
 
 class WallClock(Clock):

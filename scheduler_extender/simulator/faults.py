@@ -17,9 +17,11 @@ class Delays:
     grace: float = 1.0  # until a deleted pod has stopped
     look: float = 0.3  # until an agent reports a change
     late: float = 5.0  # the same for a late report
-    late_share: float = 0.03
-    repeated: float = 0.02  # the share of reports followed by the one before, as by a broken watch
-    forgets: float = 0.5  # the share of reports that show no ended pod
+    late_fraction: float = 0.03
+    repeated: float = (
+        0.02  # the fraction of reports followed by the one before, as by a broken watch
+    )
+    forgets: float = 0.5  # the fraction of reports that show no ended pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +33,24 @@ class Faults:
     An extender that starts anew reads the records of dead agents like all others.
     """
 
-    # The share of bound pods that are deleted by force, half of them within the first seconds.
+    # The fraction of bound pods that are deleted by force, half of them within the first seconds.
     # Their kubelets keep the devices for ``linger`` more, and may even admit them after that.
     forced: float = 0.0
     linger: float = 3.0
-    # The share of Bindings without an answer. Most are written after all, at any time until the
+    # The fraction of Bindings without an answer. Most are written after all, at any time until the
     # request's own time limit and some seconds more (``limit`` if it has none).
     late_commits: float = 0.0
-    lost_answers: float = 0.0  # the share of Bindings written at once without an answer
+    lost_answers: float = 0.0  # the fraction of Bindings written at once without an answer
     limit: float = 15.0
-    # How often a watch delivers nothing, and for how long at most. In a share ``both`` of the cases
-    # it is every watch, else one. In a share ``failing`` the extender knows it.
+    # How often a watch delivers nothing, and for how long at most. In a fraction ``both`` of the
+    # cases it is every watch, else one. In a fraction ``failing`` the extender knows it.
     stale_every: float = 0.0
     stale_for: float = 60.0
     both: float = 0.3
     failing: float = 0.5
     dies_every: float = 0.0  # how often an agent dies; it stays dead for ``dead_for``
     dead_for: float = 400.0
-    recreated: float = 0.0  # the share of reports in a new record: sequence numbers start again
+    recreated: float = 0.0  # the fraction of reports in a new record: sequence numbers start again
     # How often a kubelet ends; it starts ``down_for`` later. It then shows no pod and refuses all
     # pods until it has heard of its pods, and until its device plugin has registered. Each takes
     # ``bare_for``.
@@ -56,12 +58,12 @@ class Faults:
     down_for: float = 1.0
     bare_for: float = 1.5
     # How often the device plugin reports one or two GPUs of a node as sick, and for how long. In a
-    # share ``blamed`` of the cases the agent reports them, too, and for longer.
+    # fraction ``blamed`` of the cases the agent reports them, too, and for longer.
     gpus_sicken: float = 0.0
     sick_for: float = 15.0
     blamed: float = 0.5
-    # The share of pods of the class Guaranteed with whole CPUs. For such a pod a static manager, or
-    # an unknown one, may hint at any NUMA nodes, or refuse the pod.
+    # The fraction of pods of the class Guaranteed with whole CPUs. For such a pod a static manager,
+    # or an unknown one, may hint at any NUMA nodes, or refuse the pod.
     whole_cpus: float = 0.0
 
 

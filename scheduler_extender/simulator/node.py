@@ -317,7 +317,7 @@ class Node(Actor):
         """Let the agent look soon because of a change, unless it is about to."""
         if not self._looking:
             self._looking = True
-            late = self._clock.happens(self._delays.late_share)
+            late = self._clock.happens(self._delays.late_fraction)
             self._clock.about(self._delays.late if late else self._delays.look, self.publish)
 
     def _seen_by_agent(self) -> None:

@@ -38,7 +38,7 @@ AGAIN = 0.5  # seconds before a failed write is tried again
 ENDS_WITHIN = 60.0  # seconds for which the simulating thread is awaited
 # Agents that mostly report at once.
 SOON = Delays(
-    watch=0.0, container=0.015, grace=0.25, look=0.15, late=1.0, late_share=0.05, forgets=1.0
+    watch=0.0, container=0.015, grace=0.25, look=0.15, late=1.0, late_fraction=0.05, forgets=1.0
 )
 LINGER = Faults(linger=0.1)
 

@@ -99,8 +99,8 @@ class Capacity:
             if node not in self._closed and self._taken[node] + count <= there
         ]
 
-    def used_share(self, node: str) -> float:
-        """Return the share of a node's devices that is taken, 0 to 1."""
+    def used_fraction(self, node: str) -> float:
+        """Return the fraction of a node's devices that is taken, 0 to 1."""
         return self._taken[node] / self._there[node]
 
 

@@ -190,9 +190,9 @@ def test_renumbering_gpus_changes_only_names(
         request = gpu_request(count, wanted)
         mine = assess(Kubelet(node.shape), Availability(free), request)
         theirs = assess(Kubelet(other.shape), Availability(moved), request)
-        assert (mine.verdict, mine.share, mine.rejection) == (
+        assert (mine.verdict, mine.passing_fraction, mine.rejection) == (
             theirs.verdict,
-            theirs.share,
+            theirs.passing_fraction,
             theirs.rejection,
         )
         renamed = {frozenset(to[p] for p in positions(s)) for s in mine.sets or ()}

@@ -108,15 +108,15 @@ def digest(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
         found.verdict.value,
         found.fits,
         found.sets,
-        f"{found.share:.9g}",
+        f"{found.passing_fraction:.9g}",
         found.hazards,
         found.exact,
         found.rejection is None or found.rejection.resolvable,
     ]
     if found.fits:
         cost = placement_cost(kubelet, now, request, found, KINDS)
-        numbers = (cost.score.ring, cost.score.ceiling, cost.score.share, *cost.losses)
-        words += [cost.score.left, *(f"{x:.9g}" for x in numbers)]
+        numbers = (cost.score.ring, cost.score.ceiling, cost.score.passing_fraction, *cost.losses)
+        words += [cost.score.devices_left, *(f"{x:.9g}" for x in numbers)]
     return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
 

@@ -103,7 +103,7 @@ MAX_BANDWIDTHS = 8  # in shapes with more kinds of hops, only bounds of rings ar
 
 RequestClasses = tuple[RequestClass, ...]
 RequestMix = tuple[tuple[RequestClass, float], ...]
-"""Classes of requests, each with its share of all requests. The shares add up to 1."""
+"""Classes of requests, each with its fraction of all requests. The fractions add up to 1."""
 
 _NVLINK = Constraints(link=LinkKind.NVLINK)
 # The request mix that is assumed until the cluster's own requests have been seen.
@@ -124,8 +124,8 @@ class Score:
     fragmentation_cost: float = 0.0  # in GPUs of guaranteed capacity
     ring: float = 0.0  # GB/s of the best ring, mean over the outcomes
     ceiling: float = 0.0  # GB/s of the best ring that the hardware could give
-    share: float = 0.0  # the part of the outcomes that satisfies the constraints
-    left: int = 0  # devices left after the placement
+    passing_fraction: float = 0.0  # the part of the outcomes that satisfies the constraints
+    devices_left: int = 0  # after the placement
     known: bool = True  # false without a usable report
     # False if the cost takes too many steps to work out. The node then gets a score in the middle.
     measured: bool = True
@@ -170,13 +170,13 @@ def placement_cost(
 
     The cost is of ``classes``, in their order.
     """
-    share = assessed.share if assessed.verdict is not Verdict.NEVER else 0.0
+    fraction = assessed.passing_fraction if assessed.verdict is not Verdict.NEVER else 0.0
     unweighed = Score(
         assessed.verdict,
         0.0,
         _mean_ring(kubelet.shape, assessed.sets),
         _best_ring_of_size(kubelet.shape, request.count),
-        1.0 if assessed.verdict.holds else share,
+        1.0 if assessed.verdict.holds else fraction,
         now.devices_left - request.effective_count,
         may_refuse=bool(assessed.hazards) or _may_be_sick(now, assessed),
     )
@@ -249,8 +249,8 @@ def _preferred_scores(known: list[Score]) -> dict[Score, int]:
     ceiling = max((m.ceiling for m in known), default=0.0)
     levels: dict[int, list[Score]] = {}
     for m in known:
-        reached = m.ring / ceiling if ceiling else m.share
-        quality = 0.0 if m.verdict is Verdict.NEVER else (m.share + reached) / 2
+        reached = m.ring / ceiling if ceiling else m.passing_fraction
+        quality = 0.0 if m.verdict is Verdict.NEVER else (m.passing_fraction + reached) / 2
         quality /= 2 if m.may_refuse else 1
         levels.setdefault(round(PREFERRED_QUALITY * quality), []).append(m)
     rated: dict[Score, int] = {}
@@ -269,7 +269,7 @@ def _spread(node_scores: list[Score], span: Span) -> dict[Score, int]:
     """
 
     def cost(m: Score) -> tuple[int, float, float, int]:
-        return (m.rack, round(m.fragmentation_cost, 6), -round(m.ring, 3), m.left)
+        return (m.rack, round(m.fragmentation_cost, 6), -round(m.ring, 3), m.devices_left)
 
     measured = [m for m in node_scores if m.measured]
     costs = sorted({cost(m) for m in measured})

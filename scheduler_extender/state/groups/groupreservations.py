@@ -33,7 +33,7 @@ Where = tuple[str, str]
 MOST_IN_VAIN = 4
 """After so many kinds of nodes in a row without capacity for a group, the remaining kinds count as
 having none. Otherwise hundreds of groups with different requests would cost minutes."""
-CACHED_SHARES = 64
+CACHED_CAPACITIES = 64
 """The number of capacity queries for which one :class:`GroupReservations` caches the answers."""
 
 
@@ -78,7 +78,7 @@ def placed_groups(waiting: Iterable[GroupStatus], nodes: Mapping[NodeName, NodeI
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ReservedCapacity:
     """What reservations take from a domain.
 
     ``fewer`` is by how many pods its capacity falls. ``nothing_left`` are its nodes without
@@ -100,9 +100,9 @@ class GroupReservations:
 
     reserved: Mapping[NodeName, tuple[tuple[Group, Arrivals], ...]] = field(default_factory=dict)
     groups: frozenset[Group] = frozenset()
-    shares: OrderedDict[tuple[CapacityQuery, str, Group | None, int], dict[str, Share]] = field(
-        default_factory=OrderedDict
-    )
+    capacities: OrderedDict[
+        tuple[CapacityQuery, str, Group | None, int], dict[str, ReservedCapacity]
+    ] = field(default_factory=OrderedDict)
     inside: dict[str, dict[str, list[NodeName]]] = field(default_factory=dict)
     nodes: frozenset[NodeName] = frozenset()  # the nodes of the waiting groups' domains
 
@@ -131,15 +131,15 @@ class GroupReservations:
             self.inside[kind] = inside
         return inside
 
-    def shares_of(
+    def capacities_of(
         self, question: CapacityQuery, kind: str, group: Group, scattered: int = 0
-    ) -> dict[str, Share]:
-        """Return the cached shares of the domains of a kind, which the caller may add to."""
+    ) -> dict[str, ReservedCapacity]:
+        """Return the cached capacities of the domains of a kind, which the caller may add to."""
         key = (question, kind, group if group in self.groups else None, scattered)
-        shares = self.shares.setdefault(key, {})
-        if len(self.shares) > CACHED_SHARES:
-            self.shares.popitem(last=False)
-        return shares
+        capacities = self.capacities.setdefault(key, {})
+        if len(self.capacities) > CACHED_CAPACITIES:
+            self.capacities.popitem(last=False)
+        return capacities
 
 
 def reserved_by_group(reservations: GroupReservations) -> Counter[Group]:

@@ -200,7 +200,7 @@ def test_a_verdict_is_what_every_choice_says(wish: str, size: int) -> None:
         elif found.verdict is Verdict.NOT_GUARANTEED:
             assert any(passing), free
             assert not all(passing), free
-            assert found.share == pytest.approx(sum(passing) / len(passing))
+            assert found.passing_fraction == pytest.approx(sum(passing) / len(passing))
         else:
             assert passing, free
             assert all(passing), free
@@ -279,7 +279,7 @@ def test_a_sick_gpu_is_all_of_its_instances() -> None:
     found = assess(
         kubelet(node, "nvidia.com/gpu"), now, gpu_request(1, Constraints(min_gpu_memory=Bytes(1)))
     )
-    assert (found.verdict, found.share) == (Verdict.NOT_GUARANTEED, 6 / 8)
+    assert (found.verdict, found.passing_fraction) == (Verdict.NOT_GUARANTEED, 6 / 8)
 
 
 def test_whole_gpus_beside_instances_are_as_they_were() -> None:

@@ -331,7 +331,7 @@ def test_preferred_is_judged_like_required() -> None:
     request = gpu_request(2, NVLINK, Policy.PREFERRED)
     found = assess(Kubelet(bridged().shape), Availability(0b1111), request)
     assert found.verdict is Verdict.NOT_GUARANTEED
-    assert found.share == pytest.approx(2 / 6)
+    assert found.passing_fraction == pytest.approx(2 / 6)
 
 
 def test_a_plain_pod_is_guaranteed_what_it_asks() -> None:

@@ -132,8 +132,10 @@ def test_the_table_of_scores(
     asked: GpuRequest, verdict: Verdict, share: float, best: int, worst: int
 ) -> None:
     """The lowest and the highest cost get the ends of a row, what was not measured the middle."""
-    least, most = (Score(verdict, fragmentation_cost=lost, share=share) for lost in (1.0, 2.0))
-    unmeasured = Score(verdict, share=share, measured=False)
+    least, most = (
+        Score(verdict, fragmentation_cost=lost, passing_fraction=share) for lost in (1.0, 2.0)
+    )
+    unmeasured = Score(verdict, passing_fraction=share, measured=False)
     found = normalized_scores(asked, [least, most, unmeasured])
     assert (found[least], found[most]) == (best, worst)
     assert found[unmeasured] == (best + worst) // 2
@@ -153,7 +155,10 @@ def test_the_score_of_a_node_without_a_usable_report(asked: GpuRequest, score: i
 
 def test_of_equal_cost_the_faster_and_then_the_fuller_node_wins() -> None:
     slow, fast = Score(Verdict.GUARANTEED, ring=50.0), Score(Verdict.GUARANTEED, ring=100.0)
-    roomy, full = Score(Verdict.GUARANTEED, left=6), Score(Verdict.GUARANTEED, left=0)
+    roomy, full = (
+        Score(Verdict.GUARANTEED, devices_left=6),
+        Score(Verdict.GUARANTEED, devices_left=0),
+    )
     assert normalized_scores(PAIR, [slow, fast])[fast] > normalized_scores(PAIR, [slow, fast])[slow]
     assert (
         normalized_scores(PAIR, [roomy, full])[full] > normalized_scores(PAIR, [roomy, full])[roomy]
@@ -238,8 +243,10 @@ def test_nodes_whose_kubelet_may_refuse_come_last() -> None:
 
 
 def test_a_preferred_placement_that_may_be_refused_counts_half() -> None:
-    sure = Score(Verdict.NOT_GUARANTEED, share=0.5, ring=10.0, ceiling=20.0)
-    risky = Score(Verdict.NOT_GUARANTEED, share=0.5, ring=10.0, ceiling=20.0, may_refuse=True)
+    sure = Score(Verdict.NOT_GUARANTEED, passing_fraction=0.5, ring=10.0, ceiling=20.0)
+    risky = Score(
+        Verdict.NOT_GUARANTEED, passing_fraction=0.5, ring=10.0, ceiling=20.0, may_refuse=True
+    )
     found = normalized_scores(SOFT_PAIR, [sure, risky])
     assert found[sure] > found[risky]
 

@@ -201,7 +201,7 @@ def _of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
 # for one.
 
 
-def passing_share(
+def passing_choices(
     shape: Shape, constraints: CompiledConstraints, pool: DeviceSet, size: int, width: int
 ) -> tuple[bool, bool, float]:
     """Return how many of all choices of ``size`` devices from a pool pass.
@@ -213,8 +213,8 @@ def passing_share(
     >>> shape = Shape(("a", "a"), (1, 1), (0, 1), (False,) * 2, (0, 0), ((None,) * 2,) * 2,
     ...               ((0,), (1,)), (2, 2), (0, 1))
     >>> spread = compiled(shape, Constraints(spread_gpus=True), 0, 1)
-    >>> every, some, share = passing_share(shape, spread, 0b1010, 2, 2)
-    >>> every, some, round(share, 2)
+    >>> every, some, fraction = passing_choices(shape, spread, 0b1010, 2, 2)
+    >>> every, some, round(fraction, 2)
     (False, True, 0.67)
     """
     everything = comb(total(pool, width), size)

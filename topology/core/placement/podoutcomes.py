@@ -17,7 +17,7 @@ from topology.core.devices import Mask
 from topology.core.devicesets import DeviceSet, gpu_masks, gpus, total
 from topology.core.memo import memoized
 from topology.core.patterns import is_clique
-from topology.core.placement.constraints import CompiledConstraints, passing_share
+from topology.core.placement.constraints import CompiledConstraints, passing_choices
 from topology.core.possiblestates import FreeState, possible_states
 from topology.core.requests import Counts, Exclusive, Role
 
@@ -164,7 +164,7 @@ class Judgement(NamedTuple):
 
     every: bool  # whether every outcome meets them
     some: bool  # whether some outcome does
-    share: float  # the fraction of the sets that does
+    passing_fraction: float  # the fraction of the sets that does
     sure: bool = True  # false if a search for a ring was given up
     steps: int = 0  # the cost of the outcomes; set by `keeps` only
 
@@ -173,7 +173,7 @@ def judged(kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstra
     """Return how many of a pod's outcomes meet the constraints."""
     if kubelet.shape.of_mig and kubelet.monotone and foreseen.sets != () and foreseen.count:
         # Any of the free instances may come, whether or not all choices are listed.
-        some = passing_share(
+        some = passing_choices(
             kubelet.shape, constraints, foreseen.free, foreseen.count, kubelet.width
         )
         return Judgement(some[0] and not foreseen.hazards, *some[1:])

@@ -26,7 +26,7 @@ from topology.core.placement.constraints import (
     CompiledConstraints,
     compiled,
     of_models,
-    passing_share,
+    passing_choices,
 )
 from topology.core.placement.podoutcomes import PodOutcomes, pod_outcomes
 from topology.core.requests import Constraints, Exclusive, GpuRequest, first_few, memory_text
@@ -263,7 +263,7 @@ def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
     shape = kubelet.shape
     if shape.of_mig:
         pool = pack((kubelet.devices_on(1 << p) for p in range(shape.size)), kubelet.width)
-        return passing_share(shape, test, pool, count, kubelet.width)[1]
+        return passing_choices(shape, test, pool, count, kubelet.width)[1]
     if test.known is not None:
         return any(good.bit_count() == count for good in test.good_sets(count))
     if comb(test.allowed.bit_count(), count) > most_sets(shape.size, 1):

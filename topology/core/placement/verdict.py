@@ -66,7 +66,7 @@ class Assessment:
     # The GPUs that the running pod may have, over all possible free states, ascending. None if
     # they are too many sets to list.
     sets: tuple[Mask, ...] | None = ()
-    share: float = 0.0  # the fraction of the sets that meets the constraints
+    passing_fraction: float = 0.0  # the fraction of the sets that meets the constraints
     hazards: tuple[str, ...] = ()  # the refusals that the pod may meet on the node
     exact: bool = True  # false if some set may be impossible
     refusal: Rejection | None = None  # why the kubelet surely refuses; None if it may admit
@@ -187,7 +187,9 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
         survives = judged(kubelet, after, constraints).every
     verdict = Verdict.GUARANTEED if survives else Verdict.EXPECTED
     sets = before.gpus(kubelet)
-    return Assessment(verdict, True, None, sets, judgement.share, before.hazards, before.exact)
+    return Assessment(
+        verdict, True, None, sets, judgement.passing_fraction, before.hazards, before.exact
+    )
 
 
 def _assess_plain(
@@ -197,14 +199,14 @@ def _assess_plain(
     if not fits:
         return Assessment(Verdict.NOT_NOW, fits=False, rejection=busy(device_unit(kubelet)))
     before = _outlook_of(kubelet, now, request, endings=False)
-    share = 1.0
+    fraction = 1.0
     if now.sick:
         sound = compiled(kubelet.shape, NO_CONSTRAINTS, now.sick, kubelet.replicas)
-        share = judged(kubelet, before, sound).share
-    verdict = Verdict.NOT_GUARANTEED if before.hazards or share < 1 else Verdict.GUARANTEED
+        fraction = judged(kubelet, before, sound).passing_fraction
+    verdict = Verdict.NOT_GUARANTEED if before.hazards or fraction < 1 else Verdict.GUARANTEED
     refusal = certain_refusal(kubelet, now, request, before)
     sets = before.gpus(kubelet)
-    return Assessment(verdict, True, None, sets, share, before.hazards, before.exact, refusal)
+    return Assessment(verdict, True, None, sets, fraction, before.hazards, before.exact, refusal)
 
 
 def sets_spoken_of(
@@ -247,9 +249,9 @@ def _not_promised(
     Its rejection says why the node cannot promise now what its hardware could.
     """
     verdict = Verdict.NOT_GUARANTEED if judgement.some else Verdict.NOT_NOW
-    sets, share, hazards = before.gpus(kubelet), judgement.share, before.hazards
+    sets, fraction, hazards = before.gpus(kubelet), judgement.passing_fraction, before.hazards
     if not judgement.sure:
-        return Assessment(verdict, True, TOO_MUCH, sets, share, spent(hazards))
+        return Assessment(verdict, True, TOO_MUCH, sets, fraction, spent(hazards))
     policy, text = kubelet.config.topology_manager_policy, request.constraints.text
     if (
         now.sick
@@ -262,7 +264,7 @@ def _not_promised(
         rejection = UNASKED
     elif SPENT in hazards or TOO_MANY_NODES in hazards:
         rejection = TOO_MUCH
-    elif hazards and (judgement.share == 1 or not before.sets):
+    elif hazards and (judgement.passing_fraction == 1 or not before.sets):
         words = "not guaranteed: the node's kubelet may refuse the pod"
         rejection = Rejection(words, True, Reason.KUBELET)
     elif not judgement.some and kubelet.allocator.settled:
@@ -276,7 +278,7 @@ def _not_promised(
         units = f"{unit_of(kubelet.shape)}s"
         words = f"not guaranteed: the node may hand out {units} without {text}"
         rejection = Rejection(words, True, Reason.NOT_GUARANTEED)
-    return Assessment(verdict, True, rejection, sets, share, hazards, before.exact)
+    return Assessment(verdict, True, rejection, sets, fraction, hazards, before.exact)
 
 
 def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
