@@ -238,7 +238,7 @@ class Evicting:
             self._stop("the reservation has ended")
         if reservation.problem:
             self._stop(reservation.problem)
-        left = [step for step in reservation.left if step.uid not in self.evicted]
+        left = [step for step in reservation.to_evict if step.uid not in self.evicted]
         if left:
             return left[0]
         until = f"{reservation.node} is reserved for {found.pod} until {reservation.until}"

@@ -134,7 +134,7 @@ def answers_to(
     attributes, exclusive, rows = pod.attributes, results.request.exclusive, list[Answer]()
     for info in snapshot.nodes:
         name, judged = info.name, results.judged(info.name)
-        decision, own = results.decisions[name], results.own.get(name, PASSES)
+        decision, own = results.decisions[name], results.node_decisions.get(name, PASSES)
         class_id = class_ids.get(name) if judged is info else None
         if own_claims or class_id not in handed_out:
             outcomes = own.assessment if own_claims else _outcomes(results, judged, own, deadline)
@@ -148,7 +148,7 @@ def answers_to(
         elif decision.rejection is None:
             # A node has no answer of its own if there was no time to check whether it is open to
             # the pod.
-            doubt = strict.own.get(name, strict.decisions[name]).rejection
+            doubt = strict.node_decisions.get(name, strict.decisions[name]).rejection
             if doubt in (SICK, ALL_SICK):
                 named = sick_among(judged, results.request, outcomes)
                 doubt = replace(doubt, message=named) if named else doubt

@@ -77,7 +77,7 @@ class Reservation(Struct, frozen=True):
     victims: Annotated[
         list[str], Meta(description="UIDs of the pods that are evicted for the reservation")
     ]
-    left: Annotated[list[Eviction], Meta(description="the victims that are not evicted yet")]
+    to_evict: Annotated[list[Eviction], Meta(description="the victims that are not evicted yet")]
     problem: Annotated[str, Meta(description="why the reservation is not usable; empty if it is")]
 
 
@@ -138,8 +138,8 @@ def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice
         text = [f"reservation on {reservation.node} until {reservation.until}; {state}"]
         if reservation.problem:
             text.append(reservation.problem)
-        elif reservation.left:
-            names = ", ".join(each.name for each in reservation.left)
+        elif reservation.to_evict:
+            names = ", ".join(each.name for each in reservation.to_evict)
             text.append(f"still to be evicted: {names}")
         return answer(reservation=reservation, text=text)
     if snapshot.budgets is None:

@@ -124,8 +124,8 @@ class PodInBrief(Struct, frozen=True):
 class NodeInBrief(Struct, frozen=True):
     """A node: its problems, and its free devices.
 
-    The fields after ``problem`` are present if they are known. ``free``, ``promised``, ``left`` and
-    ``unacknowledged`` are about whole GPUs, if the node has some.
+    The fields after ``problem`` are present if they are known. ``free``, ``promised``, ``remaining``
+    and ``unacknowledged`` are about whole GPUs, if the node has some.
     """
 
     node: str
@@ -155,7 +155,7 @@ class NodeInBrief(Struct, frozen=True):
     promised: Annotated[
         int | UnsetType, Meta(description="devices of pods that are bound and unacknowledged")
     ] = UNSET
-    left: Annotated[
+    remaining: Annotated[
         int | UnsetType, Meta(description="the number of devices that remain for other pods")
     ] = UNSET
     unacknowledged: Annotated[
@@ -237,7 +237,7 @@ def _room(offer: Offer) -> dict[str, Any]:
     return {
         "free": list(offer.devices.indices(gpus(now.free, now.width))),
         "promised": sum(pod.held for pod in now.unacknowledged if not pod.terminated),
-        "left": max(0, now.devices_left),
+        "remaining": max(0, now.devices_left),
         "unacknowledged": len(now.unacknowledged),
     }
 

@@ -63,7 +63,7 @@ class CapacityCounter:
             totals |= sums
             if not former.late and not former.unknown:
                 snapshot.answers.put_sums(question, kind, sums, nodes, base.generation)
-        for name in snapshot.own:
+        for name in snapshot.replaced:
             domain = domains.of.get(name)
             if domain is not None and domain in totals:
                 before = sum(former.on(question, _schedulable(base, [name])).values())
@@ -138,7 +138,7 @@ class CapacityCounter:
             self.reservations(),
         )
         waiting = base.groups.waiting_without(gone)
-        as_now = waiting is base.groups.waiting and snapshot.own.isdisjoint(now.nodes)
+        as_now = waiting is base.groups.waiting and snapshot.replaced.isdisjoint(now.nodes)
         return now if as_now else self._reserve(snapshot, waiting)
 
     def can_reserve_elsewhere(self, name: NodeName, group: Group) -> bool:

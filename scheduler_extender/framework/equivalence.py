@@ -107,14 +107,16 @@ def ask(
     answers = NodeAnswers(request, names, class_ids, set(class_ids), {})
     failed = _work_out(snapshot, request, answers, deadline, scores=scores, stores=stores)
     if not answers.distinct <= answers.decisions.keys():
-        left = [
+        unanswered = [
             (name, class_id)
             for name, class_id in zip(names, class_ids, strict=True)
             if class_id not in answers.decisions and name in snapshot.by_name
         ]
-        info = (snapshot.node_info(NodeName(name)) for name, _ in left)
+        info = (snapshot.node_info(NodeName(name)) for name, _ in unanswered)
         answers.undecided = {each.name: undecided(each, request) for each in info}
-        late = {name for name, class_id in left if name not in faulted and class_id not in failed}
+        late = {
+            name for name, class_id in unanswered if name not in faulted and class_id not in failed
+        }
         answers.late = frozenset(late)
     return answers
 
@@ -218,7 +220,7 @@ def class_ids_of(
     deadline. Nodes of one class answer alike.
     """
     faulted = set[str]()
-    class_ids = snapshot.classes.class_ids(resource, names, snapshot.generation, snapshot.own)
+    class_ids = snapshot.classes.class_ids(resource, names, snapshot.generation, snapshot.replaced)
     left: list[int] = []
     if None in class_ids:
         unknown = compress(count(), map(is_, class_ids, repeat(None)))
@@ -227,7 +229,7 @@ def class_ids_of(
         if deadline.passed():
             break
         info = snapshot.by_name[NodeName(names[i])]
-        generation = None if info.name in snapshot.own else snapshot.generation
+        generation = None if info.name in snapshot.replaced else snapshot.generation
         class_id = tried(snapshot, info, _class_id_of, snapshot, info, resource, generation)
         class_ids[i] = class_id
         if class_id is None:

@@ -54,8 +54,8 @@ def evaluate(
     if isinstance(request, Malformed):
         why = Rejection(request.reason, False, Reason.MALFORMED)
         return Results(question, request.holds or gpu_request(0), snapshot, {why: list(names)})
-    rejected, left = rejected_by_name(snapshot, question, names)
-    eligible, ineligible = _by_eligibility(snapshot, question, rejected, left, deadline)
+    rejected, candidates = rejected_by_name(snapshot, question, names)
+    eligible, ineligible = _by_eligibility(snapshot, question, rejected, candidates, deadline)
     binds = question.purpose is Purpose.BIND
     info = snapshot.node_info(NodeName(names[0])) if binds else None
     allocated = info is not None and info.allocates_before_bind
@@ -70,7 +70,7 @@ def evaluate(
         known = question.request if binds else None
         fewer = known is not None and known.pods_before < member.request.pods_before
         request = known if known is not None and fewer else member.request
-    asked = snapshot.with_node_infos(info_for(snapshot, question, left))
+    asked = snapshot.with_node_infos(info_for(snapshot, question, candidates))
     results = Results(question, request, asked, rejected, frozenset(ineligible), member=member)
     results.late = frozenset(rejected.get(UNDECIDED, ()))
     of_set = [found for rule in SET_RULES if (found := rule.of_set(question, member))]
@@ -119,15 +119,15 @@ def rejected_by_name(
     if not rules:
         return {}, names
     rejected: dict[Rejection | None, list[str]] = {}
-    left = []
+    candidates = []
     for name in names:
         info = snapshot.node_info(NodeName(name))
         why = next(filter(None, (rejects(info) for rejects in rules)), None)
         if why is None:
-            left.append(name)
+            candidates.append(name)
         else:
             rejected.setdefault(why, []).append(name)
-    return rejected, left
+    return rejected, candidates
 
 
 def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeInfo], bool]:

@@ -105,28 +105,28 @@ def for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeInfo]:
     itself (DRA). A reservation that yields to the member stays if it does not yield to each waiting
     peer.
     """
-    own, group = defaultdict[NodeName, set[PodUid]](set), member.group_ref.group
+    ours, group = defaultdict[NodeName, set[PodUid]](set), member.group_ref.group
     for name, pod in snapshot.reservations.items():
         if pod.group_ref is not None and pod.group_ref.group == group:
-            own[name].add(pod.uid)
+            ours[name].add(pod.uid)
     asking = snapshot.nominated.get(member.uid)
     if asking is not None and (nominated := asking.attributes.nominated) is not None:
-        own[nominated].add(member.uid)
-    yielding = (snapshot.own & snapshot.reservations.keys()) - own.keys()
+        ours[nominated].add(member.uid)
+    yielding = (snapshot.replaced & snapshot.reservations.keys()) - ours.keys()
     lowest = min(
         (
             pod.attributes.priority
-            for pod in (snapshot.unbound if yielding or own else ())
+            for pod in (snapshot.unbound if yielding or ours else ())
             if pod.group_ref is not None and pod.group_ref.group == group
             if pod.uid == member.uid or not (member.as_single_pod or pod.ended or pod.terminating)
         ),
         default=None,
     )
-    behind = _nominees_behind(snapshot, own.keys() & snapshot.reservations.keys(), group)
-    for name in own:
+    behind = _nominees_behind(snapshot, ours.keys() & snapshot.reservations.keys(), group)
+    for name in ours:
         info = snapshot.node_info(name)
-        if name not in snapshot.own:
-            info = info.without(frozenset(own[name]))
+        if name not in snapshot.replaced:
+            info = info.without(frozenset(ours[name]))
         reserved = replace(info, reserved_for=behind.get(name))
         stays = name in behind and lowest is not None and not reserved.yields_to(lowest)
         yield reserved if stays else info
@@ -199,7 +199,7 @@ class _GroupQuestion:
         if not self._gone:
             return self._counter.reservations()
         before = self._snapshot.base or self._snapshot
-        there = (before.node_info(name).pods for name in self._snapshot.own)
+        there = (before.node_info(name).pods for name in self._snapshot.replaced)
         pods = (pod for each in there for pod in (*each.bound.values(), *each.assumed.values()))
         return self._counter.reservations_without([pod for pod in pods if pod.uid in self._gone])
 
@@ -337,7 +337,7 @@ class _GroupQuestion:
         """Return how much capacity reservations take from the nodes of a domain."""
         (kind, domain), group = where, self._member.group_ref.group
         known = reservations.capacities_of(self._asked, kind, group, self._scattered)
-        if not self._snapshot.own.isdisjoint(names):
+        if not self._snapshot.replaced.isdisjoint(names):
             known = {}
         capacity = known.get(domain)
         if capacity is None:

@@ -62,14 +62,14 @@ class Question:
         pod, pods = self.pod, info.pods
         if self.purpose is Purpose.BIND and (devices := info.devices_of(pod)):
             return info.as_claimed(pod.uid, devices).yielding_to(pod.attributes.priority, pod.gang)
-        left = self.gone.get(info.name, frozenset())
+        ignored = self.gone.get(info.name, frozenset())
         if pod.claim_constraints is not None:  # the devices of its claims are judged
-            without = info.without(left) if left else info
+            without = info.without(ignored) if ignored else info
             return without.yielding_to(pod.attributes.priority, pod.gang)
         itself = pod.uid in pods.bound or pod.uid in pods.assumed
         if itself or info.claimed(pod.uid) or info.is_reserved_for(pod.uid):
-            left |= {pod.uid}
-        without = info.without(left) if left else info
+            ignored |= {pod.uid}
+        without = info.without(ignored) if ignored else info
         return without.yielding_to(pod.attributes.priority, pod.gang)
 
 

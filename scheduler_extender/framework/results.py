@@ -48,7 +48,7 @@ class Results:
 
     def vetoed(self, name: NodeName) -> bool:
         """Check whether a node rejects the pod only because of its claim's devices."""
-        own = self.own.get(name)
+        own = self.node_decisions.get(name)
         assessed = None if own is None else own.assessment
         rejected = assessed is not None and assessed.rejection == self.decisions[name].rejection
         return rejected and self.judged(name).allocates_before_bind
@@ -72,7 +72,7 @@ class Results:
         )
 
     @cached_property
-    def own(self) -> dict[str, Decision]:
+    def node_decisions(self) -> dict[str, Decision]:
         """Every node's own answer, without the rules of the set.
 
         A node that is rejected by its name has none.
@@ -87,7 +87,7 @@ class Results:
         """Every node's decision: its rejection, and its own assessment."""
         return {
             name: own
-            if (own := self.own.get(name, PASSES)).rejection == why
+            if (own := self.node_decisions.get(name, PASSES)).rejection == why
             else Decision(why, own.assessment)
             for why, names in self.by_reason.items()
             for name in names

@@ -121,20 +121,20 @@ class Pages:
         With ``text`` None, it is an empty form. ``copies`` is the number of copies of each pod, as
         the form has it; if it is empty, the text's own numbers count.
         """
-        told, problem, left = list[Foreseen](), "", 0
+        told, problem, omitted = list[Foreseen](), "", 0
         if text is not None:
             try:
-                told, left = self._foreseen(text, copies)
+                told, omitted = self._foreseen(text, copies)
             except AskingError as error:
                 problem = str(error)
             except OutOfTimeError:
                 problem = TOO_LONG
-        return self.what_if_form(text or "", copies, problem, told=told, left=left)
+        return self.what_if_form(text or "", copies, problem, told=told, omitted=omitted)
 
     @staticmethod
     def what_if_form(text: str, copies: str = "", problem: str = "", **values: Any) -> str:
         """Return the form as it was filled in, with a problem or with answers."""
-        values = {"told": (), "left": 0, **values}
+        values = {"told": (), "omitted": 0, **values}
         return page(
             "whatif.html",
             "/map/what-if",

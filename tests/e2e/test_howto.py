@@ -95,7 +95,7 @@ def _alone(real: RealCluster) -> Iterator[None]:
 
     real.until(gone, "the pods of the test are gone")
     real.until(
-        lambda: all(row["left"] == row["gpus"] for row in real.admin.get("/v1/nodes").json()),
+        lambda: all(row["remaining"] == row["gpus"] for row in real.admin.get("/v1/nodes").json()),
         "all GPUs are free again",
     )
 

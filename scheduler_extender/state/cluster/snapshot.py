@@ -116,7 +116,7 @@ class Snapshot:
     others: Others  # returns the requests of pods without devices
     foresees: Foresees  # predicts the devices of claims
     base: Snapshot | None = None  # the snapshot before some nodes were replaced
-    own: frozenset[NodeName] = frozenset()  # the names of the replaced nodes
+    replaced: frozenset[NodeName] = frozenset()  # the names of the replaced nodes
     # The class ids that were assigned within this snapshot.
     numbers: dict[Hashable, ClassId] = field(default_factory=dict)
 
@@ -150,8 +150,8 @@ class Snapshot:
         instead = {f.name: f for f in nodes if f is not self.by_name.get(f.name)}
         if not instead:
             return self
-        by_name, own = {**self.by_name, **instead}, self.own | instead.keys()
-        return replace(self, base=self.base or self, by_name=by_name, own=own, numbers={})
+        by_name, replaced = {**self.by_name, **instead}, self.replaced | instead.keys()
+        return replace(self, base=self.base or self, by_name=by_name, replaced=replaced, numbers={})
 
     def requiring(self, weakest: Verdict) -> Snapshot:
         """Return the snapshot for a pod that passes only on this verdict or a stronger one.

@@ -96,8 +96,8 @@ def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
 
     def unproven(*asked: Any) -> Any:
         results = evaluate(*asked)
-        if results.own:  # else it waits for its claim
-            results.by_reason = {None: list(results.own)}
+        if results.node_decisions:  # else it waits for its claim
+            results.by_reason = {None: list(results.node_decisions)}
         return results
 
     burst = replace(DRA, pods=200, seed=2, rate=8.0, runs=8.0)

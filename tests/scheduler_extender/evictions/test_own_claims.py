@@ -326,7 +326,7 @@ def kept() -> DraWorld:
 def test_a_reservation_holds_until_the_pod_comes(kept: DraWorld) -> None:
     found = evictions(kept).reservation
     assert found is not None
-    assert (found.problem, [each.pod for each in found.left]) == ("", ["a"])
+    assert (found.problem, [each.pod for each in found.to_evict]) == ("", ["a"])
     thief = pod(1, name="thief", uid="thief")
     answered = filter_nodes(kept.cluster, pod_decoder.decode(raw(thief)), [NODE])
     assert "reserved for another pod" in (answered.unresolvable or {})[NODE]

@@ -60,10 +60,10 @@ def test_a_pod_whose_gpus_are_reported_is_not_counted_against_itself_either() ->
 def test_what_is_promised_is_told_apart_from_what_is_free() -> None:
     with running(switched()) as service:
         told = service.admin.get("/v1/nodes/switched").json()
-        assert (told["free"], told["promised"], told["left"]) == ([0, 1, 2, 3], 0, 4)
+        assert (told["free"], told["promised"], told["remaining"]) == ([0, 1, 2, 3], 0, 4)
         bind(service, pod(2, NVLINK, name="pair", uid="uid-pair"), "switched")
         told = service.admin.get("/v1/nodes").json()[0]
-        assert (told["free"], told["promised"], told["left"]) == ([0, 1, 2, 3], 2, 2)
+        assert (told["free"], told["promised"], told["remaining"]) == ([0, 1, 2, 3], 2, 2)
         assert told["unacknowledged"] == 1
 
 
