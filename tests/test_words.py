@@ -6,7 +6,9 @@ one of the texts that ``except_in`` names.
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,3 +124,32 @@ def test_the_glossary_explains_words_that_are_used() -> None:
     assert len(words) > 20
     texts = [path.read_text().lower() for path in EVERYWHERE if path != glossary]
     assert [word for word in words if not any(word.lower() in text for text in texts)] == []
+
+
+NAME_IN_BRACES = re.compile(r"\{[a-zA-Z_][\w.]*(\[[^]]*\]|\([^)]*\))*\}")
+TWICE = re.compile(r"\b(\w+(?: \w+)+),? \1\b")
+TEMPLATES = re.compile(r"^[/#<…]|</|^apiVersion|fields\[|^\{why\}$")
+"""Paths, drawings, manifests and formats that a library fills."""
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The texts of a module that a person may read, in whole; a value stands as ``…``."""
+    tree = ast.parse(path.read_text())
+    formatted = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    parts = {id(part) for node in formatted for part in node.values}
+    for node in formatted:
+        yield "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    alone = {id(each.value) for body in bodies for each in body if isinstance(each, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in parts | alone:
+            yield str(node.value)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCE if p.suffix == ".py"], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_no_message_repeats_itself_or_names_a_variable(path: Path) -> None:
+    """As after a careless replacement: "…, which is not supported, which is not supported"."""
+    said = [text for text in texts(path) if not TEMPLATES.search(text)]
+    assert [text for text in said if NAME_IN_BRACES.search(text) or TWICE.search(text)] == []

@@ -191,7 +191,7 @@ class _Search:
         else:
             why = (
                 "no node gets a guaranteed placement for it, with the CPU and memory that "
-                "it requests, even if up to {MAX_VICTIMS} pods are evicted. A pod may be "
+                f"it requests, even if up to {MAX_VICTIMS} pods are evicted. A pod may be "
                 "evicted if no PodDisruptionBudget forbids it, and if its priority is lower, or "
                 "it has a controller and a guaranteed placement elsewhere"
             )

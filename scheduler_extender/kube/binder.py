@@ -221,7 +221,7 @@ class KubeBinder:
         if pod.request != binding.request:
             raise NotWrittenError(
                 "the pod changed while it was being bound: its request was "
-                "{_text(binding.request)} and is now {_text(pod.request)}; "
+                f"{_text(binding.request)} and is now {_text(pod.request)}; "
                 "kube-scheduler tries again"
             )
         if pod.group_ref != binding.group_ref:

@@ -202,8 +202,7 @@ class NodeDevices:
             for constraint in claim.devices.constraints or ():
                 if constraint.match_attribute is None:
                     raise NotFollowedError(
-                        "a claim has a constraint other than matchAttribute, which is not "
-                        "supported, which is not supported"
+                        "a claim has a constraint other than matchAttribute, which is not supported"
                     )
                 concerned = (
                     (len(requests) + number, place)
@@ -226,16 +225,15 @@ class NodeDevices:
                 raise NotFollowedError("a device is shared in parts, which is not supported")
             if outside >> position & 1:
                 raise NotFollowedError(
-                    "the claim could get the claim could get a GPU outside the DeviceClass "
-                    "{serving.metadata.name[:64]}"
+                    "the claim could get a GPU outside the DeviceClass "
+                    f"{serving.metadata.name[:64]}"
                 )
         return tuple(ids[position] for position in given if position in ids)
 
     def _alternative(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Alternative:
         if wanted.admin_access or wanted.tolerations or wanted.capacity:
             raise NotFollowedError(
-                "a request has adminAccess, tolerations or capacity, which are not supported, "
-                "which are not supported"
+                "a request has adminAccess, tolerations or capacity, which are not supported"
             )
         if wanted.allocation_mode == "All" and self._incomplete:
             raise NotFollowedError("a pool of the node's ResourceSlices is incomplete")

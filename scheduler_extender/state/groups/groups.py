@@ -62,7 +62,7 @@ def in_no_domain(kind: str, domains: Mapping[str, str]) -> Rejection:
 
     ``domains`` has the domains of the other nodes.
 
-    >>> in_no_domain("nodes", {}).reason
+    >>> in_no_domain("nodes", {}).message
     'no node has the label nodes of group-domain: did you mean node?'
     """
     if domains or kind in (NODE, NVLINK_DOMAIN):

@@ -115,10 +115,7 @@ def _allocated(
     except NotFollowedError as error:
         return str(error)
     except RecursionError:
-        return (
-            "there are there are too many devices to allocate for the pod's claims for the "
-            "pod's claims"
-        )
+        return "there are too many devices to allocate for the pod's claims"
     return None if given is None else tuple(each.device for each in given)
 
 
