@@ -33,6 +33,7 @@ SELECTOR = "app.kubernetes.io/name=gpu-topology,app.kubernetes.io/component=exte
 PEOPLE, METRICS = "admin", "metrics"  # the names of the ports of its container
 TIMEOUT = 10.0  # seconds for one answer
 BEGINS = 60.0  # seconds for kubectl to open a port; it may ask the user to log in first
+READS = 1.0  # seconds to read what kubectl printed last
 SAID = 20  # lines of kubectl that are kept
 _FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 _LACKS = re.compile(r'cannot (\w+) resource "([\w/]+)"')
@@ -47,22 +48,18 @@ class Forwarded:
     def __init__(self, flag: str, pod: str, child: subprocess.Popen[str]) -> None:
         self._flag, self._pod, self._child = flag, pod, child
         self._said: deque[str] = deque(maxlen=SAID)
+        self._listens_or_ended = threading.Event()
         # kubectl blocks if its output is not read.
-        self._reader = threading.Thread(target=lambda: deque(self._lines(), maxlen=0), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self.url = ""
 
     def begin(self, system: str) -> None:
         """Wait until kubectl listens on a local port. Raises :class:`BadInputError` if it fails."""
-        too_long = threading.Timer(BEGINS, self._child.kill)
-        too_long.start()
-        try:
-            for line in self._lines():
-                if (found := _FORWARDED.match(line)) is not None:
-                    self.url = f"http://127.0.0.1:{found[1]}"
-                    self._reader.start()
-                    return
-        finally:
-            too_long.cancel()
+        self._reader.start()
+        self._listens_or_ended.wait(BEGINS)
+        if self.url:
+            return
+        self.end()
         if (lacks := _LACKS.search(" ".join(self._said))) is not None:
             raise BadInputError(_missing(self._flag, f"{lacks[1]} {lacks[2]}", system))
         raise BadInputError(f"{self._flag}: kubectl port-forward: {self._last()}")
@@ -89,7 +86,10 @@ class Forwarded:
             self._child.kill()
             self._child.wait()
         if self._reader.ident is not None:
-            self._reader.join()
+            self._reader.join(READS)
+        if self._reader.is_alive():
+            # A program that kubectl has started keeps the pipe open. Closing it would wait, too.
+            self._child.stdout = None
         return self._last()
 
     def _answer(self, path: str, read: Callable[[bytes], T]) -> T | None:
@@ -114,13 +114,16 @@ class Forwarded:
                 f"{self._flag}: what the pod {self._pod} answers is not an extender's"
             ) from error
 
-    def _lines(self) -> Iterator[str]:
-        """Yield the lines that kubectl prints, and keep the last ones."""
+    def _read(self) -> None:
+        """Keep the last lines that kubectl prints, and find the port."""
         assert self._child.stdout is not None  # noqa: S101 (asked for)
         for line in self._child.stdout:
             if line.strip() and not line.startswith(_EACH):
                 self._said.append(line.strip())
-            yield line
+            if not self.url and (found := _FORWARDED.match(line)) is not None:
+                self.url = f"http://127.0.0.1:{found[1]}"
+                self._listens_or_ended.set()
+        self._listens_or_ended.set()
 
     def _last(self) -> str:
         return self._said[-1] if self._said else "kubectl says nothing"

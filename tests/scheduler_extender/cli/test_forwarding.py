@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -164,6 +165,31 @@ def test_a_pod_that_does_not_answer_is_told_with_what_kubectl_says(kubectl: Inst
         "error: --open: the pod replica does not answer: error: lost connection to pod\n"
     )
     assert not kubectl.runs
+
+
+# A program that kubectl starts to log in, which keeps its output open.
+STARTED = (
+    "import subprocess; login = subprocess.Popen(['sleep', '600'])",
+    "pathlib.Path(sys.argv[0] + '.login').write_text(str(login.pid))",
+)
+
+
+@pytest.mark.parametrize("ready", [True, False], ids=["forwards", "fails"])
+def test_the_command_does_not_wait_for_what_kubectl_has_started(
+    kubectl: Installed, *, ready: bool
+) -> None:
+    with running(switched()) as service:
+        if ready:
+            kubectl.forwards(service.ports[1], *STARTED, STAYS)
+        else:
+            kubectl.does(*STARTED, "print('error: logged out', flush=True)", STAYS)
+        command = [sys.executable, "-m", "scheduler_extender", "nodes", "--forward"]
+        with started([*command, "--kubeconfig", str(kubectl.kubeconfig)]) as child:
+            if not ready:
+                eventually(lambda: (kubectl.folder / "kubectl.login").exists(), "a login began")
+                child.send_signal(signal.SIGTERM)
+            assert child.wait(PATIENCE) == (0 if ready else 143)
+    os.kill(int((kubectl.folder / "kubectl.login").read_text()), signal.SIGKILL)
 
 
 def test_without_kubectl(kubectl: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
