@@ -154,7 +154,7 @@ def manifest(
                 "pods and GPUTopology objects with your own rights."
             ),
             "caveats": (
-                f"Python {python} has to be on the PATH. To complete words with the Tab key, call "
+                f"Python {python} must be on the PATH. For completion with the Tab key, run "
                 "this once: kubectl gpu-topology completion"
             ),
             "platforms": [one],
@@ -199,7 +199,7 @@ def _run(command: list[str]) -> str:
         command, capture_output=True, text=True, check=False, timeout=FOR_EVER
     )
     if done.returncode:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no word why"]
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no error message"]
         raise PluginError(f"{re.sub(r'.*/', '', command[0])} {command[2]}: {last[0]}")
     return done.stdout
 

@@ -187,7 +187,7 @@ def _template(made: Object, unused: dict[str, list[Place]], *, foreign: bool = F
     """Return an object as the text of a template."""
     name = made.get("metadata", {}).get("name", "")
     if ("{{" in (plain := _dumped(made)) and not foreign) or "@@" in plain:
-        raise ChartError(f"{made['kind']} {name} has text that a template would read as its own")
+        raise ChartError(f"{made['kind']} {name} has text that Helm would read as a template")
     here = unused.pop(f"{made['kind']}/{name}", [])
     for number, place in enumerate(here):
         _mark(made, place, f"@@{number}@@")

@@ -146,9 +146,7 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
     running.on_stop.append(listeners.close)
     running.warnings = [] if loopback(verbs) else open_doors(where)
     if service.shadow is not None:
-        running.warnings.append(
-            "in shadow: no node is refused to a pod, and no pod is promised anything"
-        )
+        running.warnings.append("shadow mode: the extender rejects no node and guarantees no GPUs")
     if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
         running.warnings.append(soon)
     return running

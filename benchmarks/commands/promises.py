@@ -36,7 +36,9 @@ def promises(
     found, kinds = None, {name: play for name, play in bykind.KINDS.items() if kind in name}
     if not kinds:
         known = ", ".join(bykind.KINDS)
-        raise typer.BadParameter(f"no kind has {kind!r} in its name: {known}", param_hint="--kind")
+        raise typer.BadParameter(
+            f"no kind has {kind!r} in its name; the kinds are {known}", param_hint="--kind"
+        )
     for found in bykind.by_kind(placements, seed, workers, kinds):
         placed = bykind.everything(found["rows"])["placed"]
         print(f"round {found['rounds']}: {placed:,} placed", file=sys.stderr, flush=True)

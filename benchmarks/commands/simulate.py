@@ -173,10 +173,10 @@ def simulate(
     if STDOUT not in (json_file, html_file):  # figures on standard output are for a program
         show(table(found), keys=3)
         console().print(
-            f"\n{found.runs[0].jobs:,} jobs of {what.jobs}, {what.seeds} seeds. After ± stands the "
-            'half of the 95 % interval over the seeds. "Of those asking" is the wait of jobs with '
-            'annotations. "× ours" is the completion time beside that under gpu-topology, "several '
-            'GPUs" the same for jobs with several GPUs.',
+            f"\n{found.runs[0].jobs:,} jobs of {what.jobs}, {what.seeds} seeds. ± is half of the "
+            '95 % confidence interval over the seeds. "× gpu-topology" is the completion time '
+            'divided by the one under gpu-topology; "several GPUs" is the same for jobs with '
+            "several GPUs.",
             highlight=False,
             style="dim",
         )
@@ -203,7 +203,7 @@ def report(
     elsewhere.
     """
     if out.resolve() == file.resolve():
-        raise typer.BadParameter(f"--out: {out} is the file to report on")
+        raise typer.BadParameter(f"--out: {out} is the input file")
     from rich.console import Console
 
     from benchmarks.output import writable, write_text

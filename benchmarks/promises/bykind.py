@@ -47,7 +47,7 @@ WITH_FAULTS = ", rare faults"
 RULE = "whole GPUs, by the rule"
 COLUMNS = (
     *("placed", "guaranteed", "expected", "broken", "memory exceeded", "groups split"),
-    *("gang binds refused", "vetoes", "required placed", "whole groups"),
+    *("gang binds rejected", "claim binds rejected", "required placed", "complete groups"),
 )
 
 
@@ -126,19 +126,21 @@ def by_kind_table(found: dict[str, Any]) -> Table:
     """Return the figures as a table for a terminal, with the sum of the extender's rows."""
     rows = found["rows"]
     total = everything(rows)
-    title = f"{total['placed']:,} placements, seed {found['seed']}, rounds: {found['rounds']}"
-    table = table_of(("what is placed",), COLUMNS, title)
+    title = (
+        f"{total['placed']:,} placements, seed {found['seed']}, rounds played: {found['rounds']}"
+    )
+    table = table_of(("workload",), COLUMNS, title)
     for name, row in rows.items():
         table.add_row(name, *_cells(row))
     table.add_section()
-    table.add_row("everything, but for the rule" if RULE in rows else "everything", *_cells(total))
+    table.add_row("total without the rule" if RULE in rows else "total", *_cells(total))
     return table
 
 
 def _cells(row: Counter[str]) -> tuple[str, ...]:
     broken = f"{row['guaranteed_broken']}"
     if row["expected_broken"]:
-        broken += f" and {row['expected_broken']} expected"
+        broken += f" (expected: {row['expected_broken']})"
     return (
         f"{row['placed']:,}",
         f"{row['guaranteed']:,}",

@@ -66,7 +66,7 @@ def page(found: Simulated) -> str:
     jobs = "synthetic jobs" if source == "synthetic" else f"jobs of {source}"
     cases: dict[str, list[PolicyRow]] = {}
     for row in rows(found.runs):
-        load = "arrivals as they are" if row.load is None else f"load {row.load:g}"
+        load = "arrival times unchanged" if row.load is None else f"load {row.load:g}"
         cases.setdefault(f"{row.cluster}, {load}", []).append(row)
     policies = list(dict.fromkeys(run.policy for run in found.runs))
     policies.sort(key=lambda policy: policy != OURS)
@@ -81,7 +81,7 @@ def page(found: Simulated) -> str:
         colour={policy: number % 4 for number, policy in enumerate(policies)},
         figures=[
             ("Promises kept, %", _dots(cases, KEPT, 100.0)),
-            ("Completion, × ours", _dots(cases, RATIO, float("inf"))),
+            ("Completion, × gpu-topology", _dots(cases, RATIO, float("inf"))),
         ],
         waits=list(_waits(cases)),
         draw=drawing,
@@ -124,8 +124,8 @@ def _waits(cases: dict[str, list[PolicyRow]]) -> Iterator[tuple[str, str, drawin
                 given.append((row.policy, [sum(q) / len(runs) for q in zip(*runs, strict=False)]))
         if given:
             words = "; ".join(
-                f"{policy}: half of the jobs {times[len(times) // 2] / 3600:.2f} hours or less, "
-                f"all {times[-1] / 3600:.2f}"
+                f"{policy}: half of the jobs waited {times[len(times) // 2] / 3600:.2f} hours or "
+                f"less, all {times[-1] / 3600:.2f}"
                 for policy, times in given
             )
             yield name, words, drawing.waits(given)

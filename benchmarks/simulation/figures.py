@@ -124,11 +124,15 @@ COLUMNS = (
     Column("kept", "promises kept", "%", ".1f", 0.01),
     Column("hop", "weakest hop", "GB/s", ".1f"),
     Column("wait", "wait", "h", ".2f", HOUR),
-    Column("wait_asking", "of those asking", "h", ".2f", HOUR),
+    Column("wait_asking", "wait, annotated jobs", "h", ".2f", HOUR),
     Column("completion", "completion", "h", ".2f", HOUR),
-    Column("completion_against_ours", "completion", "× ours", ".3f", of="completion"),
+    Column("completion_against_ours", "completion", "× gpu-topology", ".3f", of="completion"),
     Column(
-        "completion_several_against_ours", "several GPUs", "× ours", ".3f", of="completion_several"
+        "completion_several_against_ours",
+        "several GPUs",
+        "× gpu-topology",
+        ".3f",
+        of="completion_several",
     ),
     Column("allocated", "allocated", "%", ".1f", 0.01),
 )

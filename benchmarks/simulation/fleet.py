@@ -56,7 +56,7 @@ def cluster(source: str) -> tuple[Node, ...]:
     names = Counter(node.topology.name for node in nodes)
     for name, times in names.items():
         if times > 1:
-            raise ClusterError(f"{source}: node {name} is there twice")
+            raise ClusterError(f"{source}: node {name} is listed twice")
     return tuple(nodes)
 
 
@@ -65,7 +65,7 @@ def _group(word: str) -> Iterator[Node]:
     digits = count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NODES))
     if not digits or not 1 <= int(count) <= MAX_NODES:
         raise ClusterError(
-            f"{word!r}: allowed are a machine and how many, such as dgx1-v100=16, "
+            f"{word!r}: allowed are a machine and its count, such as dgx1-v100=16, "
             f"with counts from 1 to {MAX_NODES:,}"
         )
     try:

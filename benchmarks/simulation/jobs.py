@@ -135,7 +135,7 @@ class _Row(BaseModel):
             return value
         pairs = [word.partition("=") for word in value.split()]
         if not all(key and sep for key, sep, _ in pairs):
-            raise ValueError("allowed are words such as link=nvlink, with spaces between")
+            raise ValueError("allowed are words such as link=nvlink, separated by spaces")
         return {key: text for key, _, text in pairs}
 
 
@@ -155,7 +155,7 @@ def read(path: Path) -> list[Job]:
     except csv.Error as error:
         raise JobsError(f"{path}: not CSV: {error}") from error
     if not jobs:
-        raise JobsError(f"{path}: no job in it")
+        raise JobsError(f"{path}: the file has no job")
     return sorted(jobs, key=lambda job: job.arrives)
 
 

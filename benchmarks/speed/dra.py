@@ -83,7 +83,7 @@ def table(figures: dict[str, Any]) -> Table:
         figures["rows"],
         shown("pod", "pod"),
         shown("verb", "verb"),
-        shown("asked", "state"),
+        shown("cache", "state"),
         shown("plugins ms", "plugin_ms", ".1f"),
         shown("half DRA ms", "half_dra_ms", ".1f"),
         shown("ratio", "ratio", ".2f"),
@@ -94,10 +94,10 @@ def objects_table(figures: dict[str, Any]) -> Table:
     """Return the table of objects for a terminal."""
     return terminal.table(
         figures["objects"],
-        shown("what is taken in", "what"),
-        shown("MiB more", "mib", ".0f"),
-        shown("s", "seconds", ".2f"),
-        shown("others wait s", "waited_s", ".3f"),
+        shown("objects read", "what"),
+        shown("memory MiB", "mib", ".0f"),
+        shown("reading s", "seconds", ".2f"),
+        shown("other threads wait s", "waited_s", ".3f"),
     )
 
 

@@ -37,13 +37,13 @@ def measure(
     nodes: int, pods: int, reports: int, seconds: float, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """Return the figures. ``tell`` is called with each step."""
-    tell("the cluster is made")
+    tell("creating the cluster")
     standin = ("benchmarks.speed.standin", str(nodes), str(pods))
     with program(*standin, speaks=True) as api, tempfile.TemporaryDirectory() as folder:
         port, serving = int(told(api)[0]), free_port()
         config = Path(folder) / "kubeconfig"
         config.write_text(yaml.safe_dump(_kubeconfig(port)))
-        tell("the extender starts")
+        tell("starting the extender")
         began = time.perf_counter()
         with extender(config, serving) as pid, closing(Client(serving)) as client:
             ready, held = time.perf_counter() - began, memory(pid)
@@ -54,9 +54,9 @@ def measure(
 
             for _ in range(20):
                 ask()
-            tell("filter is asked")
+            tell("measuring filter")
             times = {"quiet": [ask() for _ in range(ASKED)], "burst": []}
-            tell("filter is asked during a burst of reports")
+            tell("measuring filter during a burst of reports")
             burst = threading.Thread(target=_burst, args=(port, reports, seconds), daemon=True)
             burst.start()
             while burst.is_alive():
@@ -79,9 +79,9 @@ def _row(state: str, times: list[float]) -> dict[str, Any]:
 def table(figures: dict[str, Any]) -> Table:
     """Return the figures as a table for a terminal."""
     found = table_of(("what",), ("figure",))
-    found.add_row("time until it is ready", f"{figures['ready_s']:.1f} s")
-    found.add_row("memory then", f"{figures['ready_mib']:.0f} MiB")
-    found.add_row("most memory ever", f"{figures['peak_mib']:.0f} MiB")
+    found.add_row("time until ready", f"{figures['ready_s']:.1f} s")
+    found.add_row("memory when ready", f"{figures['ready_mib']:.0f} MiB")
+    found.add_row("peak memory", f"{figures['peak_mib']:.0f} MiB")
     for row in figures["rows"]:
         shown = f"{row['p50_ms']:.1f}, {row['p99_ms']:.1f} ms"
         found.add_row(f"filter, {row['state']}: p50, p99", shown)

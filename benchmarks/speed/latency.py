@@ -74,10 +74,10 @@ def table(figures: Mapping[str, Any]) -> Table:
     return terminal.table(
         figures["rows"],
         shown("verb", "verb"),
-        shown("state", "state"),
+        shown("cache", "state"),
         shown("nodes", "nodes", ","),
         shown("p50 ms", "p50_ms", ".2f"),
-        shown("nothing's", "nothing_p50_ms", ".2f"),
+        shown("baseline ms", "nothing_p50_ms", ".2f"),
         shown("ratio", "ratio_p50", ".2f"),
     )
 

@@ -96,7 +96,7 @@ def told(child: subprocess.Popen[str]) -> list[float]:
     for line in child.stdout:
         if line.startswith(_MARK):
             return [float(word) for word in line.removeprefix(_MARK).split()]
-    raise RuntimeError(f"{child.args!r} ended with {child.wait()}")
+    raise RuntimeError(f"{child.args!r} exited with {child.wait()}")
 
 
 class Client:
@@ -138,7 +138,7 @@ def until(happens: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WITHIN
     while not happens():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"what is measured is not ready after {WITHIN:g} s")
+            raise TimeoutError(f"the measured process is not ready after {WITHIN:g} s")
         time.sleep(0.02)
 
 

@@ -83,17 +83,17 @@ def measure(nodes: int, pods: int, rounds: int, tell: Callable[[str], None]) -> 
         from tests.e2e.cluster import RealCluster
     except ImportError as error:
         raise SourceTreeMissingError(
-            f"the tests build the control plane: start it in a checkout of the source ({error})"
+            f"the tests build the control plane: run this in a checkout of the source ({error})"
         ) from error
     given = preamble("throughput", nodes=nodes, pods=pods, rounds=rounds)
-    tell("the programs are built")
+    tell("building the programs")
     with (
         tempfile.TemporaryDirectory() as folder,
         RealCluster(Path(folder), CONTROL_PLANE.folder()) as real,
     ):
         real.control_plane.stop_scheduler()
         real.stop_extender()
-        tell(f"{nodes} nodes are made")
+        tell(f"creating {nodes} nodes")
         machines = [
             machine(MACHINES[at % len(MACHINES)]).topology(f"node-{at:05}") for at in range(nodes)
         ]
@@ -113,7 +113,7 @@ def measure(nodes: int, pods: int, rounds: int, tell: Callable[[str], None]) -> 
 
 def table(figures: dict[str, Any]) -> Table:
     """Return the medians over the rounds, and the ratio to the extender that only binds."""
-    found = table_of(("extender",), ("bound/s", "ratio"))
+    found = table_of(("extender",), ("pods bound/s", "ratio"))
     rates = {
         way: median(row["pods_per_second"] for row in figures["rows"] if row["way"] == way)
         for way in WAYS

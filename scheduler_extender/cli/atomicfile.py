@@ -59,7 +59,7 @@ class Change:
     def difference(self) -> str:
         """Return the change in the format of ``diff -u``; a secret's content is not shown."""
         if self.secret:
-            return f"{self.path}: {self.kind()}, not shown\n"
+            return f"{self.path}: {self.kind()}; a secret, so its content is not shown\n"
         before, after = ((each or "").splitlines() for each in (self.before, self.after))
         old, new = (self.path if each else "/dev/null" for each in (self.before, self.after))
         lines = difflib.unified_diff(before, after, old, new, lineterm="")
@@ -99,7 +99,9 @@ class Files:
             else:
                 here /= step
             if links > _MAX_LINKS:
-                raise BadInputError(f"{self._root / path[1:]}: more than {_MAX_LINKS} links")
+                raise BadInputError(
+                    f"{self._root / path[1:]}: more than {_MAX_LINKS} symbolic links (a loop?)"
+                )
         return here
 
     def text(self, path: str) -> str | None:

@@ -70,7 +70,7 @@ def _of_scheduler(names: Names) -> list[str]:
     """Return the client's name as the only DNS name if it is a valid one, otherwise no name."""
     name = names.client_name
     if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable() or not name.isascii():
-        said = f"1 to {MAX_COMMON_NAME} printable ASCII characters"
+        said = f"allowed are 1 to {MAX_COMMON_NAME} printable ASCII characters"
         raise BadInputError(f"--client-name: {said}, not {name[:60]!r}")
     return [name] if is_dns(name) else []
 
@@ -82,8 +82,8 @@ def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
     """
     if ca is None and (output / "ca.crt").exists():
         raise BadInputError(
-            f"--output: {output}/ca.crt is there already: renew with --ca {output}, or give "
-            "another folder for a new authority"
+            f"--output: {output}/ca.crt exists already; renew its certificates with --ca {output}, "
+            "or give another folder for a new authority"
         )
     if ca is None:
         # A run that was killed before it wrote the certificate leaves a key alone.
@@ -116,8 +116,8 @@ def _tell(output: Path, authority: Authority, issued: Issued, days: int, now: da
     )
     if (issued.expires - now).days < days:
         typer.echo(
-            f"warning: that is less than {days} days, for no certificate outlives its authority: "
-            "make a new one soon",
+            f"warning: the certificates are valid for less than {days} days, because they cannot "
+            "outlive the authority; make a new authority soon",
             err=True,
         )
 

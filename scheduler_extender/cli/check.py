@@ -97,7 +97,7 @@ def read_files(paths: Iterable[Path]) -> Read:
             for note in islice(notes, MAX_NOTES):
                 tell(f"warning: {name_of(file)}: {note}")
             if len(wanted) > MOST_PODS:
-                raise BadInputError(f"allowed are {MOST_PODS:,} pods at a time, here are more")
+                raise BadInputError(f"more than {MOST_PODS:,} pods; check fewer at a time")
     if not wanted:
         more = f" (and {len(nothing) - 1:,} more)" if nothing[1:] else ""
         empty = [f"{first}{more}" for first in nothing[:1]]
@@ -123,11 +123,10 @@ def _files(folder: Path) -> list[Path]:
             if Path(at, name).is_file()  # reading a FIFO would block
         ]
         if len(found) > MOST_FILES:
-            raise BadInputError(f"{folder}: allowed are {MOST_FILES:,} files, here are more")
+            raise BadInputError(f"{folder}: more than {MOST_FILES:,} files; check fewer at a time")
     if not found:
-        raise BadInputError(
-            f"{folder}: the folder has no file that ends with {', '.join(SUFFIXES)}"
-        )
+        *others, last = SUFFIXES
+        raise BadInputError(f"{folder}: the folder has no {', '.join(others)} or {last} file")
     return found
 
 
@@ -163,14 +162,14 @@ def _warnings(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
     picky = list(dict.fromkeys(pod.name for pod, at in going if at.selector or at.terms))
     if unseen and picky:
         yield (
-            f"nodeSelector and node affinity of {listed(picky)} count for nothing on {unseen:,} of "
-            f"{len(snapshot.nodes):,} nodes: not all of their labels are known"
+            f"nodeSelector and node affinity of {listed(picky)} are ignored on {unseen:,} of "
+            f"{len(snapshot.nodes):,} nodes, because not all labels of these nodes are known"
         )
     topologies = (info.topology for info in snapshot.nodes if info.topology is not None)
     served = sorted({each.name for topology in topologies for each in topology.resources})
     for name in dict.fromkeys(pod.request.resource for pod in wanted):
         if served and name not in served:
-            said = did_you_mean(name, served) or f": served are {', '.join(served[:8])}"
+            said = did_you_mean(name, served) or f"; the nodes serve {', '.join(served[:8])}"
             yield f"no node serves {name}{said}"
     nodes = [info.node_object for info in snapshot.nodes]
     if not all(node.allocatable and not node.partial for node in nodes):
@@ -190,7 +189,7 @@ class Checked(Struct, frozen=True):
     asks: str
     file: str
     nodes: list[NodeAnswer]
-    copies: Annotated[int, Meta(description="pods that its object makes at one time")] = 1
+    copies: Annotated[int, Meta(description="number of pods that its object creates at once")] = 1
     fit: Annotated[
         int | None, Meta(description="the number of these pods that certainly fit at once")
     ] = None
@@ -236,7 +235,9 @@ def _draw(found: Together, today: float) -> None:
     by_themselves = [pod for each in found.judged for pod in each.pods if pod.group_ref is None]
     if len(by_themselves) > 1:
         console.print()
-        console.print(f"each of the {len(by_themselves)} pods without a group is judged by itself")
+        console.print(
+            f"each of the {len(by_themselves)} pods without a group is evaluated as if alone"
+        )
 
 
 def _draw_rows(console: Console, rows: Sequence[NodeAnswer]) -> None:
@@ -256,7 +257,7 @@ def _draw_rows(console: Console, rows: Sequence[NodeAnswer]) -> None:
             first = Text.assemble(_verdict(row), f", score {_score(row)}")
             stacked(console, row.node, [first, *sets, *filter(None, [_remarks(row)])])
     if len(rows) > SHOWN_NODES:
-        console.print(f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)")
+        console.print(f"… {len(rows) - SHOWN_NODES:,} more nodes (--output json lists all)")
 
 
 def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
@@ -273,7 +274,7 @@ def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
         column("verdict", _verdict),
         column("score", _score, figure=True),
         column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < REMARKS),
-        column("why not, and what to beware of", _remarks, folds=True),
+        column("reasons and warnings", _remarks, folds=True),
     )
 
 
@@ -298,7 +299,7 @@ def _remarks(row: NodeAnswer) -> str:
         row.note,
         row.miss.words if row.miss is not None and row.miss.holders else "",
         memory_in_use(row.shared_gpus),
-        f"beware: {', '.join(row.hazards)}" if row.hazards else "",
-        f"CPUs and memory are not taken into account: the record has no {fields}" if fields else "",
+        f"warning: {', '.join(row.hazards)}" if row.hazards else "",
+        f"free CPUs and memory are unknown: the node's record has no {fields}" if fields else "",
     )
     return "; ".join(filter(None, remarks))

@@ -32,22 +32,28 @@ def write_claim(text: str, file: str, device_class: str, machines: Source) -> No
     nodes = [each for each in look.cluster.snapshot().nodes if each.topology is not None]
     serving = [each for each in nodes if each.serves_claims]
     if nodes and not serving and not machines.cluster:
-        tell("note: no node has DRA yet: the claim names GPUs of all nodes")
+        tell("note: no node uses DRA yet, so the claim names GPUs of all nodes")
     known = [at for each in serving or nodes if (at := each.topology)]
     constraints, count = wanted.request.constraints, wanted.request.count
     machines_alike = grouped(known)
     found = alternatives(machines_alike, count, constraints)
     large = sum(len(node.gpus) > MOST_GPUS for node in known)
     if large:
-        tell(f"note: {large:,} nodes have more than {MOST_GPUS} GPUs: none of their GPUs is named")
+        tell(
+            f"note: {large:,} nodes have more than {MOST_GPUS} GPUs; the claim names none of "
+            "their GPUs"
+        )
     looked_at = sum(each.nodes for each in machines_alike[: len(found.machines)])
     if left := len(known) - large - looked_at:
-        tell(f"note: there are too many kinds of machines to look at all: {left:,} nodes are left")
+        tell(
+            f"note: there are too many kinds of machines to examine all; {left:,} nodes are left "
+            "out"
+        )
     for name, good, covered in found.machines:
         if covered < good:
             tell(
-                f"note: {name}: {covered} of {good} sets of {count} GPUs with {constraints.text} "
-                "are named, and no pod gets the others"
+                f"note: {name}: the claim names {covered} of the {good} sets of {count} GPUs with "
+                f"{constraints.text}; its pods cannot get the other sets"
             )
     if not found.sets:
         which = f"{len(known):,} {'nodes with DRA' if serving else 'nodes'}" if known else ""
@@ -60,7 +66,10 @@ def write_claim(text: str, file: str, device_class: str, machines: Source) -> No
 def _nothing(found: Alternatives, nodes: str, wanted: str) -> str:
     """Return why a claim cannot name any GPUs."""
     if not nodes:
-        return "no node has a record that can be used: gpu-topology node NODE says why"
+        return "no node has a usable record; gpu-topology node NODE shows why"
     if any(good for _, good, _ in found.machines):
-        return f"PCI addresses can name no {wanted}: on other nodes they are of unfit GPUs"
+        return (
+            f"PCI addresses cannot select a {wanted}: on other nodes the same addresses belong to "
+            "unsuitable GPUs"
+        )
     return f"none of {nodes} has a {wanted} whose PCI addresses are known"

@@ -26,8 +26,8 @@ OURS = ("scheduler_extender", "topology", "")
 def lacks(package: str) -> str:
     """Return the error about a missing package. Each of our two images lacks some packages."""
     return (
-        f"the package {package} is not installed: gpu-topology[agent] has what the agent needs, "
-        "gpu-topology[extender] what every other command needs, and each image one of the two"
+        f"the package {package} is not installed: install gpu-topology[agent] for the agent, or "
+        "gpu-topology[extender] for every other command; each image has only one of the two"
     )
 
 

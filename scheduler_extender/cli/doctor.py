@@ -81,7 +81,7 @@ def _draw(console: Console, lines: Sequence[Line]) -> None:
         rows,
         column("check", lambda row: row[0]),
         column("", lambda row: row[1]),
-        column("what was seen", lambda row: row[2], folds=True),
+        column("finding", lambda row: row[2], folds=True),
     )
     if fits(console, shown):
         show(console, shown, keys=2)

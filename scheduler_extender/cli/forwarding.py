@@ -111,7 +111,7 @@ class Forwarded:
             return read(answer.data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInputError(
-                f"{self._flag}: what the pod {self._pod} answers is not an extender's"
+                f"{self._flag}: the answer of the pod {self._pod} is not one of an extender"
             ) from error
 
     def _read(self) -> None:
@@ -126,7 +126,7 @@ class Forwarded:
         self._listens_or_ended.set()
 
     def _last(self) -> str:
-        return self._said[-1] if self._said else "kubectl says nothing"
+        return self._said[-1] if self._said else "kubectl printed nothing"
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def forwarded(flag: str, access: Access, system: str, port: str = PEOPLE) -> Ite
     """
     program = shutil.which("kubectl")
     if program is None:
-        raise BadInputError(f"{flag}: kubectl is not on the PATH, and it has to forward the port")
+        raise BadInputError(f"{flag}: kubectl is not on the PATH; it is needed to forward the port")
     pod = _replica(flag, access, system)
     command = [program]
     command += [] if access.kubeconfig is None else ["--kubeconfig", str(access.kubeconfig)]
@@ -172,7 +172,7 @@ def open_map(access: Access, system: str) -> NoReturn:
             raise BadInputError("--open: the extender has no map")
         typer.echo(f"The map is at {page} until you press Ctrl-C.")
         if not webbrowser.open(page):
-            typer.echo("No browser could be started here: open the address yourself.", err=True)
+            typer.echo("No browser could be started; open the address yourself.", err=True)
         raise BadInputError(f"--open: kubectl port-forward has ended: {port.until_it_ends()}")
 
 
@@ -192,7 +192,8 @@ def _replica(flag: str, access: Access, system: str) -> str:
             raise BadInputError(_missing(flag, "list pods", system)) from error
     if not pods:
         raise BadInputError(
-            f"{flag}: the extender has no pod in the namespace {system}; --system names another"
+            f"{flag}: the namespace {system} has no pod of the extender; give its namespace with "
+            "--system"
         )
     # Use only a pod that the kubelet has found ready and that is not being deleted.
     staying = [pod for pod in pods if pod.metadata.deletion_timestamp is None]

@@ -58,9 +58,9 @@ class Row:
     def words(self) -> str:
         """The text about the pods that its end would help."""
         if self.pod.partly:
-            return "another of its containers works"
+            return "another of its containers uses its GPUs"
         if not self.tried:
-            return "not tried, for want of time"
+            return "not evaluated: out of time"
         said = [self._said(each) for each in self.completes[:SHOWN_REQUESTS]]
         more = len(self.completes) - len(said)
         return "; ".join([*said, *([f"{more} more requests"] if more else [])]) or "no pod"
@@ -72,7 +72,7 @@ class Row:
         together = [self.others[uid] for uid in each.together]
         if not together:
             return text
-        return f"{text} once {listed(together)} end{'s' if len(together) == 1 else ''}, too"
+        return f"{text} if {listed(together)} also end{'s' if len(together) == 1 else ''}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as data."""
@@ -117,7 +117,7 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
             tried=found.whole or p.uid in found.completes)
         for p in chosen
     ]  # fmt: skip
-    subject = "no pod" if whose.all_namespaces else f"no pod of the namespace {look.namespace}"
+    subject = "no pod" if whose.all_namespaces else f"no pod in the namespace {look.namespace}"
     return Told(
         {"idle": [row.as_json() for row in rows]},
         [f"pod/{row.pod.pod}" for row in rows],
@@ -136,13 +136,13 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
         if at is not None and look.today - at > OLD:
             ages.append((look.today - at, node))
     ages.sort(reverse=True)
-    unknown = "what was used since is not known"
+    unknown = "GPU use since then is unknown"
     for age, node in ages[:SHOWN_OLD]:
-        yield f"the report of {node} is {duration(age)} old: {unknown}"
+        yield f"the report of {node} is {duration(age)} old; {unknown}"
     if left := ages[SHOWN_OLD:]:
         yield (
-            f"the reports of {len(left):,} more nodes are older than {duration(OLD)}: {unknown} "
-            "(-o json says when each node was looked at)"
+            f"the reports of {len(left):,} more nodes are older than {duration(OLD)}; "
+            f"{unknown} (-o json shows the time of each report)"
         )
 
 
@@ -179,4 +179,4 @@ def draw(console: Console, rows: Sequence[Row], pods: str, elsewhere: int, *, wi
     if elsewhere:
         console.print()
         others = "1 pod" if elsewhere == 1 else f"{elsewhere:,} pods"
-        console.print(f"{others} in other namespaces: -A lists them, too")
+        console.print(f"{others} in other namespaces; -A lists them too")

@@ -52,7 +52,7 @@ def check_ports(port: int, admin_port: int, metrics_port: int = 0) -> None:
         if not 0 <= number <= 65535:
             raise BadInputError(f"{flag}: allowed are 0 to 65535, not {number}")
         if number in taken:
-            said = f"{taken[number]} and {flag} are both {number}: each needs a port of its own"
+            said = f"{taken[number]} and {flag} are both {number}: each needs its own port"
             raise BadInputError(said)
         if number:
             taken[number] = flag
@@ -63,7 +63,7 @@ def folder(flag: str, path: Path, mode: int = 0o777) -> None:
     try:
         path.mkdir(mode, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise BadInputError(f"{flag}: {path}: a folder is needed, a file is in the way") from error
+        raise BadInputError(f"{flag}: {path}: a folder is needed, not a file") from error
     except OSError as error:
         raise BadInputError(f"{flag}: {path}: {error.strerror}") from error
 
@@ -71,7 +71,7 @@ def folder(flag: str, path: Path, mode: int = 0o777) -> None:
 def check_node_name(flag: str, name: str) -> None:
     """Refuse a name that Kubernetes does not accept for a node. Raises :class:`BadInputError`."""
     if len(name) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
-        said = "a node's name is of a-z, 0-9, - and ., at most 253 characters"
+        said = "allowed are names of a-z, 0-9, - and ., at most 253 characters"
         raise BadInputError(f"{flag}: {said}, not {name[:60]!r}")
 
 
@@ -103,7 +103,7 @@ def check_namespace(flag: str, name: str) -> None:
     Raises :class:`BadInputError`.
     """
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
-        raise BadInputError(f"{flag}: {name[:60]!r} is no name of a namespace")
+        raise BadInputError(f"{flag}: {name[:60]!r} is not a valid name of a namespace")
 
 
 def one_of(flag: str, word: str, words: Mapping[str, Any]) -> Any:

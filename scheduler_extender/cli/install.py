@@ -24,18 +24,18 @@ SECRETS = {"ca.crt": 0o644, "scheduler.crt": 0o644, "scheduler.key": 0o600}
 READ_ANEW = {"scheduler.crt", "scheduler.key"}  # kube-scheduler reads these again without a restart
 MAX_PEM = 64 * 1024
 NO_CONNECTION = (
-    "no clientConnection.kubeconfig: with this file kube-scheduler passes over --kubeconfig and "
-    "finds no API server; add it there"
+    "clientConnection.kubeconfig is missing; with this file kube-scheduler ignores --kubeconfig "
+    "and finds no API server; add the field"
 )
 SECOND = (
-    "without editing its files, the chart runs a second kube-scheduler: --set "
-    "scheduler.enabled=true (docs/install/second-scheduler.md)"
+    "let the chart run a second kube-scheduler instead: --set scheduler.enabled=true "
+    "(docs/install/second-scheduler.md)"
 )
 OTHERS = ("rke2", "openshift", "talos", "kops", "eks", "gke", "aks")
 """Distributions and services that write kube-scheduler's files themselves, or hide them."""
 
 NEXT = {
-    "kubeadm": "The kubelet now starts kube-scheduler anew. See that it runs: kubectl "
+    "kubeadm": "The kubelet now restarts kube-scheduler. Check that it runs: kubectl "
     "-n kube-system get pods -l component=kube-scheduler",
     "k3s": "Restart k3s now: systemctl restart k3s",
 }
@@ -56,14 +56,16 @@ def carry_out(kind: str, asked: Asked, doing: Doing) -> None:
             typer.echo(sanitized(change.difference()), nl=False)
             continue
         files.apply(change)
-        kept = f" (the old one: {change.copy})" if change.copy else ""
+        kept = f" (copy of the old file: {change.copy})" if change.copy else ""
         typer.echo(sanitized(f"{change.path}: {change.kind()}{kept}"))
     if not changes:
-        typer.echo("nothing has to change")
+        typer.echo("nothing to change")
     elif not doing.dry_run:
         news = {posixpath.basename(change.path) for change in changes} - READ_ANEW
-        alone = "no longer reads these" if doing.remove else "reads these by itself"
-        typer.echo(NEXT[kind] if news else f"kube-scheduler {alone}.")
+        reads = "no longer reads these files"
+        if not doing.remove:
+            reads = "reads the new files without a restart"
+        typer.echo(NEXT[kind] if news else f"kube-scheduler {reads}.")
 
 
 def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
@@ -76,7 +78,7 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
     text = files.text(staticpod.PATH)
     if text is None:
         raise BadInputError(
-            f"{staticpod.PATH} is not there: kubeadm runs no kube-scheduler here. On RKE2, "
+            f"{staticpod.PATH} does not exist: kubeadm runs no kube-scheduler here. On RKE2, "
             f"OpenShift, Talos or kops, {SECOND}"
         )
     with _named(staticpod.PATH):
@@ -105,7 +107,7 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
 def _k3s(files: Files, asked: Asked | None) -> list[Change]:
 
     if not files.names(posixpath.dirname(k3s.FILE)):
-        raise BadInputError(f"{posixpath.dirname(k3s.FILE)} has no files: k3s is no server here")
+        raise BadInputError(f"{posixpath.dirname(k3s.FILE)} has no files: no k3s server runs here")
     paths = [k3s.FILE, *(name for name in files.names(k3s.FILES) if name.endswith(k3s.READ))]
     texts = {path: text for path in paths if (text := files.text(path)) is not None}
     ours = texts.pop(k3s.OURS, None)
@@ -123,8 +125,8 @@ def _k3s(files: Files, asked: Asked | None) -> list[Change]:
     adds = theirs is None and configuration.after is not None
     if adds and k3s.started_with({**texts, k3s.OURS: k3s.TEXT}).get("config") != k3s.CONFIG:
         raise BadInputError(
-            f"{k3s.FILES}: the {k3s.KEY} of a later file takes the place of that of {k3s.OURS}: "
-            f"write {k3s.KEY}+ there"
+            f"{k3s.FILES}: the {k3s.KEY} of a later file replaces the one of {k3s.OURS}; "
+            f"write {k3s.KEY}+ in the later file"
         )
     change = Change(path=k3s.OURS, before=ours, after=k3s.TEXT if adds else None)
     every = [*node.secrets(), configuration, change]
@@ -147,7 +149,7 @@ class _Node:
         before = after = self.files.text(path)
         copy = None
         if before is None and not ours:
-            raise BadInputError(f"{path} is not there, and kube-scheduler is started with it")
+            raise BadInputError(f"{path} does not exist, but kube-scheduler is started with it")
         with _named(path):
             if self.asked is not None:
                 place = self._place(self.asked)
@@ -175,7 +177,9 @@ class _Node:
         texts: dict[str, str] = {}
         if self.asked is not None:
             if self.asked.tls is None:
-                raise BadInputError("--tls: a folder with ca.crt, scheduler.crt and scheduler.key")
+                raise BadInputError(
+                    "--tls: needed is a folder with ca.crt, scheduler.crt and scheduler.key"
+                )
             texts = {name: text_of(self.asked.tls / name, MAX_PEM) for name in SECRETS}
             try:
                 ca, certificate, key = (texts[name].encode() for name in SECRETS)

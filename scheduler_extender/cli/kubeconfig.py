@@ -71,7 +71,7 @@ def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
             api = ApiServer.from_kubeconfig(where, access.context)
             namespace = _namespace(where, access.context)
     except ApiFailure as error:
-        missing = "neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
+        missing = "neither $KUBECONFIG nor ~/.kube/config exists; give --kubeconfig FILE"
         in_pod = f"{missing} (or run it in a pod; {error})"
         raise BadInputError(in_pod if where is None else str(error)) from error
     try:
@@ -80,12 +80,12 @@ def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
         hint = ""
         if isinstance(error, ApiError) and error.status in (401, 403):
             hint = (
-                " (needed are the rights to get and list pods and gputopologies; --forward asks "
+                " (you need permission to get and list pods and gputopologies; --forward asks "
                 "the extender instead)"
             )
         raise BadInputError(f"{error}{hint}") from error
     except msgspec.DecodeError as error:
-        raise BadInputError(f"what answers there is no Kubernetes API server: {error}") from error
+        raise BadInputError(f"the server is not a Kubernetes API server: {error}") from error
     finally:
         api.close()
 

@@ -26,7 +26,7 @@ def print_all() -> None:
         MACHINES.values(),
         column("machine", lambda each: each.name, folds=True),
         column("GPUs", lambda each: each.topology("node").summary(), folds=True),
-        column("what it is", lambda each: each.description, folds=True),
+        column("description", lambda each: each.description, folds=True),
     )
     show(standard_output(), known)
 
@@ -68,9 +68,9 @@ def print_pasted(
         tell(f"{name_of(file)}: {finding}")
     if allocator is None:
         tell(
-            f"{name_of(file)}: allocator taken as best-effort, NVIDIA's unmodified plugin over "
-            "whole GPUs: --allocator distributed if it shares GPUs, any if another plugin hands "
-            "them out"
+            f"{name_of(file)}: allocator: best-effort is assumed, NVIDIA's unmodified plugin for "
+            "whole GPUs; give --allocator distributed if it shares GPUs, or any for another "
+            "plugin"
         )
     stock = replace(STOCK, policy=allocator or "best-effort")
     try:

@@ -44,10 +44,10 @@ CELLS = {
     Use.SICK: Cell("X", "bold reverse"),
 }
 """The drawing of each state, in the order of the legend."""
-PARTLY = "a small letter in place of a capital: some of its shares are free"
+PARTLY = "a small letter: some shares of the GPU are free"
 MARKS = {
-    "[ ]": "joined by NVLinks, directly or over one another",
-    "( )": "of one PCIe switch",
+    "[ ]": "connected by NVLinks, directly or through other GPUs",
+    "( )": "on one PCIe switch",
     "|": "another NUMA node begins",
 }
 """The marks around cells and between them, with their meanings."""
@@ -165,7 +165,9 @@ def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool)
             console.print(Text(f"… {section.unseen:,} more nodes (-o wide shows each)", "dim"))
         console.print()
     if at_a_glance.kinds_left:
-        console.print(f"… {at_a_glance.kinds_left} more kinds of machines (nodes lists them)")
+        console.print(
+            f"… {at_a_glance.kinds_left} more kinds of machines (gpu-topology nodes lists them)"
+        )
     console.print(legend(nodes))
 
 

@@ -58,7 +58,7 @@ def print_all(name: str, where: Where) -> None:
     with forwarded("--forward", where.access, where.system) as port:
         found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
     if found is None:
-        raise BadInputError(f"the extender knows of no node {name}")
+        raise BadInputError(f"the extender knows no node {name}")
     found.pop("record", None)  # kubectl get gputopo shows it
     typer.echo(as_yaml(found).rstrip())
 
@@ -85,7 +85,9 @@ def _draw(console: Console, node: NodeState, today: float, *, wide: bool) -> Non
         return
     if ALLOCATORS[topology.allocator.policy].serves_claims:
         order = ", ".join(map(str, topology.allocator.published))
-        console.print(f"served by a DRA driver: kube-scheduler takes free GPUs in order {order}")
+        console.print(
+            "a DRA driver serves the GPUs; kube-scheduler takes free ones in this order: " + order
+        )
     when = "" if reported is None else f"; reported {ago(reported)}"
     console.print(f"can still promise {promises_text(node.capacity)}{when}")
     console.print(Text(" ").join(node_cells(node)))
@@ -128,8 +130,8 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
         column("UUID", lambda p: gpus[p].uuid, when=wide),
         column("pods", by, folds=True, when=held),
         column("asks for", asks, folds=True, when=held),
-        column("for", since, figure=True, when=aged),
-        column("trouble", lambda p: Text(states[p].trouble, "red"), folds=True, when=troubled),
+        column("in use for", since, figure=True, when=aged),
+        column("problem", lambda p: Text(states[p].trouble, "red"), folds=True, when=troubled),
     )
 
 

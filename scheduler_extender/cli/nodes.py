@@ -39,12 +39,12 @@ def node_named(look: Look, name: str) -> NodeState:
     known = look.cluster.snapshot().by_name
     info = known.get(NodeName(name))
     if info is None:
-        seen = ", as far as you may see" if look.api is not None else ""
+        seen = " that you may see" if look.api is not None else ""
         raise BadInputError(f"there is no node {name}{seen}{did_you_mean(name, known)}")
     if not has_gpus(info):
         raise BadInputError(
-            f"node {name} has no GPUs as far as is known: no agent has written a record of it, "
-            "and it advertises none"
+            f"node {name} has no known GPUs: no agent has written a record for it, and the node "
+            "advertises none"
         )
     return Nodes(look.cluster).of(info)
 
@@ -54,7 +54,7 @@ def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
     words = [flag.value for flag in Flag if flag in node.flags and flag not in TOLD_APART]
     if node.coming and not counted:
         unit = "share" if Flag.SHARED in node.flags else "GPU"
-        words.append(f"{_many(node.coming, unit)} assumed: pods on their way will have them")
+        words.append(f"{_many(node.coming, unit)} assumed: the node's report lacks their pods")
     if node.reserved_for:
         words.append(f"reserved for {node.reserved_for}")
     return words
@@ -178,7 +178,7 @@ def _table(nodes: Sequence[NodeState], today: float, *, wide: bool) -> Table:
         column("machine", lambda node: node.kind, folds=True, when=wide),
         column("reported", lambda node: ago(node.reported(today)), when=wide),
         column(
-            "beware",
+            "warnings",
             lambda node: Text("; ".join(warnings(node, counted=True)), "yellow"),
             folds=True,
             when=beware,

@@ -81,7 +81,7 @@ def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str
     for now in _looks(told):
         if isinstance(now, Exception):
             if not silent:
-                tell(f"note: the API server does not answer, and is asked again: {now}")
+                tell(f"note: the API server does not answer; retrying: {now}")
             silent = True
             continue
         if silent:
@@ -92,7 +92,7 @@ def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str
                 tell(f"note: {note}")
         for note in notes:
             if note not in now.notes:
-                tell(f"note: this is over: {note}")
+                tell(f"note: resolved: {note}")
         notes = now.notes
         text = _text(now, form)
         if text != last:
@@ -188,7 +188,7 @@ def here(file: io.StringIO) -> Console:
 
 
 MINUTE = 60.0
-NO_CLAIMS = "not judged: a file or a snapshot has no claims; leave --cluster or --forward out"
+NO_CLAIMS = "not evaluated: a file or a snapshot has no claims; omit --cluster or --forward"
 LOST = 5.0
 """Seconds without an answer of the API server, as in a restart, before a note reports it."""
 
@@ -250,7 +250,7 @@ def answer_from(
                 if silent >= LOST:
                     since = time.strftime("%H:%M UTC", time.gmtime(time.time() - silent))
                     notes.append(
-                        f"the cluster cannot be followed since {since}, and what is shown is as old"
+                        f"no change of the cluster received since {since}; this may be out of date"
                     )
                 return Look(seen.cluster, today, notes, meant, api)
 
@@ -292,7 +292,9 @@ def described(content: ClusterFile, require: Verdict) -> Cache:
 def _snapshot(port: Forwarded) -> ClusterFile:
     text = port.text("/v1/snapshot")
     if text is None:
-        raise BadInputError("--forward: what answers there has no snapshot of a cluster")
+        raise BadInputError(
+            "--forward: the server has no snapshot of a cluster; is it an extender?"
+        )
     try:
         return parse(text, "--forward")
     except ClusterFileError as error:

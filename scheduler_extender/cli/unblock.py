@@ -168,7 +168,9 @@ class Evicting:
                     f"no pod was evicted: no reservation was written: {error}"
                 ) from error
             return
-        raise BadInputError("no pod was evicted: the pod changes all the time")
+        raise BadInputError(
+            "no pod was evicted: other clients keep changing the pod; run the command again"
+        )
 
     def _reserve(self, plan: EvictionPlan, seconds: int) -> None:
         pod = pod_decoder.decode(self.api.get(self._path, timeout=TIMEOUT))
@@ -190,9 +192,9 @@ class Evicting:
         except ApiFailure as error:
             if not perhaps_done(error):
                 raise
-            unknown = "whether the reservation was written is not known"
+            unknown = "it is unknown whether the reservation was written"
             raise BadInputError(
-                f"no pod was evicted; {unknown}: {error}; run the command again"
+                f"no pod was evicted, and {unknown}: {error}; run the command again"
             ) from error
 
     @property
@@ -217,10 +219,10 @@ class Evicting:
             if seconds is None:
                 said = f"{step.name} was not evicted"
                 if perhaps_done(failure):
-                    said = f"whether {step.name} was evicted is not known"
+                    said = f"it is unknown whether {step.name} was evicted"
                 self._stop(f"{said}: {failure}")
             if first:
-                tell(f"{step.name} is tried again: {failure}")
+                tell(f"retrying to evict {step.name}: {failure}")
             pause(seconds)
 
     def _next(self) -> Eviction | None:
@@ -242,7 +244,7 @@ class Evicting:
         if left:
             return left[0]
         until = f"{reservation.node} is reserved for {found.pod} until {reservation.until}"
-        tell(f"all are evicted; {until}")
+        tell(f"all pods of the plan are evicted; {until}")
         return None
 
     def _seen(self) -> EvictionAdvice | None:
@@ -267,7 +269,7 @@ class Evicting:
         except ApiFailure as error:
             if not isinstance(error, ApiError) or error.status not in NO_LONGER_THERE:
                 return error
-            tell(f"{step.name} is gone already")
+            tell(f"{step.name} was already gone")
         else:
             tell(f"evicted {step.name}")
         self.evicted.add(step.uid)
@@ -284,10 +286,8 @@ class Evicting:
         self.api.create(where, json.dumps(body).encode(), query, timeout=TIMEOUT)
 
     def _stop(self, why: str) -> NoReturn:
-        tell(f"no other pod is evicted: {why}")
-        tell(
-            "run the command again to go on, or to get another plan once the reservation has ended"
-        )
+        tell(f"no more pods are evicted: {why}")
+        tell("run the command again to go on, or to get a new plan once the reservation has ended")
         raise typer.Exit(1)
 
 

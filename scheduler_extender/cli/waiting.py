@@ -39,9 +39,7 @@ def told(look: Look, whose: Whose) -> Told:
     rows = list(_rows(look, _waiting(look, whose)))
     none = "no pod waits for GPUs"
     if not whose.all_namespaces:  # pods of other namespaces may wait
-        none = (
-            f"no pod of the namespace {look.namespace} waits for GPUs; -A looks into all namespaces"
-        )
+        none = f"no pod in the namespace {look.namespace} waits for GPUs; -A lists all namespaces"
     return Told(
         {"pods": msgspec.to_builtins(rows)},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
@@ -73,8 +71,8 @@ def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRe
     except ApiError as error:
         if error.status not in (401, 403):
             raise
-        what = f"of the namespace {namespace}" if namespace else "of all namespaces"
-        raise BadInputError(f"you may not list the pods {what}: {error.message}") from error
+        what = f"in the namespace {namespace}" if namespace else "in all namespaces"
+        raise BadInputError(f"you need permission to list pods {what}: {error.message}") from error
     for raw in found:
         try:
             pod = pod_decoder.decode(raw)
@@ -147,6 +145,6 @@ def draw(console: Console, rows: Sequence[WaitingPod], today: float, *, wide: bo
         show(console, rows_table)
         return
     for row in rows:
-        asks = f"asks for {row.asks}" if row.asks else "unreadable"
+        asks = f"asks for {row.asks}" if row.asks else "invalid request"
         since = f", waits for {waits(row)}" if waits(row) else ""
         stacked(console, row.pod, [f"{asks}{since}", why(row)])

@@ -105,12 +105,12 @@ def _from_file(
     known = described(content, require)
     where, _, name = pod.removeprefix("pod/").rpartition("/")
     if kind_named(where) is not None:
-        raise BadInputError(f"{path}: {pod}: a cluster file names pods alone; name the pod")
+        raise BadInputError(f"{path}: {pod}: a cluster file has no workloads; give a pod's name")
     snapshot = known.snapshot()
     record = snapshot.pod_named(where or namespace, name)
     if (where or namespace, name) in {(pod.namespace, pod.name) for pod in content.claiming}:
         pod = f"{where or namespace}/{name}"
-        raise BadInputError(f"{path}: pod {pod} asks for the GPUs of its claims: {NO_CLAIMS}")
+        raise BadInputError(f"{path}: pod {pod} requests GPUs through claims: {NO_CLAIMS}")
     if record is None:
         there = ((pod.namespace, pod.name) for pod in snapshot.pods)
         meant = pod_meant(where or namespace, name, there)
@@ -153,22 +153,22 @@ def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None
             (row for row in told.nodes if row.may_come), key=lambda row: -(row.score or 0)
         )
         if there and told.placed is None:
-            _line(console, f"it may go to {listed([row.node for row in there])}")
+            _line(console, f"nodes that would take it: {listed([row.node for row in there])}")
         if told.placed is not None:
             for words in told.placed.words[1:]:
                 _line(console, words, "red" if told.placed.is_fault(words) else "")
         _section(console, "nearest", [f"{near.node}: {near.words}" for near in told.nearest])
         _section(console, "what would help", list(_helps(told, unblock)))
-    _section(console, "good to know", told.notes)
+    _section(console, "notes", told.notes)
 
 
 def _helps(told: Explanation, unblock: str) -> Iterator[str]:
     for each in told.helps[:SHOWN_HELPS]:
         yield each.words
     if told.unblocks and unblock:
-        yield f"a plan of evictions, where there is one: {unblock}"
+        yield f"evictions; {unblock} shows a plan, if one exists"
     if not told.whole:
-        yield "there was no time to try out more"
+        yield "there was no time to evaluate more changes"
 
 
 def _section(console: Console, title: str, lines: Sequence[str]) -> None:
@@ -279,7 +279,7 @@ def _subject(api: ApiServer, record: PodRecord, manifest: dict[str, Any]) -> Sub
     gates = [gate for gate in pod.spec.scheduling_gates or () if isinstance(gate, Mapping)]
     if gates and record.node is None:
         told = ", ".join(str(gate.get("name")) for gate in gates[:5])
-        notes.insert(0, f"the pod has scheduling gates, so kube-scheduler leaves it alone: {told}")
+        notes.insert(0, f"scheduling gates keep kube-scheduler from scheduling the pod: {told}")
     return Subject(record, written_on(pod), notes)
 
 
@@ -289,11 +289,11 @@ def _claiming(manifest: dict[str, Any]) -> Iterator[str]:
     if not pod.spec.resource_claims:
         return
     if asks_for_any(pod, MANAGED):
-        yield "its annotations require nothing of its claims' GPUs, so any will do"
+        yield "its annotations require nothing of its claims' GPUs, so every GPU meets them"
     else:
         yield (
-            "kube-scheduler asks the extender about a pod with claims where a container has "
-            f"{MANAGED[0]} among its limits, with an amount of 0"
+            "kube-scheduler calls the extender for a pod with claims only if a container has the "
+            f'limit {MANAGED[0]}: "0"'
         )
 
 
@@ -314,12 +314,12 @@ def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
         manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": "none-yet"}
         read = _read(manifest)
         if read is not None:
-            said = f"{kind} {name} has no pods yet: this is about its template"
+            said = f"{kind} {name} has no pods yet; this answer is for its pod template"
             return Subject(
                 read[0], None, [said, *_held_up(made), *notes_on(kind, manifest, outside)]
             )
     raise BadInputError(
-        f"{kind} {namespace}/{name} has no pods with GPUs, and no template that asks for some"
+        f"{kind} {namespace}/{name} has no pods with GPUs, and no pod template that requests GPUs"
     )
 
 

@@ -31,9 +31,9 @@ COMPARISON = "comparison.svg"
 CLUSTER_FILE = "cluster.yaml"
 FILES = (PICTURE, STOCK_PICTURE, COMPARISON, CLUSTER_FILE)
 LEGEND = (
-    "The kubelets here choose GPUs as NVIDIA's plugin does, ties at random. Stock is "
-    "kube-scheduler without an extender: it counts GPUs, and pods have node selectors for model "
-    "and memory."
+    "The simulated kubelets choose GPUs as NVIDIA's plugin does, with ties broken at random. "
+    "Stock is kube-scheduler without the extender: it only counts GPUs, and the pods have node "
+    "selectors for model and memory."
 )
 
 
@@ -120,8 +120,8 @@ def how_to_look(file: Path) -> str:
     """Return the last text of `make run`: commands that show the resulting cluster."""
     command, cluster = ".venv/bin/gpu-topology", f"--cluster {shlex.quote(str(file))}"
     return f"""
-To look around in this cluster, on the terminal:
+To explore this cluster on the terminal:
   {command} map {cluster}
   {command} waiting -A {cluster}
-and in the browser, at http://localhost:8889/map:
+and in the browser at http://localhost:8889/map:
   {command} extender {cluster}"""

@@ -54,9 +54,9 @@ def by_request(play: Play) -> Table:
         rows,
         column("asked for", lambda row: row[0], folds=True),
         column("pods", lambda row: str(row[1]), figure=True),
-        column("gpu-topology: placed", lambda row: str(len(row[2])), figure=True),
+        column("placed by gpu-topology", lambda row: str(len(row[2])), figure=True),
         column("as asked", lambda row: _share([o.met for o in row[2]]), figure=True),
-        column("stock: placed", lambda row: str(len(row[3])), figure=True),
+        column("placed by stock", lambda row: str(len(row[3])), figure=True),
         column("as asked", lambda row: _share([o.met for o in row[3]]), figure=True),
     )
 
@@ -77,7 +77,7 @@ def waiting(snapshot: Snapshot) -> Table:
     """
     return table(
         queues(waiting_pods(snapshot)).values(),
-        column("waits", lambda pods: str(len(pods)), figure=True),
+        column("pods waiting", lambda pods: str(len(pods)), figure=True),
         column("asked for", lambda pods: asked_text(pods[0]) or "–", folds=True),
         column("why", lambda pods: _why(snapshot, pods[0]), folds=True),
     )
@@ -113,13 +113,13 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
     broken = sum(outcome.wrong for outcome in promised)
     shown.add_row("promises", f"{len(promised)}{kinds}; broken: {broken}")
     shown.add_row("median answer", times)
-    words = f"{len(there)} pods placed; {wrong} got other GPUs than they need"
+    words = f"{len(there)} pods placed; {wrong} got unsuitable GPUs"
     if over := play.overcommitted:
         gpus = "1 shared GPU" if over == 1 else f"{over} shared GPUs"
-        words += f"; the memory of {gpus} is given out twice"
+        words += f"; the memory of {gpus} is overcommitted"
     if unread:
-        run = "1 runs" if unread == 1 else f"{unread} run"
-        words += f"; {run} with an annotation that could not be read"
+        run = "1 pod runs" if unread == 1 else f"{unread} pods run"
+        words += f"; {run} despite an invalid annotation"
     shown.add_row("stock", words)
     shown.add_row("pictures", ", ".join(map(str, drawings)))
     return shown

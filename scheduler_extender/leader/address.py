@@ -125,9 +125,9 @@ class AddressWriter:
                 if self._leads():
                     self.publish()
             except (ApiFailure, msgspec.DecodeError) as error:
-                log.warning("the Service does not name this replica", cause=str(error))
+                log.warning("the Service could not be pointed to this replica", cause=str(error))
                 pause = AFTER_FAILURE
             except Exception:
                 # A failed check must not end this thread.
-                log.exception("the Service's address could not be looked at")
+                log.exception("the Service's EndpointSlice could not be checked")
                 pause = AFTER_FAILURE

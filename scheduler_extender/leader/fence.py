@@ -95,7 +95,10 @@ class Fence:
         if unchanged:
             # The former leader may still write a Binding of such a pod, until the API server and
             # etcd have given up the request.
-            log.warning("pods cannot be changed; waiting for writes to end", pods=unchanged)
+            log.warning(
+                "pods could not be changed; waiting until the former leader's writes end",
+                pods=unchanged,
+            )
             while self._clock() < ended:
                 _still(lasts)
                 self._sleep(AGAIN)
@@ -109,11 +112,13 @@ class Fence:
         try:
             self._written(where, {"annotations": {TERM: mark}}, lasts, until)
         except ApiFailure as error:
-            raise StuckError(f"our own pod cannot be marked: {error}") from error
+            raise StuckError(f"this replica's own pod could not be marked: {error}") from error
         while not self._bindable.shown(mark, LOOK):
             _still(lasts)
             if self._clock() >= until:
-                raise StuckError("our watch on pods does not show the mark on our own pod")
+                raise StuckError(
+                    "the watch on pods does not show the mark on this replica's own pod"
+                )
 
     def _change(
         self, uid: PodUid, pod: Known, term: int, lasts: Callable[[], bool], until: float
@@ -133,7 +138,7 @@ class Fence:
             if answered and self._has_changed(where, uid, pod.version):
                 return True
             name = f"{pod.namespace}/{pod.name}"
-            log.warning("a pod cannot be changed", pod=name, cause=str(error))
+            log.warning("a pod could not be changed", pod=name, cause=str(error))
             return False
         return True
 
@@ -165,7 +170,7 @@ class Fence:
                 refused = isinstance(error, ApiError) and error.status < 500 and error.status != 429
                 if refused or self._clock() + AGAIN >= until:
                     raise
-                log.info("a write failed, and is tried again", cause=str(error))
+                log.info("a write failed and is retried", cause=str(error))
             else:
                 return
             self._sleep(AGAIN)

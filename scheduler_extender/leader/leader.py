@@ -157,12 +157,12 @@ class Leader:
                 log.info("the Lease cannot be read or written", cause=str(error))
             except Exception:
                 # A failed step must not end this thread.
-                log.exception("a turn of the election failed")
+                log.exception("a step of the election failed")
             self._watch_loss()
         try:
             self._release()
         except (ApiFailure, msgspec.DecodeError) as error:
-            log.info("the Lease could not be released; another leads when it has run out")
+            log.info("the Lease could not be released; another replica leads once it expires")
             log.debug("cause", cause=str(error))
         self._watch_loss()
 
@@ -183,7 +183,7 @@ class Leader:
         if step is not Step.NOTHING:
             wanted, asked = election.wanted(step), self._clock()
             if wanted.offered and election.lease is not None and not election.lease.offered:
-                log.warning("this replica is stale; the Lease is offered to one that sees")
+                log.warning("this replica's watches are stale; it offers the Lease to another")
             try:
                 written = self._store.write(wanted, takes=step is Step.TAKE)
             except ApiFailure as error:
@@ -225,7 +225,7 @@ class Leader:
         try:
             changed = self._fence.take_over(term, lasts, drained=drained, former_for=former_for)
         except DeposedError:
-            log.info("another has begun to lead meanwhile", term=term)
+            log.info("another replica leads now", term=term)
             return
         except Exception as error:
             # The log has a traceback only if our own code is at fault.
@@ -244,7 +244,9 @@ class Leader:
         if self._led and not self.leads():
             self._led = False
             lease = self._election.lease
-            log.info("this replica leads no more", lease=lease.holder if lease is not None else "")
+            log.info(
+                "this replica no longer leads", lease=lease.holder if lease is not None else ""
+            )
             for listener in self.on_lost:
                 listener()
 

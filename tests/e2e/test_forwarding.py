@@ -117,8 +117,8 @@ def test_a_namespace_without_the_extender_is_named(real: RealCluster) -> None:
     done = forwarded(real, "admin", "nodes", "--system", "default")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: --forward: the extender has no pod in the namespace default; --system names "
-        "another\n"
+        "error: --forward: the namespace default has no pod of the extender; give its "
+        "namespace with --system\n"
     )
 
 

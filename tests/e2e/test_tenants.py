@@ -144,7 +144,7 @@ def test_a_tenant_is_told_what_rbac_does_not_let_them_list(real: RealCluster) ->
         pytest.param(
             TENANT,
             ("waiting", "-A"),
-            "you may not list the pods of all namespaces",
+            "you need permission to list pods in all namespaces",
             id="all namespaces",
         ),
         pytest.param(

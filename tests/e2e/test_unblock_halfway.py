@@ -156,7 +156,7 @@ def waits_for_a_budget(real: RealCluster, scene: Scene, folder: Path) -> Process
     words = words_of(real, scene.waits, "--evict", "--keep", KEEP)
     command = [sys.executable, "-m", "scheduler_extender", *words]
     evicting = Process("unblock", command, folder / "unblock.log")
-    again = f"default/{scene.second} is tried again: 429 TooManyRequests"
+    again = f"retrying to evict default/{scene.second}: 429 TooManyRequests"
     real.until(lambda: again in evicting.text(), "the budget forbids the second eviction")
     return evicting
 
@@ -170,7 +170,7 @@ def test_an_eviction_that_a_budget_forbids_is_tried_again(
         assert scene.node.evicted() == [scene.first]
         real.patch(f"{BUDGETS}/{scene.name}/status", counted(1))
         real.until(lambda: not evicting.alive(), "the command is done")
-        assert "all are evicted" in evicting.text()
+        assert "all pods of the plan are evicted" in evicting.text()
         assert set(scene.node.evicted()) == {scene.first, scene.second}
     finally:
         evicting.stop()
@@ -214,7 +214,7 @@ def test_the_command_is_killed_half_way(real: RealCluster, scene: Scene, tmp_pat
     real.patch(f"{BUDGETS}/{scene.name}/status", counted(1))
     code, errors = scene.evict()
     assert code == 0, errors
-    assert f"evicted default/{scene.second}\nall are evicted" in errors
+    assert f"evicted default/{scene.second}\nall pods of the plan are evicted" in errors
     code, errors = scene.evict()
     assert code == 0
     assert "evicted default/" not in errors, "no pod is evicted twice"
@@ -232,7 +232,7 @@ def test_a_place_that_was_taken_is_no_reason_to_evict(
     code, errors = scene.evict()
     assert code == 1
     assert (
-        f"no other pod is evicted: {scene.name} has no guaranteed placement for the pod" in errors
+        f"no more pods are evicted: {scene.name} has no guaranteed placement for the pod" in errors
     )
     assert scene.node.evicted() == [scene.first]
 

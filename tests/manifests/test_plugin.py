@@ -64,7 +64,7 @@ def test_the_manifest_names_every_python_that_runs_it() -> None:
     caveats = buildplugin.manifest("1", ADDRESS, DIGEST, ["3.11", "3.12", "3.13"])["spec"][
         "caveats"
     ]
-    assert caveats.startswith("Python 3.11, 3.12 or 3.13 has to be on the PATH.")
+    assert caveats.startswith("Python 3.11, 3.12 or 3.13 must be on the PATH.")
 
 
 def test_a_python_that_is_not_there_is_said_in_one_line(

@@ -39,7 +39,7 @@ def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: P
     assert done.returncode == 0, done.stderr
     assert "broken: 0" in done.stdout
     assert "annotation gpu-topology.io/link" in done.stdout
-    assert "got other GPUs than they need" in done.stdout
+    assert "got unsuitable GPUs" in done.stdout
     assert "notebook-0" not in done.stdout
     ours, stock = (tmp_path / name for name in (PICTURE, STOCK_PICTURE))
     drawing = ours.read_text()

@@ -155,7 +155,7 @@ _CATALOGUE = (
     ),
     Machine(
         name="ac922-6",
-        description="IBM AC922 with six V100 (Summit): two NVLinked triples, no link across",
+        description="IBM AC922 with six V100 (Summit): two NVLinked triples, no NVLink between",
         card=V100,
         nvlink=groups(3, 2),
         pcie="0 PIX 1 PIX 2 SYS 3 PIX 4 PIX 5",
@@ -389,7 +389,7 @@ _CATALOGUE = (
     ),
     Machine(
         name="rtx4090-8-allsys",
-        description="eight RTX 4090 that the platform calls SYS within a socket, too",
+        description="eight RTX 4090; the platform reports SYS between all, even in one socket",
         card=RTX_4090,
         pcie="0 SYS 1 SYS 2 SYS 3 SYS 4 SYS 5 SYS mlx5_0 PIX mlx5_1 PHB 6 SYS 7",
         numa="00001111",

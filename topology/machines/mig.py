@@ -59,7 +59,7 @@ def cut(
     split = everything if gpus is None else set(gpus)
     twice = sorted(gpu for gpu, times in Counter(gpus or ()).items() if times > 1)
     if twice:
-        raise TopologyError(f"mig: gpus: GPU {twice[0]} stands there twice")
+        raise TopologyError(f"mig: gpus: GPU {twice[0]} is listed twice")
     if split - everything:
         raise TopologyError(f"mig: gpus: there is no GPU {min(split - everything)}")
     _check(profiles, strategy, whole=bool(everything - split))
@@ -107,19 +107,23 @@ def resource_name(profile: str) -> str:
 
 def _check(profiles: Sequence[str], strategy: str, *, whole: bool) -> None:
     if strategy not in STRATEGIES:
-        raise TopologyError(f"mig: strategy: allowed are {', '.join(STRATEGIES)}")
+        raise TopologyError(
+            f"mig: strategy: allowed are {', '.join(STRATEGIES)}, not {strategy[:40]!r}"
+        )
     slices = 0
     for profile in profiles:
         read = _PROFILE.fullmatch(profile)
         if read is None:
-            raise TopologyError(f"mig: profiles: {profile[:40]!r} is none, such as 1g.10gb is")
+            raise TopologyError(
+                f"mig: profiles: {profile[:40]!r} is no MIG profile such as 1g.10gb"
+            )
         slices += int(read[1])
     if not 1 <= slices <= SLICES:
-        raise TopologyError(f"mig: profiles: {slices} slices, allowed are 1 to {SLICES} of a GPU")
+        raise TopologyError(f"mig: profiles: {slices} slices; allowed are 1 to {SLICES} in a GPU")
     if strategy == "single" and (whole or len(set(profiles)) > 1):
         raise TopologyError(
-            "mig: under strategy single NVIDIA's plugin serves nothing unless all GPUs of the node "
-            "are cut into instances of one profile"
+            "mig: with strategy single, NVIDIA's plugin serves no GPUs unless all GPUs of the node "
+            "are split into instances of one profile"
         )
 
 

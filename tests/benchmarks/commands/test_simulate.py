@@ -30,8 +30,8 @@ def test_the_examples_of_the_docs(jobs: str, tmp_path: Path) -> None:
     done = runner.invoke(app, args)
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "After ± stands the half of the 95 % interval over the seeds." in said
-    assert '"Of those asking" is the wait of jobs with annotations.' in said
+    assert "± is half of the 95 % confidence interval over the seeds." in said
+    assert '"× gpu-topology" is the completion time divided by' in said
     found = json.loads((tmp_path / "found.json").read_text())
     assert [run["policy"] for run in found["runs"]] == list(POLICIES)
     ours = found["runs"][0]
@@ -73,7 +73,7 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(args: list[str], words: str
         (["--html", "/"], "/: Is a directory"),
         (["--load", "1e-320"], "allowed are 0 and 0.001 to 100"),
         (["--network", "inf"], "--network"),
-        (["--cluster", ",".join(["dgx1-v100=1"] * 60)], "is there twice"),
+        (["--cluster", ",".join(["dgx1-v100=1"] * 60)], "is listed twice"),
     ],
 )
 def test_what_would_fail_at_the_end_fails_at_once(args: list[str], words: str) -> None:

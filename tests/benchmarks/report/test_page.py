@@ -48,7 +48,7 @@ def test_each_case_has_a_drawing_of_each_kind() -> None:
     labels = [given["aria-label"] for _, given in shown.tags if given.get("role") == "img"]
     assert [label.partition(": ")[0] for label in labels] == [
         f"{title}, {CLUSTER}, load {load}"
-        for title in ("Promises kept, %", "Completion, × ours", "Waiting")
+        for title in ("Promises kept, %", "Completion, × gpu-topology", "Waiting")
         for load in (0.5, 1.5)
     ]
     assert all(policy in label for label in labels for policy in POLICIES)

@@ -112,7 +112,7 @@ def test_a_file_that_is_not_there_and_a_folder(tmp_path: Path) -> None:
 def test_the_page_never_replaces_its_figures(whole: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     file.write_text(before := json.dumps(whole))
-    assert "is the file to report on" in refused(file, file)
+    assert "is the input file" in refused(file, file)
     assert file.read_text() == before
     assert "--out" in refused(file, tmp_path)
 

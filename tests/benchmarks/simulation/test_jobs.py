@@ -61,7 +61,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
 def test_files_that_are_no_jobs(tmp_path: Path) -> None:
     for name, text, words in (
         ("a.txt", "", "allowed are files that end in .csv or .jsonl"),
-        ("a.csv", "arrival\n", "no job in it"),
+        ("a.csv", "arrival\n", "the file has no job"),
         ("a.jsonl", "[1]\n", "line 1: an object is needed"),
         ("b.jsonl", '{"arrival": 1}\n{', "line 2: not JSON"),
         ("c.jsonl", '{"arrival": 1, "gpu": 2}\n', "gpu"),

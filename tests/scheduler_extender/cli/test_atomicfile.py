@@ -88,7 +88,7 @@ def test_no_link_leads_out_of_the_root(tmp_path: Path, way: str) -> None:
 
 def test_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("/loop")
-    with pytest.raises(BadInputError, match="loop: more than 40 links"):
+    with pytest.raises(BadInputError, match="loop: more than 40 symbolic links"):
         Files(tmp_path).text("/loop")
 
 
@@ -101,4 +101,4 @@ def test_a_place_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
 
 def test_nobody_is_shown_a_secret() -> None:
     change = Change(path="/key", before=None, after="secret", secret=True)
-    assert change.difference() == "/key: new, not shown\n"
+    assert change.difference() == "/key: new; a secret, so its content is not shown\n"

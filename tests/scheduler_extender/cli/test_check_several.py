@@ -52,7 +52,7 @@ def test_pods_without_a_group_are_judged_each_by_itself() -> None:
     done = check(PRIORITY_PODS)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("batch-quad and deadline-quad each ask for 4 GPUs\n")
-    assert "each of the 2 pods without a group is judged by itself" in done.stdout
+    assert "each of the 2 pods without a group is evaluated as if alone" in done.stdout
     found = as_json(PRIORITY_PODS)
     assert [each["pod"] for each in found["pods"]] == ["batch-quad", "deadline-quad"]
     assert found["groups"] == []

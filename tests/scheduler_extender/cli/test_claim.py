@@ -104,7 +104,7 @@ def test_machines_that_are_not_looked_at_are_counted(
         GROUP.format(name).replace("n-", f"n{i}-") for i, name in enumerate(names)
     )
     done = claim(tmp_path, POD, groups)
-    assert "too many kinds of machines to look at all: 2 nodes are left\n" in done.stderr
+    assert "too many kinds of machines to examine all; 2 nodes are left out\n" in done.stderr
 
 
 def test_no_set_is_a_no(tmp_path: Path) -> None:
@@ -125,11 +125,11 @@ def test_why_there_is_no_set_is_said(tmp_path: Path) -> None:
         fake.put(RECORDS_PATH, {**record, "spec": {"devices": "none"}})
         done = asked(main, *words)
         assert done.returncode == 1
-        assert "no node has a record that can be used" in done.stderr
+        assert "no node has a usable record" in done.stderr
         fake.put(RECORDS_PATH, record)
         done = asked(main, *words)
     assert done.returncode == 0
-    assert done.stderr == "note: no node has DRA yet: the claim names GPUs of all nodes\n"
+    assert done.stderr == "note: no node uses DRA yet, so the claim names GPUs of all nodes\n"
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_check_names_the_field_without_which_cpus_count_for_nothing(
     del part[last]
     words, lacks = asked_of(record, tmp_path)
     assert lacks == [field]
-    sentence = f"CPUs and memory are not taken into account: the record has no {field}"
+    sentence = f"free CPUs and memory are unknown: the node's record has no {field}"
     assert "".join(sentence.split()) in "".join(words.split()), "the table may fold it"
 
 
@@ -162,7 +162,7 @@ def test_check_answers_for_thousands_of_nodes_and_prints_some(tmp_path: Path) ->
     path.write_text("{kind: MachineGroup, machine: dgx1-v100, count: 2000, namePrefix: a-}")
     done = run("check", PAIR, "--cluster", path)
     assert "2000 of 2000 nodes would take it" in done.stdout
-    assert "… 1,800 more (--output json lists them all)" in done.stdout
+    assert "… 1,800 more nodes (--output json lists all)" in done.stdout
     answer = json.loads(run("check", PAIR, "--cluster", path, "--output", "json").stdout)
     assert len({row["node"] for row in answer["nodes"]}) == 2000
 
@@ -325,9 +325,9 @@ BAD_CLUSTERS = [
         )
         for parts, said in (
             ("mig: {profiles: [huge]}", "'huge' is none"),
-            ("mig: {profiles: [4g.20gb, 4g.20gb]}", "8 slices, allowed are 1 to 7"),
+            ("mig: {profiles: [4g.20gb, 4g.20gb]}", "8 slices; allowed are 1 to 7"),
             ("mig: {profiles: [1g.5gb], gpus: [9]}", "there is no GPU 9"),
-            ("mig: {profiles: [1g.5gb], gpus: [0, 1, 0]}", "mig: gpus: GPU 0 stands there twice"),
+            ("mig: {profiles: [1g.5gb], gpus: [0, 1, 0]}", "mig: gpus: GPU 0 is listed twice"),
             (
                 "mig: {profiles: [1g.5gb], gpus: [0], strategy: single}",
                 "serves nothing unless",
@@ -382,12 +382,12 @@ def test_a_bad_cluster_file_is_one_line_and_exit_code_2(
         pytest.param(["extender", "--cluster", CLUSTER, "--port", "70000"], "70000", id="port"),
         pytest.param(
             ["extender", "--cluster", CLUSTER, "--port", "9000", "--admin-port", "9000"],
-            "--port and --admin-port are both 9000: each needs a port of its own",
+            "--port and --admin-port are both 9000: each needs its own port",
             id="equal ports",
         ),
         pytest.param(
             ["extender", "--cluster", CLUSTER, "--port", "9000", "--metrics-port", "9000"],
-            "--port and --metrics-port are both 9000: each needs a port of its own",
+            "--port and --metrics-port are both 9000: each needs its own port",
             id="the metrics' port",
         ),
         pytest.param(

@@ -31,7 +31,7 @@ def test_as_text(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     done = site.doctor()
     assert (done.returncode, done.stderr) == (1, "")
     assert re.sub(r"\d+ d\n", "364 d\n", done.stdout).startswith(
-        "check                   what was seen\n"
+        "check                   finding\n"
         "resource      ok        the CustomResourceDefinition is from this release\n"
         "policies      ok        8 policies and bindings are from this release\n"
         "extender      fail      no replica leads: no replica holds the Lease gpu-topology\n"

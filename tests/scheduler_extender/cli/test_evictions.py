@@ -224,7 +224,7 @@ def test_a_write_without_an_answer_leaves_it_open_whether_a_place_is_kept(cluste
         done = cluster.asked("unblock", "team/waits", "--evict")
         cutting.result()
     assert done.returncode == 2
-    assert "no pod was evicted; whether the reservation was written is not known: " in done.stderr
+    assert "and it is unknown whether the reservation was written: " in done.stderr
     assert evictions(cluster) == []
 
 
@@ -234,7 +234,7 @@ def test_an_answer_that_came_late_does_not_say_that_no_place_is_kept(
     late = EvictionAdvice("team/waits", "waits", None, undecided=LATE)
     with closing(ApiServer.from_kubeconfig(cluster.kubeconfig)) as api, pytest.raises(typer.Exit):
         Evicting(api, late, lambda: late).carry_out()
-    assert f"no other pod is evicted: {LATE}" in capsys.readouterr().err
+    assert f"no more pods are evicted: {LATE}" in capsys.readouterr().err
 
 
 def test_a_place_too_far_ahead_is_told(cluster: Cluster) -> None:
@@ -264,7 +264,7 @@ def test_a_list_that_fails_for_a_moment_ends_nothing(cluster: Cluster) -> None:
         done = cluster.asked("unblock", "team/waits", "--evict")
         failed.result()
     assert done.returncode == 0, done.stderr
-    assert "all are evicted" in done.stderr
+    assert "all pods of the plan are evicted" in done.stderr
     assert len(evictions(cluster)) == 2
 
 
@@ -310,7 +310,7 @@ def test_no_pod_is_evicted_where_an_older_pods_place_counts(cluster: Cluster) ->
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 1
     assert (
-        "no other pod is evicted: another pod's reservation on pairs takes precedence"
+        "no more pods are evicted: another pod's reservation on pairs takes precedence"
         in done.stderr
     )
     assert evictions(cluster) == []

@@ -100,7 +100,7 @@ def test_without_a_browser_the_address_is_printed(
         kubectl.forwards(service.ports[1], "pass")
         done = opened(kubectl)
         assert f"The map is at http://127.0.0.1:{service.ports[1]}/map until" in done.stdout
-    assert done.stderr.startswith("No browser could be started here: open the address yourself.\n")
+    assert done.stderr.startswith("No browser could be started; open the address yourself.\n")
 
 
 def test_a_file_has_no_page_to_open() -> None:
@@ -146,7 +146,7 @@ FORBIDDEN = (
             "kubectl port-forward: error: unable to listen on any of the requested ports",
             id="refused",
         ),
-        pytest.param("pass", "kubectl port-forward: kubectl says nothing", id="silent"),
+        pytest.param("pass", "kubectl port-forward: kubectl printed nothing", id="silent"),
     ],
 )
 def test_what_cannot_be_forwarded_is_one_line(kubectl: Installed, does: str, said: str) -> None:
@@ -198,7 +198,7 @@ def test_without_kubectl(kubectl: Installed, monkeypatch: pytest.MonkeyPatch) ->
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
-        "error: --open: kubectl is not on the PATH, and it has to forward the port\n",
+        "error: --open: kubectl is not on the PATH; it is needed to forward the port\n",
     )
 
 
@@ -206,8 +206,8 @@ def test_without_a_pod_that_is_ready_there_is_nobody_to_ask(kubectl: Installed) 
     done = forwarded(kubectl, "nodes", "--system", "elsewhere")
     assert (done.returncode, done.stderr) == (
         2,
-        "error: --forward: the extender has no pod in the namespace elsewhere; --system names "
-        "another\n",
+        "error: --forward: the namespace elsewhere has no pod of the extender; give its "
+        "namespace with --system\n",
     )
     kubectl.pod("starts", "elsewhere", ready=False, term=7)
     done = forwarded(kubectl, "nodes", "--system", "elsewhere")
@@ -265,7 +265,7 @@ def test_of_one_node_the_extender_tells_all(kubectl: Installed) -> None:
         assert found["gpus"] == 4
         assert found["summary"] in done.stdout, "written as people read it: 4 ×, not \\xD7"
         unknown = forwarded(kubectl, "node", "nobody")
-        refused(unknown, "the extender knows of no node nobody")
+        refused(unknown, "the extender knows no node nobody")
 
 
 def test_the_extender_says_why_a_pod_waits(kubectl: Installed) -> None:
@@ -310,5 +310,5 @@ def test_what_is_no_extender_is_told(kubectl: Installed) -> None:
         done = forwarded(kubectl, "nodes")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            "error: --forward: what answers there has no snapshot of a cluster\n"
+            "error: --forward: the server has no snapshot of a cluster; is it an extender?\n"
         )

@@ -157,7 +157,7 @@ def test_a_time_that_no_calendar_has_costs_no_answer(when: str, tmp_path: Path) 
 def test_words_are_no_markup() -> None:
     done = asked(main, "idle", "--cluster", "examples/clusters/idle.yaml", "-n", "[/red]")
     assert done.returncode == 0
-    assert done.stdout.startswith("no pod of the namespace [/red] holds GPUs")
+    assert done.stdout.startswith("no pod in the namespace [/red] holds GPUs")
 
 
 def run(redirect: str, *words: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:

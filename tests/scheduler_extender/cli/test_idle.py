@@ -150,9 +150,9 @@ def test_with_a_kubeconfig_alone_it_says_who_holds_up_whom(cluster: Cluster) -> 
         "pod           idle  node  GPUs  would unblock\n"
         "team-a/serve   3 h  n     0     team-a/train (2 GPUs link=nvlink)\n"
         "\n"
-        "1 pod in other namespaces: -A lists them, too\n"
+        "1 pod in other namespaces; -A lists them too\n"
     )
-    assert "no pod of the namespace default holds GPUs" in cluster.idle().stdout
+    assert "no pod in the namespace default holds GPUs" in cluster.idle().stdout
 
 
 def test_idle_pods_of_others_are_those_that_the_records_name(cluster: Cluster) -> None:
@@ -183,7 +183,7 @@ def test_pods_are_selected_by_their_labels_as_kubectl_selects(cluster: Cluster) 
 def test_a_record_of_an_agent_that_is_gone_claims_nothing_since(cluster: Cluster) -> None:
     cluster.node("n", looked=7200.0, serve=("team-a", 0, 3))
     done = cluster.idle("-A")
-    assert "the report of n is 2 h old: what was used since is not known" in done.stderr
+    assert "the report of n is 2 h old; GPU use since then is unknown" in done.stderr
     assert re.search(r"team-a/serve +3 h", done.stdout), "not five: two hours nobody has watched"
 
 
@@ -193,8 +193,8 @@ def test_of_many_old_reports_the_oldest_are_named_and_the_others_counted(cluster
     notes = cluster.idle("-A").stderr.splitlines()
     assert [line.split()[4] for line in notes[:5]] == ["n7", "n6", "n5", "n4", "n3"]
     assert notes[5:] == [
-        "note: the reports of 3 more nodes are older than 10 min: what was used since is not known "
-        "(-o json says when each node was looked at)"
+        "note: the reports of 3 more nodes are older than 10 min; GPU use since then is unknown "
+        "(-o json shows the time of each report)"
     ]
 
 

@@ -84,7 +84,7 @@ def test_the_allocator_is_written(policy: str) -> None:
 def test_the_default_allocator_is_said_aloud() -> None:
     record, said = imported()
     assert record["spec"]["allocator"]["policy"] == "best-effort"  # type: ignore[index]
-    assert "standard input: allocator taken as best-effort, NVIDIA's unmodified plugin" in said
+    assert "standard input: allocator: best-effort is assumed, NVIDIA's unmodified plugin" in said
     assert "--allocator" in said
 
 
@@ -95,8 +95,8 @@ def test_the_default_allocator_is_said_aloud() -> None:
         (["--memory=-5"], "--memory: allowed are quantities of bytes from 64Mi, such as 40Gi"),
         (["--memory", "24564"], "--memory: that is 24564 bytes; write 24564Mi"),
         (["--memory", "8Ei"], "--memory: allowed are at most 2^63 - 1 bytes"),
-        (["--node", "../x"], "--node: a node's name is of a-z, 0-9, - and ., at most 253"),
-        (["--node", "a" * 254], "--node: a node's name is of a-z, 0-9, - and ., at most 253"),
+        (["--node", "../x"], "--node: allowed are names of a-z, 0-9, - and ., at most 253"),
+        (["--node", "a" * 254], "--node: allowed are names of a-z, 0-9, - and ., at most 253"),
         (["--product", "A100\x07"], "product 'A100\\x07': allowed are 253 printable characters"),
         (["--product", "A" * 254], "allowed are 253 printable characters"),
     ],

@@ -88,7 +88,7 @@ def test_a_dry_run_shows_all_but_secrets_and_changes_nothing(kubeadm: Path, tls:
     assert tree(kubeadm) == before
     assert f"+    - --config={staticpod.CONFIG}\n" in shown
     assert f"+- urlPrefix: https://{ADDRESS}:8888/scheduler\n" in shown
-    assert f"{staticpod.FOLDER}/scheduler.key: new, not shown\n" in shown
+    assert f"{staticpod.FOLDER}/scheduler.key: new; a secret, so its content" in shown
     assert "BEGIN" not in shown
 
 
@@ -109,14 +109,14 @@ def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
     assert now[f"{staticpod.FOLDER}/before{staticpod.PATH}"] == before[staticpod.PATH]
     assert "The kubelet now starts kube-scheduler anew." in said
 
-    assert installed("kubeadm", kubeadm, tls).stdout == "nothing has to change\n"
+    assert installed("kubeadm", kubeadm, tls).stdout == "nothing to change\n"
     assert tree(kubeadm) == now
 
     removed("kubeadm", kubeadm)
     after = tree(kubeadm)
     assert after.pop(f"{staticpod.FOLDER}/before{staticpod.PATH}") == before[staticpod.PATH]
     assert after == before
-    assert removed("kubeadm", kubeadm).stdout == "nothing has to change\n"
+    assert removed("kubeadm", kubeadm).stdout == "nothing to change\n"
 
 
 def test_certificates_that_a_killed_removal_left_are_read_by_nobody(
@@ -128,7 +128,7 @@ def test_certificates_that_a_killed_removal_left_are_read_by_nobody(
     removed("kubeadm", kubeadm)
     left.write_text(text)
     said = removed("kubeadm", kubeadm).stdout
-    assert said.endswith("scheduler.crt: removed\nkube-scheduler no longer reads these.\n"), said
+    assert said.endswith("crt: removed\nkube-scheduler no longer reads these files.\n"), said
 
 
 def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
@@ -148,7 +148,7 @@ def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
     assert asked(main, "certificates", *words).returncode == 0
     said = installed("kubeadm", kubeadm, renewed, address="10.96.7.9").stdout
     assert "scheduler.crt: changed" in said
-    assert said.endswith("kube-scheduler reads these by itself.\n")
+    assert said.endswith("kube-scheduler reads the new files without a restart.\n")
     assert pod() == second  # kube-scheduler reads these two by itself
     other = tmp_path / "other"
     assert asked(main, "certificates", "--output", other).returncode == 0
@@ -321,7 +321,7 @@ def test_k3s_and_back(server: Path, tls: Path) -> None:
     }
     assert written["enableProfiling"] is False  # as k3s starts its own
     assert written["extenders"][0]["tlsConfig"]["caFile"] == f"{k3s.FOLDER}/ca.crt"
-    assert installed("k3s", server, tls).stdout == "nothing has to change\n"
+    assert installed("k3s", server, tls).stdout == "nothing to change\n"
     removed("k3s", server)
     assert tree(server) == before
 
@@ -429,7 +429,7 @@ def test_bad_files_are_one_line_and_nothing_changes(
     ("words", "said"),
     [
         (("k0s",), "KIND: allowed are kubeadm, k3s, not 'k0s'"),
-        (("RKE2",), "for RKE2, without editing its files, the chart runs a second kube-scheduler"),
+        (("RKE2",), "for RKE2, let the chart run a second kube-scheduler instead"),
         (("talos",), "--set scheduler.enabled=true (docs/install/second-scheduler.md)"),
         (("kubeadm",), "--address: an IP address or a DNS name is needed"),
         (("kubeadm", "--address", "http://x"), "--address: an IP address or a DNS name is needed"),
@@ -440,9 +440,9 @@ def test_bad_files_are_one_line_and_nothing_changes(
         (("kubeadm", "--address", "fe80::1%eth0"), "a DNS name is needed, not 'fe80::1%eth0'"),
         (("kubeadm", "--address", "x"), "--tls: a folder with ca.crt"),
         (("kubeadm", "--address", "x", "--tls", "/nope"), "/nope/ca.crt: No such file"),
-        (("kubeadm", "--address", "x", "--namespace", "A"), "--namespace: 'A' is no name"),
+        (("kubeadm", "--address", "x", "--namespace", "A"), "--namespace: 'A' is not a valid name"),
         (("kubeadm", "--root", "/nope"), "--root: /nope: no such folder"),
-        (("k3s", "--address", "x"), "/etc/rancher/k3s has no files: k3s is no server here"),
+        (("k3s", "--address", "x"), "/etc/rancher/k3s has no files: no k3s server runs here"),
     ],
 )
 def test_bad_words_are_one_line(kubeadm: Path, words: tuple[str, ...], said: str) -> None:

@@ -26,7 +26,7 @@ def test_of_a_node_with_dra_it_says_in_which_order_gpus_come(tmp_path: Path) -> 
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(record))
     done = asked(main, "node", "node", "--cluster", tmp_path / "cluster.yaml")
     assert done.stdout.splitlines()[1:3] == [
-        "served by a DRA driver: kube-scheduler takes free GPUs in order 3, 1, 0, 2",
+        "a DRA driver serves the GPUs; kube-scheduler takes free ones in this order: 3, 1, 0, 2",
         "can still promise 1 whole node",
     ]
 

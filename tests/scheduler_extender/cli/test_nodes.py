@@ -92,7 +92,7 @@ def test_the_map_in_a_pipe(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) ->
         " s   stranded: free, but no other free GPU has an NVLink to it\n"
         " U   in use: its pod accepts any GPU\n"
         " X   sick: unhealthy, or it does not answer; in use or not\n"
-        "[ ]  joined by NVLinks, directly or over one another\n"
+        "[ ]  connected by NVLinks, directly or through other GPUs\n"
         " |   another NUMA node begins\n"
     )
 
@@ -170,7 +170,7 @@ def test_pods_on_their_way_and_a_reservation(cluster: Cluster) -> None:
     cluster.pod(pod(2, name="more", uid="more", node="serve-01"))
     done = cluster.asked("map")
     assert (
-        "serve-01  0W 1W | 2W 3W\n    4 GPUs assumed: pods on their way will have them\n"
+        "serve-01  0W 1W | 2W 3W\n    4 GPUs assumed: the node's report lacks their pods\n"
         in done.stdout
     )
 

@@ -103,7 +103,7 @@ def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("documents", "said"),
     [
-        ([], "{0}: the folder has no file that ends with .yaml, .yml, .json"),
+        ([], "{0}: the folder has no .yaml, .yml or .json file"),
         (
             [SERVICE],
             "{0}/a.yaml: kind: allowed are Pod and objects with a pod template, not 'Service'",
@@ -265,7 +265,7 @@ def test_selectors_need_node_objects(tmp_path: Path) -> None:
     path = written(tmp_path / "a.yaml", picky)
     done = check(path)
     assert done.stderr == (
-        "warning: nodeSelector and node affinity of pair count for nothing on 8 of 8 nodes: "
+        "warning: nodeSelector and node affinity of pair are ignored on 8 of 8 nodes: "
         "not all of their labels are known\n"
     )
     assert check(path, "--strict").returncode == 1

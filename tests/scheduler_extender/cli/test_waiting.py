@@ -72,7 +72,7 @@ def test_all_namespaces(cluster: Cluster) -> None:
     assert done.stdout.split() == ["pod/large", "pod/train", "pod/theirs"]
     cluster.fake.refuse(403, None, path=f"^{PODS_PATH}$")
     denied = asked(main, *words)
-    refused(denied, "you may not list the pods of all namespaces")
+    refused(denied, "you need permission to list pods in all namespaces")
     refused(cluster.asked("waiting", "-A"))
 
 
@@ -90,7 +90,7 @@ def test_with_the_rights_of_one_namespace_its_pods_are_answered(cluster: Cluster
 def test_selected_pods(cluster: Cluster) -> None:
     assert cluster.asked("waiting", "-l", "app=train", "-o", "name").stdout == "pod/train\n"
     none = cluster.asked("waiting", "-l", "app=serve")
-    said = "no pod of the namespace team-a waits for GPUs; -A looks into all namespaces\n"
+    said = "no pod in the namespace team-a waits for GPUs; -A lists all namespaces\n"
     assert (none.returncode, none.stdout) == (0, said)
 
 
@@ -159,7 +159,7 @@ def test_a_file_in_place_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         in done.stdout
     )
     none = asked(main, "waiting", "--cluster", "examples/clusters/why.yaml")
-    said = "no pod of the namespace default waits for GPUs; -A looks into all namespaces\n"
+    said = "no pod in the namespace default waits for GPUs; -A lists all namespaces\n"
     assert (none.returncode, none.stdout) == (0, said)
 
 

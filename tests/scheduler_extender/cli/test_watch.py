@@ -77,14 +77,14 @@ def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
     [
         pytest.param(
             ("waiting", "-A"),
-            "note: the API server does not answer, and is asked again: 503",
+            "note: the API server does not answer; retrying: 503",
             "note: the API server answers again",
             id="which asks",
         ),
         pytest.param(
             ("map",),
-            "note: the cluster cannot be followed since ",
-            "note: this is over: the cluster cannot be followed",
+            "note: no change of the cluster received since ",
+            "note: resolved: no change of the cluster received",
             id="which follows",
             marks=pytest.mark.long,
         ),
@@ -143,7 +143,7 @@ def test_a_terminal_is_drawn_anew(cluster: Cluster) -> None:
             seen += os.read(ours, 65536).decode()
         assert seen.startswith("\x1b[H\x1b[2J")
         cluster.pod(pod(4, name="new", uid="new", node="serve-01"))
-        while "assumed: pods on their way will have them" not in seen:
+        while "assumed: the node's report lacks their pods" not in seen:
             seen += os.read(ours, 65536).decode()
     os.close(ours)
     assert seen.count("\x1b[2J") == 2

@@ -75,7 +75,7 @@ def test_with_a_kubeconfig_alone_it_says_what_the_extender_would(cluster: Cluste
         "  without link=nvlink: 1 node would take it now\n"
         "  with 1 GPU in place of 2: 1 node would take it now\n"
         "  with policy=preferred, without a promise: 1 node would take it now\n"
-        "  a plan of evictions, where there is one: kubectl gpu-topology unblock team-a/train\n"
+        "  evictions; kubectl gpu-topology unblock team-a/train shows a plan, if one exists\n"
     )
 
 
@@ -242,7 +242,7 @@ def test_of_a_workload_without_pods_its_template_is_told(cluster: Cluster, word:
     done = cluster.why(f"{word}/train")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "2 GPUs: every two linked by NVLink" in done.stdout
-    assert "1 of 1 node would take it\nit may go to node\n" in done.stdout
+    assert "1 of 1 node would take it\nnodes that would take it: node\n" in done.stdout
     assert "has no pods yet" in done.stdout
 
 
@@ -398,7 +398,7 @@ def test_gates_are_why_a_pod_waits_too(cluster: Cluster) -> None:
     cluster.pod(manifest)
     done = cluster.why("train")
     assert done.returncode == 0
-    assert "has scheduling gates, so kube-scheduler leaves it alone: kueue.x-k8s.io" in done.stdout
+    assert "keep kube-scheduler from scheduling the pod: kueue.x-k8s.io" in done.stdout
 
 
 def test_a_kubeconfig_is_found_as_kubectl_finds_it(
@@ -428,7 +428,7 @@ def test_without_any_kubeconfig_it_says_which_were_looked_for(
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         monkeypatch.delenv(name, raising=False)
     done = why("train")
-    said = "error: neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
+    said = "error: neither $KUBECONFIG nor ~/.kube/config exists; give --kubeconfig FILE"
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == 1
@@ -519,9 +519,9 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
         "link=nvlink (1 node)\n"
         "\n"
         "what would help\n"
-        "  a plan of evictions, where there is one: kubectl gpu-topology unblock ns/train\n"
+        "  evictions; kubectl gpu-topology unblock ns/train shows a plan, if one exists\n"
         "\n"
-        "good to know\n"
+        "notes\n"
         "  the pod's claims let kube-scheduler take the first free GPUs; gpu-topology claim "
         "writes a claim that names the suitable sets\n"
     )
@@ -532,7 +532,7 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
     done = claiming.why("ns/train")
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 of 2 nodes would take it" in done.stdout
-    assert "it may go to node" in done.stdout
+    assert "nodes that would take it: node" in done.stdout
     row = json.loads(claiming.why("ns/train", "-o", "json").stdout)["nodes"][0]
     assert (row["node"], row["verdict"], row["outcomes"]) == (NODE, "guaranteed", [[2, 3]])
 
@@ -624,15 +624,15 @@ def test_what_keeps_a_node_with_dra_from_serving_is_said(
     claiming.fake.put(f"{DRA}/{where}", obj)
     claiming.pod(pod(3, NVLINK, name="number", uid="number"))
     done = claiming.why("number")
-    assert f"good to know\n  {NODE}: {says}" in done.stdout
+    assert f"notes\n  {NODE}: {says}" in done.stdout
     assert says in claiming.asked("node", NODE).stdout
 
 
 @pytest.mark.parametrize(
     ("manifest", "says"),
     [
-        pytest.param(with_claim("p", "g", None), "with an amount of 0", id="not asked"),
-        pytest.param(with_claim("p", "g", policy="preferred"), "any will do", id="anything"),
+        pytest.param(with_claim("p", "g", None), 'limit nvidia.com/gpu: "0"', id="not asked"),
+        pytest.param(with_claim("p", "g", policy="preferred"), "every GPU meets", id="anything"),
     ],
 )
 def test_a_pod_whose_claims_are_judged_by_nobody_reads_why(
@@ -658,7 +658,7 @@ def test_a_file_does_not_judge_what_claims_get(written: bool, tmp_path: Path) ->
         file.write_bytes(b"".join(cluster_file(world_with(manifest).cluster)))
     done = why("ns/train", "--cluster", file)
     assert done.returncode == 2
-    assert "pod ns/train asks for the GPUs of its claims: not judged: " in done.stderr
+    assert "pod ns/train requests GPUs through claims: not evaluated: " in done.stderr
     listed = asked(main, "waiting", "-A", "--cluster", file, "-o", "json")
     [row] = json.loads(listed.stdout)["pods"]
     assert (row["pod"], row["asks"]) == ("ns/train", "the GPUs of its claims link=nvlink")

@@ -48,7 +48,7 @@ def test_it_folds_and_cuts_nothing(width: int) -> None:
 def test_a_pipe_gets_a_line_for_each_thing_and_no_styles() -> None:
     text = printed(40, terminal=False)
     assert not STYLE.search(text)
-    assert f"  a plan of evictions, where there is one: {UNBLOCK}\n" in text
+    assert f"  evictions; {UNBLOCK} shows a plan, if one exists\n" in text
 
 
 def test_without_colour_nothing_is_coloured() -> None:

@@ -163,6 +163,6 @@ def test_the_setting_reaches_the_service_and_the_log() -> None:
     service, _ = file_service(ClusterFile((), ()), SHADOW)
     assert service.shadow is not None
     with in_thread(service) as serving:
-        assert "in shadow: no node is refused to a pod" in " ".join(serving.warnings)
+        assert "shadow mode: the extender rejects no node" in " ".join(serving.warnings)
     service, _ = file_service(ClusterFile((), ()), Settings(stale_after=None))
     assert service.shadow is None
