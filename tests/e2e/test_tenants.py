@@ -155,8 +155,10 @@ def test_a_tenant_is_told_what_rbac_does_not_let_them_list(real: RealCluster) ->
             OPERATOR, ("waiting", "-l", "=b"), "'=b' cannot be read", id="no pod selector"
         ),
         pytest.param(OPERATOR, ("node", "nobody"), "there is no node nobody", id="unknown node"),
-        pytest.param(STRANGER, ("nodes",), "rights to get and list pods", id="no rights"),
-        pytest.param(STRANGER, ("waiting",), "rights to get and list pods", id="no rights to wait"),
+        pytest.param(STRANGER, ("nodes",), "permission to get and list pods", id="no rights"),
+        pytest.param(
+            STRANGER, ("waiting",), "permission to get and list pods", id="no rights to wait"
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(

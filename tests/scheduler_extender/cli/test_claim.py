@@ -90,8 +90,8 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     done = claim(tmp_path, POD, groups)
     assert done.returncode == 0
     assert done.stderr == (
-        "note: 8 × Tesla V100-SXM2-16GB, NVLink 1-2: 14 of 16 sets of 2 GPUs with link=nvlink are "
-        "named, and no pod gets the others\n"
+        "note: 8 × Tesla V100-SXM2-16GB, NVLink 1-2: the claim names 14 of the 16 sets of 2 GPUs "
+        "with link=nvlink; its pods cannot get the other sets\n"
     )
 
 

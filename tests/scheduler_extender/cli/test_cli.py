@@ -324,13 +324,13 @@ BAD_CLUSTERS = [
             id=parts,
         )
         for parts, said in (
-            ("mig: {profiles: [huge]}", "'huge' is none"),
+            ("mig: {profiles: [huge]}", "'huge' is no MIG profile"),
             ("mig: {profiles: [4g.20gb, 4g.20gb]}", "8 slices; allowed are 1 to 7"),
             ("mig: {profiles: [1g.5gb], gpus: [9]}", "there is no GPU 9"),
             ("mig: {profiles: [1g.5gb], gpus: [0, 1, 0]}", "mig: gpus: GPU 0 is listed twice"),
             (
                 "mig: {profiles: [1g.5gb], gpus: [0], strategy: single}",
-                "serves nothing unless",
+                "serves no GPUs unless",
             ),
             ("mig: {profiles: []}", "mig.profiles"),
             ("mig: {profiles: [1g.5gb], slices: 2}", "slices"),

@@ -107,7 +107,7 @@ def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
     for path in set(now) - {f"{staticpod.FOLDER}/before{staticpod.PATH}"}:
         assert f"{path}: " in said
     assert now[f"{staticpod.FOLDER}/before{staticpod.PATH}"] == before[staticpod.PATH]
-    assert "The kubelet now starts kube-scheduler anew." in said
+    assert "The kubelet now restarts kube-scheduler." in said
 
     assert installed("kubeadm", kubeadm, tls).stdout == "nothing to change\n"
     assert tree(kubeadm) == now
@@ -438,7 +438,7 @@ def test_bad_files_are_one_line_and_nothing_changes(
         (("kubeadm", "--address", "256.1.1.1"), "a DNS name is needed, not '256.1.1.1'"),
         (("kubeadm", "--address", "10.0.0"), "a DNS name is needed, not '10.0.0'"),
         (("kubeadm", "--address", "fe80::1%eth0"), "a DNS name is needed, not 'fe80::1%eth0'"),
-        (("kubeadm", "--address", "x"), "--tls: a folder with ca.crt"),
+        (("kubeadm", "--address", "x"), "--tls: needed is a folder with ca.crt"),
         (("kubeadm", "--address", "x", "--tls", "/nope"), "/nope/ca.crt: No such file"),
         (("kubeadm", "--address", "x", "--namespace", "A"), "--namespace: 'A' is not a valid name"),
         (("kubeadm", "--root", "/nope"), "--root: /nope: no such folder"),
@@ -514,5 +514,5 @@ def test_a_later_file_of_k3s_that_takes_the_flag_away_is_named(server: Path, tls
     placed(server, f"{k3s.FILES}/z.yaml", "kube-scheduler-arg: [v=2]\n")
     before = tree(server)
     words = ("--root", server, "--tls", tls, "--address", ADDRESS)
-    refused(asked(main, "install", "k3s", *words), "write kube-scheduler-arg+ there")
+    refused(asked(main, "install", "k3s", *words), "write kube-scheduler-arg+ in the later file")
     assert tree(server) == before

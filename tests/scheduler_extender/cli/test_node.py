@@ -65,7 +65,7 @@ def test_resume_writes_the_time_to_the_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(["../pods", "--resume"], "a node's name", id="a path"),
+        pytest.param(["../pods", "--resume"], "allowed are names of", id="a path"),
         pytest.param(["n", "--resume", "--kubeconfig", "nope"], "nope", id="kubeconfig"),
         pytest.param(["n", "--resume"], "--kubeconfig", id="in no cluster"),
         pytest.param(["n", "--kubeconfig", "nope"], "nope", id="no kubeconfig"),

@@ -208,7 +208,7 @@ class TestWhatCannotBeAnswered:
 
     def test_no_rights(self, cluster: Cluster, command: list[str]) -> None:
         cluster.fake.refuse(403, None, path=".*")
-        refused(cluster.asked(*command), "403", "rights to get and list pods", "--forward")
+        refused(cluster.asked(*command), "403", "permission to get and list pods", "--forward")
 
     def test_no_api_server(self, cluster: Cluster, command: list[str]) -> None:
         config = json.loads(cluster.kubeconfig.read_text())
@@ -216,7 +216,7 @@ class TestWhatCannotBeAnswered:
         cluster.kubeconfig.write_text(json.dumps(config))
         done = cluster.asked(*command)
         refused(done, "127.0.0.1")
-        assert "rights" not in done.stderr
+        assert "permission" not in done.stderr
 
     def test_a_word_that_is_no_form(self, cluster: Cluster, command: list[str]) -> None:
         said = "error: --output: allowed are table, wide, json, yaml, name, not 'xml'\n"
@@ -242,8 +242,8 @@ def test_a_selector_without_the_right_to_list_nodes(cluster: Cluster) -> None:
     ("name", "said"),
     [
         pytest.param("nobody", "there is no node nobody", id="unknown"),
-        pytest.param("cpu-only", "node cpu-only has no GPUs", id="without GPUs"),
-        pytest.param("../pods", "a node's name is of", id="no name"),
+        pytest.param("cpu-only", "node cpu-only has no known GPUs", id="without GPUs"),
+        pytest.param("../pods", "allowed are names of", id="no name"),
     ],
 )
 def test_a_node_that_is_not_there(cluster: Cluster, name: str, said: str) -> None:

@@ -265,8 +265,8 @@ def test_selectors_need_node_objects(tmp_path: Path) -> None:
     path = written(tmp_path / "a.yaml", picky)
     done = check(path)
     assert done.stderr == (
-        "warning: nodeSelector and node affinity of pair are ignored on 8 of 8 nodes: "
-        "not all of their labels are known\n"
+        "warning: nodeSelector and node affinity of pair are ignored on 8 of 8 nodes, "
+        "because not all labels of these nodes are known\n"
     )
     assert check(path, "--strict").returncode == 1
 
