@@ -107,6 +107,7 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.OTHER: "reject the pod",
 }
 """The text about several nodes that reject a pod for different reasons of one kind."""
+OF_THE_GROUP = REASON_WORDS[Reason.GROUP]
 
 REASON_MEANINGS: dict[Reason, str] = {
     Reason.LINKS: "No set of the node's GPUs is linked as requested, free or not.",
@@ -149,8 +150,8 @@ def sentence(rejected: Mapping[Rejection, int]) -> str:
     """Return the nodes that reject a pod, counted, in one line.
 
     Kinds of reasons with the same text form one part. It gives the nodes' reason in filter's words
-    if they share it, else the text of the kind. The largest number of nodes comes first. Empty for
-    no nodes.
+    if they share it, else the text of the kind. The text about a group says too little, so the most
+    frequent reason follows it. The largest number of nodes comes first. Empty for no nodes.
 
     >>> links = Rejection("the hardware has no set of 2 GPUs with link=pix", False, Reason.LINKS)
     >>> gpus = Rejection("not enough free GPUs", True, Reason.BUSY)
@@ -161,13 +162,16 @@ def sentence(rejected: Mapping[Rejection, int]) -> str:
     for why, nodes in rejected.items():
         reasons = alike.setdefault(REASON_WORDS[why.reason], {})
         reasons[why.message] = reasons.get(why.message, 0) + nodes
-    counted = sorted(
-        (-sum(reasons.values()), words, list(reasons)) for words, reasons in alike.items()
-    )
-    return "; ".join(
-        f"{-less:,} nodes {words}" if reasons[1:] else f"{reasons[0]} ({nodes_text(-less)})"
-        for less, words, reasons in counted
-    )
+    counted = sorted((-sum(reasons.values()), words) for words, reasons in alike.items())
+    return "; ".join(_part(-less, words, alike[words]) for less, words in counted)
+
+
+def _part(nodes: int, words: str, reasons: Mapping[str, int]) -> str:
+    often = min(reasons, key=lambda reason: (-reasons[reason], reason))
+    if len(reasons) == 1:
+        return f"{often} ({nodes_text(nodes)})"
+    more = f" ({nodes_text(reasons[often])}: {often})" if words == OF_THE_GROUP else ""
+    return f"{nodes:,} nodes {words}{more}"
 
 
 def nodes_text(nodes: int) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.explain.answers import Answer, answers_to, summary
+from scheduler_extender.explain.answers import Answer, Counts, answers_to, summary
 from scheduler_extender.framework.stalewatches import OUT_OF_DATE
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
+from scheduler_extender.state.groups.groups import NEVER, NO_DOMAIN, TOO_SMALL
 from tests.nodes import bridged, pcie, pod, record_of, switched, waiting
 from tests.scheduler_extender.serving import Running, running
 from tests.scheduler_extender.test_cases import hold
@@ -33,6 +34,14 @@ def see(service: Running, manifest: dict[str, Any]) -> None:
 def bind(service: Running, manifest: dict[str, Any], node: str) -> None:
     see(service, manifest)
     assert service.bind(manifest, node) == ""
+
+
+def test_of_several_reasons_about_the_group_the_most_frequent_one_is_told() -> None:
+    found = Counts(9, rejected={NEVER: 2, TOO_SMALL: 6, NO_DOMAIN: 1})
+    assert found.headline == (
+        "no node takes it: 9 nodes do not suit the pod's group "
+        "(6 nodes: the domain cannot hold the pod's whole group)"
+    )
 
 
 def test_a_bound_pod_is_not_counted_against_itself() -> None:
