@@ -364,9 +364,8 @@ def without_flag(at: Installation) -> None:
     at.add(SCHEDULER, static_pod())
 
 
-def second_scheduler(at: Installation) -> None:
+def second_scheduler(at: Installation, text: str = "kind: KubeSchedulerConfiguration") -> None:
     """The chart's second scheduler, whose configuration is an object of the cluster."""
-    text = "kind: KubeSchedulerConfiguration"
     found = {"metadata": {"name": "gpu-topology-scheduler"}, "data": {"config.yaml": text}}
     at.add(f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-topology-scheduler", found)
 

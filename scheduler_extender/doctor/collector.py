@@ -19,6 +19,7 @@ from prometheus_client.samples import Sample
 
 from scheduler_extender.doctor.observations import (
     PROBE,
+    SECOND,
     Answered,
     Certificate,
     Configuration,
@@ -87,8 +88,7 @@ class Look:
         config_map = self._get("/api/v1", ours, "configmaps", "gpu-topology-scheduler")
         configurations = [*asked.files]
         if text := at(there(config_map), "data", "config.yaml"):
-            where = "ConfigMap gpu-topology-scheduler"
-            configurations.append(Configuration(where=where, text=str(text)))
+            configurations.append(Configuration(where=SECOND, text=str(text)))
         metrics: list[Sample] | Unseen = Unseen(
             "the extender was not queried; --forward queries it"
         )

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 from scheduler_extender.doctor import schedulerconfig
 from scheduler_extender.doctor.findings import Finding, fail, ok, unseen, warn
 from scheduler_extender.doctor.observations import (
+    SECOND,
     Certificate,
     Json,
     Seen,
@@ -43,14 +45,21 @@ DOOR = "docs/operate/troubleshooting.md#all-gpu-pods-wait"
 
 
 def scheduler(seen: Seen) -> Iterator[Finding]:
-    """Check whether kube-scheduler's configuration has a correct entry for the extender."""
-    pods = there(seen.schedulers) or ()
+    """Check whether kube-scheduler's configuration has a correct entry for the extender.
+
+    If there is a second kube-scheduler, the first one needs no configuration.
+    """
+    second = any(each.where == SECOND for each in seen.configurations)
+    pods = () if second else there(seen.schedulers) or ()
     for pod in pods:
         if not _config_of(pod):
             said = f"{at(pod, 'metadata', 'name')} runs without --config, so it calls no extender"
             yield fail(said, "add the flag on its control-plane node", SCHEDULER)
     for each in seen.configurations:
-        yield from schedulerconfig.judged(each.where, each.text, _around(seen))
+        around = _around(seen)
+        if each.where == SECOND:  # its pods use cluster DNS
+            around = replace(around, cluster_dns=True)
+        yield from schedulerconfig.judged(each.where, each.text, around)
     if not seen.configurations:
         read = sorted({file for pod in pods if (file := _config_of(pod))})
         where = (

@@ -149,6 +149,10 @@ def ahead(told: str, written: Any) -> float | None:
     return apart if abs(apart) > 2.0 else 0.0
 
 
+SECOND = "ConfigMap gpu-topology-scheduler"
+"""Where the configuration of a second kube-scheduler stands."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """A configuration of kube-scheduler, with its origin and its text."""

@@ -13,7 +13,17 @@ from scheduler_extender.doctor.installationchecks import SOON, certificates
 from scheduler_extender.doctor.observations import Seen
 from tests.commands import ROOT
 from tests.fakes.apiserver import FakeApiServer
-from tests.installation import BUS, CASES, SYSTEM, Installation, by_dra, condition, in_shadow
+from tests.installation import (
+    BUS,
+    CASES,
+    SYSTEM,
+    Installation,
+    by_dra,
+    condition,
+    in_shadow,
+    second_scheduler,
+    without_flag,
+)
 from tests.scheduler_extender.doctoring import Site
 from tests.test_docs import anchors
 
@@ -53,6 +63,15 @@ def test_what_is_wrong_is_said_with_what_to_do(
         assert each.remedy
         page, _, anchor = each.page.partition("#")
         assert anchor in anchors(ROOT / page), each.page
+
+
+def test_beside_a_second_scheduler_the_first_one_needs_no_configuration(site: Site) -> None:
+    without_flag(site)
+    second_scheduler(site, (ROOT / "manifests/scheduler/kube-scheduler-config.yaml").read_text())
+    told = site.findings()["scheduler"]
+    assert not [each.text for each in told if "kube-scheduler-cp1" in each.text]
+    (second,) = (each for each in told if each.text.startswith("ConfigMap gpu-topology-scheduler"))
+    assert second.state is not State.FAIL, second
 
 
 def test_in_shadow_an_entry_needs_neither_bind_nor_patience(site: Site) -> None:
