@@ -79,7 +79,7 @@ class _Opened:
     """A list or mapping whose end event has not come yet."""
 
     anchor: str | None
-    before: int  # how many nodes the text has up to and including this one
+    nodes_before: int  # how many nodes the text has up to and including this one
     keys: set[str] | None  # the keys of a mapping so far; None for a list
     key_is_next: bool = True
 
@@ -97,7 +97,7 @@ def _check(text: str) -> None:
             sizes = {}
         elif isinstance(event, yaml.CollectionEndEvent):
             ended = opened.pop()
-            sizes[ended.anchor or ""] = nodes - ended.before + 1
+            sizes[ended.anchor or ""] = nodes - ended.nodes_before + 1
         elif isinstance(event, yaml.NodeEvent):
             _take_key(event, opened)
             if isinstance(event, yaml.AliasEvent):

@@ -50,8 +50,8 @@ class Change:
     """
 
     path: str
-    before: str | None
-    after: str | None
+    old_text: str | None
+    new_text: str | None
     mode: int = 0o644
     copy: str | None = None
     secret: bool = False
@@ -60,16 +60,16 @@ class Change:
         """Return the change in the format of ``diff -u``; a secret's content is not shown."""
         if self.secret:
             return f"{self.path}: {self.kind()}; a secret, so its content is not shown\n"
-        before, after = ((each or "").splitlines() for each in (self.before, self.after))
-        old, new = (self.path if each else "/dev/null" for each in (self.before, self.after))
+        before, after = ((each or "").splitlines() for each in (self.old_text, self.new_text))
+        old, new = (self.path if each else "/dev/null" for each in (self.old_text, self.new_text))
         lines = difflib.unified_diff(before, after, old, new, lineterm="")
         return "".join(f"{line}\n" for line in lines)
 
     def kind(self) -> str:
         """Return the kind of change as one word: removed, new or changed."""
-        if self.after is None:
+        if self.new_text is None:
             return "removed"
-        return "new" if self.before is None else "changed"
+        return "new" if self.old_text is None else "changed"
 
 
 class Files:
@@ -133,7 +133,7 @@ class Files:
     def shows(self, change: Change) -> bool:
         """Check whether a secret that stays has permissions beyond those of ``change.mode``."""
         here = self._here(change.path)
-        there = change.secret and change.after is not None and here.exists()
+        there = change.secret and change.new_text is not None and here.exists()
         return there and bool(here.stat().st_mode & 0o777 & ~change.mode)
 
     def apply(self, change: Change) -> None:
@@ -142,11 +142,11 @@ class Files:
         Raises :class:`BadInputError`.
         """
         here = self._here(change.path)
-        if change.copy is not None and change.before is not None:
-            self._write(change.copy, change.before, 0o600)
+        if change.copy is not None and change.old_text is not None:
+            self._write(change.copy, change.old_text, 0o600)
         most = change.mode if change.secret else 0o7777
-        if change.after is not None:
-            self._write(change.path, change.after, change.mode, most)
+        if change.new_text is not None:
+            self._write(change.path, change.new_text, change.mode, most)
             return
         try:
             here.unlink(missing_ok=True)

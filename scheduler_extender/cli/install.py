@@ -50,7 +50,7 @@ def carry_out(kind: str, asked: Asked, doing: Doing) -> None:
         raise BadInputError(f"--root: {doing.root}: no such folder")
     files = Files(doing.root)
     every: list[Change] = plan(files, None if doing.remove else asked)
-    changes = [each for each in every if each.before != each.after or files.shows(each)]
+    changes = [each for each in every if each.old_text != each.new_text or files.shows(each)]
     for change in changes:
         if doing.dry_run:
             typer.echo(sanitized(change.difference()), nl=False)
@@ -89,17 +89,17 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
     configuration, secrets = node.configuration(path), node.secrets()
     with _named(staticpod.PATH):
         if asked is None:
-            kept = path == staticpod.CONFIG and configuration.after is not None
+            kept = path == staticpod.CONFIG and configuration.new_text is not None
             without = staticpod.without_config(pod, keep_folder=kept)
             after = node.as_it_was(staticpod.PATH, text, without)
         else:
             # kube-scheduler reads ca.crt only at its start, so a new one must change the digest.
-            parts = f"{configuration.after}{secrets[0].after}"
+            parts = f"{configuration.new_text}{secrets[0].new_text}"
             digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
             after = staticpod.with_config(pod, digest)
     foreign = asked is not None and staticpod.DIGEST not in pod.annotations
     copy = node.copy(staticpod.PATH) if foreign else None
-    change = Change(path=staticpod.PATH, before=text, after=after, copy=copy)
+    change = Change(path=staticpod.PATH, old_text=text, new_text=after, copy=copy)
     every = [*secrets, configuration, change]
     return every[::-1] if asked is None else every
 
@@ -122,13 +122,13 @@ def _k3s(files: Files, asked: Asked | None) -> list[Change]:
         raise BadInputError(str(error)) from error
     theirs = started.get("config")
     configuration = node.configuration(theirs or k3s.CONFIG)
-    adds = theirs is None and configuration.after is not None
+    adds = theirs is None and configuration.new_text is not None
     if adds and k3s.started_with({**texts, k3s.OURS: k3s.TEXT}).get("config") != k3s.CONFIG:
         raise BadInputError(
             f"{k3s.FILES}: the {k3s.KEY} of a later file replaces the one of {k3s.OURS}; "
             f"write {k3s.KEY}+ in the later file"
         )
-    change = Change(path=k3s.OURS, before=ours, after=k3s.TEXT if adds else None)
+    change = Change(path=k3s.OURS, old_text=ours, new_text=k3s.TEXT if adds else None)
     every = [*node.secrets(), configuration, change]
     return every[::-1] if asked is None else every
 
@@ -167,7 +167,7 @@ class _Node:
                 shipped = schedulerconfig.says_nothing_else(before, self.settings)
                 without = self.as_it_was(path, before, schedulerconfig.without(before))
                 after = None if ours and shipped else without
-        return Change(path=path, before=before, after=after, copy=copy)
+        return Change(path=path, old_text=before, new_text=after, copy=copy)
 
     def secrets(self) -> list[Change]:
         """Return the changes of the certificates, after a check that they fit each other.
@@ -189,8 +189,8 @@ class _Node:
         return [
             Change(
                 path=(path := f"{self.folder}/{name}"),
-                before=self.files.text(path),
-                after=texts.get(name),
+                old_text=self.files.text(path),
+                new_text=texts.get(name),
                 mode=mode,
                 secret=True,
             )

@@ -46,10 +46,10 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
     content = load(source)
     play = _played(console, content, source.name, workload.pods(count, seed), seed)
     drawings = _drawn(out, play)
-    (out / CLUSTER_FILE).write_bytes(b"".join(cluster_file(play.after)))
+    (out / CLUSTER_FILE).write_bytes(b"".join(cluster_file(play.final_cache)))
     show(console, tables.by_request(play))
     console.print()
-    waiting = tables.waiting(play.after.snapshot())
+    waiting = tables.waiting(play.final_cache.snapshot())
     if waiting.row_count:
         show(console, waiting, keys=2)
         console.print()

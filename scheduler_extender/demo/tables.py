@@ -28,7 +28,7 @@ class Play:
     stock: Sequence[Outcome]
     overcommitted: int  # GPUs whose memory the stock scheduler has given out twice
     spent: Mapping[str, Sequence[float]]  # seconds that the extender took for each answer, by verb
-    after: Cache  # the extender's cache at the end
+    final_cache: Cache  # the extender's cache at the end
     nodes: Sequence[NodeState]  # the state of the GPUs at the end
     stock_nodes: Sequence[NodeState]  # the same for the stock scheduler
 

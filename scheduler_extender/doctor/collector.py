@@ -101,7 +101,7 @@ class Look:
         return Seen(
             system=ours,
             version=asked.version,
-            now=self._api.today(),
+            observed_at=self._api.today(),
             ahead=-self._api.ahead,
             crd=self._read(CRD, "the CustomResourceDefinition"),
             policies=self._policies(),

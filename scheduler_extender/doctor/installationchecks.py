@@ -146,7 +146,7 @@ def extender(seen: Seen) -> Iterator[Finding]:
     lease = at(there(seen.lease), "spec")
     holder, lasts = at(lease, "holderIdentity"), at(lease, "leaseDurationSeconds") or 10
     written = seconds_of(str(at(lease, "renewTime")))
-    renewed = None if written is None else max(0.0, seen.now - written)
+    renewed = None if written is None else max(0.0, seen.observed_at - written)
     if not holder or renewed is None:
         yield fail("no replica leads: no replica holds the Lease gpu-topology", pods, page)
     elif renewed > lasts + 2:
@@ -173,7 +173,7 @@ def certificates(seen: Seen) -> Iterator[Finding]:
         if isinstance(each, Unseen):
             yield unseen(each.why)
     for each in found:
-        if (left := each.expires - seen.now) < SOON:
+        if (left := each.expires - seen.observed_at) < SOON:
             yield _end(each.where, left)
     yield from _trust(seen, found)
     for name, _, value, *_ in there(seen.metrics) or ():
@@ -181,9 +181,9 @@ def certificates(seen: Seen) -> Iterator[Finding]:
             said = "the extender cannot use the new TLS files and keeps the old ones"
             yield fail(said, "look at its log", CERTIFICATES)
         if name == "gpu_topology_tls_expires_timestamp_seconds" and not found and value:
-            yield _end("the extender's certificate", value - seen.now)
+            yield _end("the extender's certificate", value - seen.observed_at)
     if found:
-        least = min(each.expires for each in found) - seen.now
+        least = min(each.expires for each in found) - seen.observed_at
         if least >= SOON:
             yield ok(f"{len(found)} certificates; the first one expires in {duration(least)}")
 

@@ -139,7 +139,7 @@ def agents(seen: Seen) -> Iterator[Finding]:
     """Check whether each GPU node has an agent whose report is fresh and complete."""
     records = _records(seen)
     told = seen.flags.get("--stale-after", "")
-    oldest = seen.now - (float(told) if told.isdecimal() else STALE)
+    oldest = seen.observed_at - (float(told) if told.isdecimal() else STALE)
     names = [*_gpu_nodes(seen)] or [*records]
     if not names:
         none = "no node with GPUs was found"

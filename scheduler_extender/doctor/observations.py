@@ -181,7 +181,7 @@ class Seen:
 
     system: str
     version: str
-    now: float
+    observed_at: float
     ahead: float = 0.0
     crd: Json | Unseen | None = None
     policies: Sequence[Json] | Unseen = ()  # the bindings, too

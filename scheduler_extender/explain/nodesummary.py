@@ -124,8 +124,8 @@ class PodInBrief(Struct, frozen=True):
 class NodeInBrief(Struct, frozen=True):
     """A node: its problems, and its free devices.
 
-    The fields after ``problem`` are present if they are known. ``free``, ``promised``, ``remaining``
-    and ``unacknowledged`` are about whole GPUs, if the node has some.
+    The fields after ``problem`` are present if they are known. If the node has whole GPUs,
+    ``free``, ``promised``, ``remaining`` and ``unacknowledged`` are about these.
     """
 
     node: str

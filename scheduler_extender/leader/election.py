@@ -58,7 +58,7 @@ class Election:
         self._highest = self._others = 0
         self._sees = True
         self._written = self._stale_since = float("-inf")
-        self._after = Lease()
+        self._taken_from = Lease()
 
     @property
     def holds(self) -> bool:
@@ -73,7 +73,7 @@ class Election:
     @property
     def after_drained(self) -> bool:
         """Whether the previous leader has declared that all its binds are written."""
-        return self._after.drained == self._after.term
+        return self._taken_from.drained == self._taken_from.term
 
     def others_count_on_it(self, now: float) -> float:
         """Return how many seconds, at most, another holder may still rely on its Lease.
@@ -132,7 +132,7 @@ class Election:
         """
         seen = self.lease or Lease()
         if step is Step.TAKE:
-            self._after = seen
+            self._taken_from = seen
             seen = replace(seen, holder=self.identity, term=self._highest + 1)
         stale_for = 0.0 if self._sees else self._written - self._stale_since
         offered = step is Step.RENEW and stale_for >= OFFERED_AFTER

@@ -59,9 +59,9 @@ class DecidedBind:
     decision: Decision
     info: NodeInfo  # without the pod: the input of the decision
     ours: PodRecord  # the pod, as it is assumed
-    before: PodRecord | None  # the pod's previous assumed bind
+    previous_bind: PodRecord | None  # as the pod was assumed before
     sets: tuple[Mask, ...] | None  # the sets of GPUs to write
-    after: NodeInfo  # with the pod: the node after the decision
+    info_with_pod: NodeInfo  # the node after the decision
     claims: frozenset[str]  # the pod's claims that are known
 
 
@@ -151,7 +151,7 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     pod, node = decided.ours, decided.info.name
     snapshot = cluster.snapshot()
     info = snapshot.node_info(node)
-    if pod.group_ref is None and info is decided.after and not snapshot.is_stale:
+    if pod.group_ref is None and info is decided.info_with_pod and not snapshot.is_stale:
         return decided
     # It expects no more peers.
     question = Question(pod, Purpose.BIND, decided.request, ignores_group=True)

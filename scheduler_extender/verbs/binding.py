@@ -125,7 +125,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         time = now() if placed is None else time_text(placed)
         written = json.dumps(placement(ready, pod, time), separators=(",", ":"))
     except Exception:
-        cluster.forget(decided.ours, decided.before)  # nothing has been written
+        cluster.forget(decided.ours, decided.previous_bind)  # nothing has been written
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.group_ref)
@@ -134,7 +134,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         with limiter.timed(WRITE) if limiter is not None else nullcontext():
             binder.write(Binding(*who, node, written, term, *asked, claims))
     except NotWrittenError:
-        cluster.forget(decided.ours, decided.before)
+        cluster.forget(decided.ours, decided.previous_bind)
         raise
     except BindUnknownError as error:
         _await_word(cluster, ready, error, deadline, limiter)

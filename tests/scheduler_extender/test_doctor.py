@@ -93,7 +93,7 @@ def test_the_end_of_a_certificate_is_also_known_from_the_metrics(
     left: float, state: State, said: str
 ) -> None:
     ends = Sample("gpu_topology_tls_expires_timestamp_seconds", {}, 1e9 + left)
-    (found,) = certificates(Seen(system=SYSTEM, version="0.1.0", now=1e9, metrics=[ends]))
+    (found,) = certificates(Seen(system=SYSTEM, version="0.1.0", observed_at=1e9, metrics=[ends]))
     assert (found.state, found.text) == (state, said)
 
 

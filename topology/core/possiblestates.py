@@ -196,7 +196,7 @@ class _Future:
 
     def __init__(self, kubelet: Kubelet, now: Availability, endings: bool) -> None:
         self._kubelet = kubelet
-        self._now = now
+        self._availability = now
         self._endings = endings
         first: dict[Unacknowledged, int] = {}
         self._all_pods = tuple(first.setdefault(pod, n) for n, pod in enumerate(now.unacknowledged))
@@ -216,7 +216,7 @@ class _Future:
         There are several, because pods may hold any of the devices that seem free. ``holders`` are
         the pods that may end.
         """
-        now = self._now
+        now = self._availability
         if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
             return None
         known = (*holders, *now.victims)
@@ -363,7 +363,7 @@ class _Future:
         pod = newcomer.pod
         newcomer.answers = provider_answers(
             self._kubelet,
-            self._now.numa_free_for(self._kubelet, endings=self._endings, but=pod),
+            self._availability.numa_free_for(self._kubelet, endings=self._endings, but=pod),
             pod.counts,
             only_gpu_plugin=pod.only_gpu_plugin,
             exclusive=pod.exclusive,

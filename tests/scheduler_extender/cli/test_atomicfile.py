@@ -14,7 +14,7 @@ def test_a_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("old")
     (tmp_path / "real").chmod(0o640)
     (tmp_path / "link").symlink_to("real")
-    change = Change(path="/link", before="old", after="new", copy="/kept/link")
+    change = Change(path="/link", old_text="old", new_text="new", copy="/kept/link")
     Files(tmp_path).apply(change)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
@@ -32,7 +32,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(BadInputError, match="a: No space left on device"):
-        Files(tmp_path).apply(Change(path="/a", before="old", after="new"))
+        Files(tmp_path).apply(Change(path="/a", old_text="old", new_text="new"))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old"}
 
 
@@ -42,7 +42,7 @@ def test_what_is_written_first_is_hidden_from_the_kubelet(
     """It starts every file of the folder whose name does not begin with a dot."""
     seen: list[str] = []
     monkeypatch.setattr("os.fsync", lambda _: seen.extend(p.name for p in tmp_path.iterdir()))
-    Files(tmp_path).apply(Change(path="/pod.yaml", before=None, after="new"))
+    Files(tmp_path).apply(Change(path="/pod.yaml", old_text=None, new_text="new"))
     assert len(seen) == 1
     assert seen[0].startswith(".")
     assert not seen[0].endswith(".yaml")  # k3s reads those that begin with a dot, too
@@ -64,7 +64,7 @@ def test_links_lead_where_they_do_for_the_node_itself(tmp_path: Path, target: st
     files = Files(root)
     assert files.names("/etc") == ["/etc/file"]
     assert files.text("/etc/file") == "old"
-    files.apply(Change(path="/etc/file", before="old", after="new"))
+    files.apply(Change(path="/etc/file", old_text="old", new_text="new"))
     assert (root / "real" / "file").read_text() == "new"
 
 
@@ -81,7 +81,7 @@ def test_no_link_leads_out_of_the_root(tmp_path: Path, way: str) -> None:
     files = Files(root)
     assert files.text(path) is None
     assert files.names("/folder") == []
-    files.apply(Change(path=path, before=None, after="ours"))
+    files.apply(Change(path=path, old_text=None, new_text="ours"))
     assert files.text(path) == "ours"
     assert (outside / "file").read_text() == "theirs"
 
@@ -100,5 +100,5 @@ def test_a_place_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
 
 
 def test_nobody_is_shown_a_secret() -> None:
-    change = Change(path="/key", before=None, after="secret", secret=True)
+    change = Change(path="/key", old_text=None, new_text="secret", secret=True)
     assert change.difference() == "/key: new; a secret, so its content is not shown\n"

@@ -171,11 +171,12 @@ class AllocatablePolling:
         self._entries: list[Entry] = []
         # Device ids by resource, the held ones included; None before the first answer.
         self.allocatable: Mapping[str, frozenset[DeviceId]] | None = None
-        self._before: Mapping[str, frozenset[DeviceId]] = {}
+        # What the kubelet advertised before it restarted, until it advertises that again.
+        self._awaited: Mapping[str, frozenset[DeviceId]] = {}
 
     def begin_anew(self) -> None:
         """Note that the kubelet has restarted. It has no devices until plugins have registered."""
-        self._before = self.allocatable or self._before
+        self._awaited = self.allocatable or self._awaited
         self.want()
 
     def devices_missing(self, *, watchful: bool) -> bool:
@@ -185,7 +186,7 @@ class AllocatablePolling:
         longer waits for such a resource.
         """
         now = self.allocatable or {}
-        return watchful and any(ids and not now.get(name) for name, ids in self._before.items())
+        return watchful and any(ids and not now.get(name) for name, ids in self._awaited.items())
 
     def want(self) -> None:
         """Ask again after the next list, whatever that list says."""
@@ -213,8 +214,8 @@ class AllocatablePolling:
         """Store the answer to the request made at ``now``."""
         self.allocatable = allocatable
         self._asked, self._wanted = now, False
-        if all(allocatable.get(name) for name in self._before):
-            self._before = {}
+        if all(allocatable.get(name) for name in self._awaited):
+            self._awaited = {}
 
     def listed(self, entries: list[Entry]) -> None:
         """Note that all requests that belong to this list of pods were answered."""
