@@ -125,13 +125,13 @@ BAD = {
     "size of one": ({"group": "g", "group-size": "1", **RACK}, "whole numbers from 2 to 4096"),
     "size too large": ({"group": "g", "group-size": "4097", **RACK}, "from 2 to 4096"),
     "size no number": ({"group": "g", "group-size": "two", **RACK}, "from 2 to 4096"),
-    "name with a slash": ({"group": "a/b", **FOUR, **RACK}, "allowed are letters, digits"),
+    "name with a slash": ({"group": "a/b", **FOUR, **RACK}, "allowed are at most 253 letters"),
     "domain no label": (
         {"group": "g", **FOUR, "group-domain": "a b"},
         "allowed are node, nvlink-domain and keys of node labels",
     ),
     "domain without group": (RACK, "the pod is in no group"),
-    "group without size": ({"group": "g", **RACK}, "gpu-topology.io/group-size tells it"),
+    "group without size": ({"group": "g", **RACK}, "set gpu-topology.io/group-size"),
     "group without domain": ({"group": "g", **FOUR}, "group-domain is missing"),
 }
 
