@@ -57,6 +57,8 @@ def test_an_alert(rule: dict[str, Any]) -> None:
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
     assert anchor == rule["alert"].lower()
     assert anchor in anchors(ROOT / page)
+    joined = re.findall(r"\b(?:on|by|without|ignoring) \(([^)]*)\)", rule["expr"])
+    assert all("cluster" in labels for labels in joined), "clusters may have pods of one name"
 
 
 def test_the_dashboard() -> None:
