@@ -214,7 +214,7 @@ class GuaranteedPlacements:
             self._guaranteed_nodes[key] = tuple(group for group in groups if group)
         return self._guaranteed_nodes[key]
 
-    def settled(
+    def with_relocations(
         self, target: NodeInfo, victims: Sequence[PodRecord], relocations: Sequence[Relocation]
     ) -> dict[NodeName, NodeInfo]:
         """Return the ``target`` and the relocations as they are once the victims have moved."""
@@ -245,7 +245,7 @@ class _Best:
 
 
 def simulate_relocations(
-    places: GuaranteedPlacements,
+    placements: GuaranteedPlacements,
     target: NodeInfo,
     waiting: PodRecord,
     victims: Sequence[PodRecord],
@@ -259,10 +259,10 @@ def simulate_relocations(
     lost, or one that may not be lost (:func:`may_be_lost`). O(:data:`MAX_VISITS`) evaluations.
     """
     best = _Best(most_lost + 1, suits)
-    devices = places.gets(target, waiting)
+    devices = placements.gets(target, waiting)
     given = () if isinstance(devices, Rejection) else devices
     world = {target.name: placed(target, waiting, given)}
-    _try(places, world, waiting, tuple(victims), (), best)
+    _try(placements, world, waiting, tuple(victims), (), best)
     return best.relocations
 
 
@@ -298,7 +298,7 @@ def may_be_lost(victim: PodRecord, waiting: PodRecord) -> bool:
 
 
 def _try(
-    places: GuaranteedPlacements,
+    placements: GuaranteedPlacements,
     world: dict[NodeName, NodeInfo],
     waiting: PodRecord,
     left: tuple[PodRecord, ...],
@@ -319,33 +319,33 @@ def _try(
     pod, rest = left[0], left[1:]
     request = pod.request
     if recreated(pod) and isinstance(request, GpuRequest):
-        for info in _offers(places, world, pod, request):
+        for info in _offers(placements, world, pod, request):
             best.visits += 1
             beside = {**world, info.name: placed(info, pod)}
-            _try(places, beside, waiting, rest, (*relocations, info.name), best)
+            _try(placements, beside, waiting, rest, (*relocations, info.name), best)
     if may_be_lost(pod, waiting):
-        _try(places, world, waiting, rest, (*relocations, None), best)
+        _try(placements, world, waiting, rest, (*relocations, None), best)
 
 
 def _offers(
-    places: GuaranteedPlacements,
+    placements: GuaranteedPlacements,
     world: dict[NodeName, NodeInfo],
     pod: PodRecord,
     request: GpuRequest,
 ) -> Iterable[NodeInfo]:
     """Yield the nodes with a guaranteed placement and room now; of equal nodes, the first."""
-    for group in places.guaranteed_nodes(pod, request):
+    for group in placements.guaranteed_nodes(pod, request):
         others = (info for info in group if info.name not in world)
-        first = next((info for info in others if _admits(places, info, pod)), None)
+        first = next((info for info in others if _admits(placements, info, pod)), None)
         if first is not None:
             yield first
-    goes = places.may_go(pod)
+    goes = placements.may_go(pod)
     for info in list(world.values()):
-        open_to_it = goes(info) and places.guaranteed(info, request)
-        if open_to_it and _admits(places, info, pod):
+        eligible = goes(info) and placements.guaranteed(info, request)
+        if eligible and _admits(placements, info, pod):
             yield info
 
 
-def _admits(places: GuaranteedPlacements, info: NodeInfo, pod: PodRecord) -> bool:
+def _admits(placements: GuaranteedPlacements, info: NodeInfo, pod: PodRecord) -> bool:
     """Check whether a relocation has everything that it needs besides GPUs."""
-    return places.keeps_group(info, pod) and places.spare_resources.takes(info, pod)
+    return placements.keeps_group(info, pod) and placements.spare_resources.takes(info, pod)

@@ -132,8 +132,8 @@ class _Search:
         self._request = request
         self._budgets = snapshot.budgets or ()
         self._goes = may_go(snapshot, pod)
-        self._places = GuaranteedPlacements(snapshot)
-        self._spare_resources = self._places.spare_resources
+        self._placements = GuaranteedPlacements(snapshot)
+        self._spare_resources = self._placements.spare_resources
         self._takes: NodeInfo | None = None
         self._best: Plan | None = None
         self._could = False
@@ -149,13 +149,13 @@ class _Search:
             if not self._goes(info):
                 continue
             if (
-                self._places.takes(without, self._pod, self._request)
+                self._placements.takes(without, self._pod, self._request)
                 and self._group(without, frozenset(), ()).rejection is None
                 and self._spare_resources.takes(without, self._pod)
             ):
                 self._takes = info
                 return True
-            if not self._sick and (words := self._places.sick(without, self._request)):
+            if not self._sick and (words := self._placements.sick(without, self._request)):
                 self._sick = f"{info.name} would take it, but {words}"
         sites = list(self._sites())
         for size in range(MAX_VICTIMS + 1):
@@ -208,8 +208,8 @@ class _Search:
                 continue
             # Beside a nominated pod, a placement may be possible once other pods have gone.
             everything = self._without_asking(info).yielding_to(HIGHEST)
-            if not self._places.may_take(everything, self._pod, self._request):
-                self._unsaid = self._unsaid or self._places.unsaid(everything, self._pod)
+            if not self._placements.may_take(everything, self._pod, self._request):
+                self._unsaid = self._unsaid or self._placements.unsaid(everything, self._pod)
                 continue
             joining = self._group(self._without_asking(info), frozenset(), ())
             if joining.rejection is not None and not joining.rejection.resolvable:
@@ -299,7 +299,7 @@ class _Search:
 
     def _elsewhere(self, pod: PodRecord) -> bool:
         return isinstance(pod.request, GpuRequest) and bool(
-            self._places.guaranteed_nodes(pod, pod.request)
+            self._placements.guaranteed_nodes(pod, pod.request)
         )
 
     def _cost(self, info: NodeInfo, victims: Sequence[PodRecord], lost: int) -> Cost:
@@ -316,7 +316,7 @@ class _Search:
         if refused(victims, self._budgets) is not None:
             return
         without = after(info, victims, self._pod.uid)
-        if not self._places.takes(without, self._pod, self._request):
+        if not self._placements.takes(without, self._pod, self._request):
             return
         most = len(victims)
         if self._best is not None:
@@ -336,7 +336,7 @@ class _Search:
                     return
                 suits = partial(self._suits, without, gone, victims)
                 relocations = simulate_relocations(
-                    self._places, without, self._pod, victims, most, suits
+                    self._placements, without, self._pod, victims, most, suits
                 )
                 if relocations is not None:
                     self._best = self._plan(info, victims, relocations)
@@ -353,16 +353,16 @@ class _Search:
 
         The victims may take what other members of the group need.
         """
-        world = self._places.settled(without, victims, relocations)
+        world = self._placements.with_relocations(without, victims, relocations)
         here = world.pop(without.name)
         return self._group(here, gone, world.values()).rejection is None
 
     def _alike(self, candidate: _Candidate) -> Iterator[tuple[NodeInfo, tuple[PodRecord, ...]]]:
         """Yield the candidate's node and pods, and those of the nodes that are alike."""
         site = candidate.site
-        places = {pod.uid: i for i, pod in enumerate(site.pods)}
+        position = {pod.uid: i for i, pod in enumerate(site.pods)}
         for info, pods in site.alike:
-            yield info, tuple(pods[places[pod.uid]] for pod in candidate.victims)
+            yield info, tuple(pods[position[pod.uid]] for pod in candidate.victims)
 
     def _plan(
         self, info: NodeInfo, victims: Sequence[PodRecord], relocations: Sequence[Relocation]
@@ -378,7 +378,7 @@ class _Search:
 
 
 def unplanned(
-    places: GuaranteedPlacements,
+    placements: GuaranteedPlacements,
     info: NodeInfo,
     without: NodeInfo,
     waiting: PodRecord,
@@ -394,13 +394,13 @@ def unplanned(
     for pod in victims:
         if pod.uid not in able:
             return f"no plan may evict {pod.full_name} for it"
-    if lost(places, without, waiting, [able[pod.uid] for pod in victims]) == inf:
+    if lost(placements, without, waiting, [able[pod.uid] for pod in victims]) == inf:
         return "a pod of the same or a higher priority would be lost"
     return ""
 
 
 def lost(
-    places: GuaranteedPlacements,
+    placements: GuaranteedPlacements,
     without: NodeInfo,
     waiting: PodRecord,
     victims: Sequence[PodRecord],
@@ -409,7 +409,7 @@ def lost(
 
     ``without`` is their node once all of them have released it.
     """
-    relocations = simulate_relocations(places, without, waiting, victims, len(victims))
+    relocations = simulate_relocations(placements, without, waiting, victims, len(victims))
     return inf if relocations is None else relocations.count(None)
 
 

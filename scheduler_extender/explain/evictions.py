@@ -202,7 +202,7 @@ def _reservation_now(
         or not reservation.lasts(snapshot.today)
     ):
         return None
-    info, places = snapshot.node_info(reservation.node), GuaranteedPlacements(snapshot)
+    info, placements = snapshot.node_info(reservation.node), GuaranteedPlacements(snapshot)
     request = afterwards.request
 
     def without(gone: frozenset[PodUid]) -> NodeInfo:
@@ -211,9 +211,9 @@ def _reservation_now(
     def lacks(gone: frozenset[PodUid]) -> str:
         """Return why the placement is not possible once these pods are gone; empty if it is."""
         then = without(gone)
-        if not (may_go(snapshot, pod)(info) and places.takes(then, pod, request)):
+        if not (may_go(snapshot, pod)(info) and placements.takes(then, pod, request)):
             return f"{reservation.node} has no guaranteed placement for the pod"
-        if not places.spare_resources.takes(then, pod):
+        if not placements.spare_resources.takes(then, pod):
             return f"{reservation.node} has too little CPU or memory for the pod"
         rejection = afterwards.on(then, gone).rejection
         return "" if rejection is None else rejection.message
@@ -228,8 +228,8 @@ def _reservation_now(
         others = [each for each in left if each is not victim]
         if problem or lacks(gone - {victim.uid}):
             continue
-        if lost(places, without(gone - {victim.uid}), pod, others) <= lost(
-            places, without(gone), pod, left
+        if lost(placements, without(gone - {victim.uid}), pod, others) <= lost(
+            placements, without(gone), pod, left
         ):
             gone, left = gone - {victim.uid}, others
     return Reservation(
@@ -237,7 +237,7 @@ def _reservation_now(
         time_text(int(reservation.until)),
         sorted(reservation.victims),
         [Eviction(*_evicted(each)) for each in left],
-        problem or unplanned(places, info, without(gone), pod, left),
+        problem or unplanned(placements, info, without(gone), pod, left),
     )
 
 

@@ -348,10 +348,10 @@ def node_state(info: NodeInfo) -> NodeState:
     offers = [info.last_offer(served.name) for served in topology.resources]
     usable = [offer for offer in offers if not isinstance(offer, Rejection)]
     coming = sum(map(_coming, usable))
-    place = info.reserved_for if info.for_reservation is not None else None
+    nominee = info.reserved_for if info.for_reservation is not None else None
     states = _gpu_states(info, topology, usable)
     shares = max((state.devices for state in states), default=1)
-    kept = place.request.count if place and isinstance(place.request, GpuRequest) else 0
+    kept = nominee.request.count if nominee and isinstance(nominee.request, GpuRequest) else 0
     states, uses = _with_takers(states, -(-coming // shares), -(-(coming + kept) // shares))
     more = {
         Flag.UNUSABLE: any(wrong),
@@ -359,7 +359,7 @@ def node_state(info: NodeInfo) -> NodeState:
         Flag.FABRIC: bool(info.fabric_fault),
         Flag.COMING: coming > 0,
         Flag.SHARED: any(state.devices != 1 for state in states),
-        Flag.RESERVED: place is not None,
+        Flag.RESERVED: nominee is not None,
     }
     return NodeState(
         info,
@@ -367,7 +367,7 @@ def node_state(info: NodeInfo) -> NodeState:
         states,
         frozenset({*flags, *(flag for flag, there in more.items() if there)}),
         coming,
-        place.full_name if place is not None else "",
+        nominee.full_name if nominee is not None else "",
         tuple(trouble),
         uses,
         _together(states),

@@ -201,9 +201,9 @@ class _Node:
         return Miss(wants, len(called), f"{words}; {listed(held_by)}", everything, called, holders)
 
     def _not_sure(self) -> str:
-        place = self.info.reserved_for if self.info.for_reservation is not None else None
-        if place is not None and place.reservation is not None:
-            return f"but are reserved for {place.full_name} until {place.reservation.until_text}"
+        pod = self.info.reserved_for if self.info.for_reservation is not None else None
+        if pod is not None and pod.reservation is not None:
+            return f"but are reserved for {pod.full_name} until {pod.reservation.until_text}"
         unacknowledged = [
             uid for uid, pod in self.offer.ledger.unacknowledged.items() if not pod.terminated
         ]
@@ -213,7 +213,7 @@ class _Node:
         names = [pod.full_name for pod in self._unseen()]
         if names:
             return f"but no report shows yet which GPUs {listed(names)} will get"
-        if self.offer.kubelet.allocator.settled:
+        if self.offer.kubelet.allocator.choice_known:
             return (
                 "but kube-scheduler takes others first: a claim can name them (gpu-topology claim)"
             )

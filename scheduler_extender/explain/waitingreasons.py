@@ -135,7 +135,7 @@ def main_reason(counts: Mapping[Reason, int]) -> Reason:
     >>> main_reason({Reason.LINKS: 90, Reason.TOO_FEW: 3})
     <Reason.LINKS: 'links'>
     """
-    order = {reason: place for place, reason in enumerate(Reason)}
+    order = {reason: position for position, reason in enumerate(Reason)}
 
     def weight(reason: Reason) -> tuple[bool, bool, int, int]:
         lasting, undecided = reason in LASTING, reason is Reason.UNDECIDED

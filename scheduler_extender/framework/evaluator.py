@@ -179,9 +179,9 @@ def _by_eligibility(
         return names, ()
     attributes = question.pod.attributes
     eligible, ineligible = list[str](), list[str]()
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         if deadline.passed():
-            rejected[UNDECIDED] = [*names[place:]]
+            rejected[UNDECIDED] = [*names[position:]]
             break
         barred = snapshot.node_info(NodeName(name)).bar(
             attributes.eligible_nodes, attributes.requests

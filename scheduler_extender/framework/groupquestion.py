@@ -154,9 +154,9 @@ def _nominees_behind(
     for pod in sorted(others, key=lambda pod: (-pod.attributes.priority, pod.uid)):
         name = pod.attributes.nominated
         if name is not None and name in names and name not in found:
-            place = snapshot.reservations[name].reservation
-            if place is not None and place.by_nomination:
-                found[name] = replace(pod, reservation=place)
+            reservation = snapshot.reservations[name].reservation
+            if reservation is not None and reservation.by_nomination:
+                found[name] = replace(pod, reservation=reservation)
     return found
 
 

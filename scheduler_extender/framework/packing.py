@@ -44,7 +44,7 @@ def packed(
     full: set[object] = set()
     for pod in sorted(wants, key=lambda pod: -pod.request.effective_count):
         left, without_peers = wants[pod], pod.request.without_peers
-        for place, before in enumerate(now):
+        for position, before in enumerate(now):
             if not left:
                 break
             interruptible()
@@ -61,7 +61,7 @@ def packed(
                 info = with_arrivals(info, (arrival(without_peers, decision),))
                 decision = decide(info, without_peers, settings) if left else decision
             if taken:
-                now[place] = info
+                now[position] = info
             else:
                 full.add(key)
             placed += taken

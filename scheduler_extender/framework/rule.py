@@ -44,7 +44,7 @@ class Rule:
 
     All properties of a node that a rule reads are in :meth:`.NodeInfo.key`, so that nodes with one
     key share its answer. Nodes with one :meth:`.NodeInfo.choice` share it, too. Such nodes exist
-    under DRA, where the devices that the pod would get are settled. There a rule looks only at
+    under DRA, where the devices that the pod would get are known. There a rule looks only at
     these devices, and never at how many others are free. A reason that depends on more, such as the
     node's name, is a :class:`.SetRule`. Rules have no state.
     """

@@ -48,12 +48,12 @@ def scored(
         of = dict(zip(names_asked, by_node, strict=True))
         by_node = [of.get(name, 0) for name in names]
     spoilt = _spoilt_by_others(snapshot, pod.uid, request, names, deadline)
-    places = snapshot.reserved_nodes(pod.uid)
+    reserved = snapshot.reserved_nodes(pod.uid)
     if spoilt:
         by_node = [0 if name in spoilt else s for name, s in zip(names, by_node, strict=True)]
-    if places:
+    if reserved:
         pairs = zip(names, by_node, strict=True)
-        by_node = [10 if name in places else min(9, score) for name, score in pairs]
+        by_node = [10 if name in reserved else min(9, score) for name, score in pairs]
     return by_node
 
 

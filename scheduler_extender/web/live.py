@@ -48,7 +48,7 @@ class Listeners:
         self._closed = True
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def slot(self) -> Iterator[None]:
         """Count a stream from before its answer begins until the answer is over.
 
         It counts whether the stream ever begins or not. Raises :class:`TooManyListenersError`.
@@ -62,7 +62,7 @@ class Listeners:
             self._open -= 1
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the events of a stream for which the caller is inside :meth:`place`."""
+        """Yield the events of a stream for which the caller is inside :meth:`slot`."""
         told: int | None = None
         yield b"retry: %d\n\n" % RETRY_MS
         for look in range(LIFE):

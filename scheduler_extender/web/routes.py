@@ -164,7 +164,7 @@ class _Events(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._listeners.place():
+            with self._listeners.slot():
                 events = self._listeners.events()
                 answer = StreamingResponse(events, media_type="text/event-stream")
                 await answer(scope, receive, send)

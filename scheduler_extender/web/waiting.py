@@ -45,7 +45,7 @@ class Outlook:
     words: str  # the same words as ``why`` prints
     taken_by: int  # nodes that may take the pod
     reasons: Sequence[tuple[str, int]]  # the most frequent reasons that the words do not contain
-    places: Sequence[NodeAnswer]  # the best nodes that take it
+    best_nodes: Sequence[NodeAnswer]  # the best nodes that take it
     misses: Sequence[NearMiss]
     more_reasons: int = 0
     helps: Sequence[Help] = ()

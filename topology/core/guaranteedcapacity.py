@@ -138,7 +138,7 @@ def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
 
 def follows_one_by_one(kubelet: Kubelet) -> bool:
     """Check whether the order in which the node hands out its devices is known."""
-    return kubelet.allocator.settled and kubelet.width == 1 and kubelet.shape.size <= SMALL
+    return kubelet.allocator.choice_known and kubelet.width == 1 and kubelet.shape.size <= SMALL
 
 
 def in_turn(kubelet: Kubelet, devices: Sequence[Mask], wanted: RequestClass) -> int:

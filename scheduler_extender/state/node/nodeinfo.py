@@ -318,12 +318,12 @@ class NodeInfo:
         That is so if a pod here was promised something and may not have its devices yet
         (:attr:`.Occupants.promised`), or if there is a reservation here until a given time.
         """
-        place = (
+        reservation = (
             self.reserved_for.reservation
             if self.reserved_for is not None and self.for_reservation
             else None
         )
-        return (place is not None and not place.by_nomination) or self.pods.promised
+        return (reservation is not None and not reservation.by_nomination) or self.pods.promised
 
     def shares_promised(self, resource: str) -> bool:
         """Check whether a pod here counts on what others do on GPUs that it may share.
@@ -446,14 +446,14 @@ class NodeInfo:
         return key
 
     def choice(self, request: GpuRequest) -> Hashable | None:
-        """Return all that the answer to this request depends on if its devices are settled.
+        """Return all that the answer to this request depends on if its devices are known.
 
         Then the order of the other free devices does not matter (:func:`.chosen`). Return None if
-        the devices are not settled. A reservation and peers also depend on what is left, so None is
+        the devices are not known. A reservation and peers also depend on what is left, so None is
         returned for them, too.
         """
         offer = self.last_offer(request.resource)
-        if isinstance(offer, Rejection) or not offer.kubelet.allocator.settled:
+        if isinstance(offer, Rejection) or not offer.kubelet.allocator.choice_known:
             return None
         if self.reserved_for is not None or request.has_pods_before:
             return None

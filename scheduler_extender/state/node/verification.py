@@ -124,8 +124,8 @@ def _verify(info: NodeInfo, then: Offer, before: Report, now: Offer, after: Repo
         kinds = []
         # under DRA the devices were known, so nothing was predicted
         at_bind = info.allocates_before_bind
-        settled = same_boot and calm and pod.uid not in info.pods.unsettled and not at_bind
-        if settled and not _foreseen(kubelet, then.ledger, pod.uid, got):
+        predictable = same_boot and calm and pod.uid not in info.pods.unsettled and not at_bind
+        if predictable and not _foreseen(kubelet, then.ledger, pod.uid, got):
             kinds.append(OUTSIDE)
         mask, replicas = gpus(got, kubelet.width), kubelet.replicas
         if not satisfies(kubelet.shape, pod.promised, mask, count=held, replicas=replicas):

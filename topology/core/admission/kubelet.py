@@ -97,7 +97,7 @@ class Kubelet:
         return self.allocator.outcomes(call)
 
     @cached_property
-    def settled(self) -> Kubelet:
+    def without_order(self) -> Kubelet:
         """The same kubelet for all nodes that differ only in the devices that they would choose
         next."""
         plugin = None if self.plugin is None else self.plugin.usual

@@ -54,7 +54,7 @@ class FirstFit(Dra):
     """
 
     order: tuple[int, ...] = ()
-    settled = True
+    choice_known = True
 
     @property
     def usual(self) -> FirstFit:

@@ -115,7 +115,7 @@ class Allocator(ABC):
     broken = False
     # Whether the choice is already made at the time of the evaluation: the next free devices of an
     # order, whatever they are. Pods that end later do not change it.
-    settled = False
+    choice_known = False
     # Whether ResourceClaims (DRA) are served. Claims say which pod has which devices, and have the
     # devices until they are deallocated. If false, the kubelet's PodResources say which pod has
     # which devices.
@@ -131,7 +131,7 @@ class Allocator(ABC):
     def in_turn(self, available: Mask) -> list[Mask]:
         """Return the devices one by one, in the order in which they come.
 
-        Only an allocator that is :attr:`settled` has it.
+        Only an allocator that is :attr:`choice_known` has it.
         """
         raise NotImplementedError
 
@@ -139,7 +139,7 @@ class Allocator(ABC):
     def usual(self) -> Allocator:
         """An allocator of the same kind that makes the same choice if there is only one.
 
-        It differs from ``self`` only if the choice is :attr:`settled`.
+        It differs from ``self`` only if the choice is :attr:`choice_known`.
         """
         return self
 

@@ -95,28 +95,28 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     shared, it also checks whether their memory is enough for every pod that may come there
     (:mod:`.memory`), plain pods included.
     """
-    alone = chosen(kubelet, now, request) if kubelet.allocator.settled else None
+    alone = chosen(kubelet, now, request) if kubelet.allocator.choice_known else None
     return _assessed(kubelet, now, request) if alone is None else _assessed(*alone, request)
 
 
 def chosen(
     kubelet: Kubelet, now: Availability, request: GpuRequest
 ) -> tuple[Kubelet, Availability] | None:
-    """Return the node as if only the devices that the pod gets were free; None if not settled.
+    """Return the node as if only the devices that the pod gets were free; None if unknown.
 
-    The devices are settled if the allocator's choice is, no pod comes or goes, and the pod asks for
+    The devices are known if the allocator's choice is, no pod comes or goes, and the pod asks for
     no exclusive CPUs or memory. Then the verdict depends on nothing else. If too few devices are
     left, the pod gets none, whatever the order and the other devices are.
     """
     size = request.effective_count
-    if not kubelet.allocator.settled or request.exclusive or not size:
+    if not kubelet.allocator.choice_known or request.exclusive or not size:
         return None
     if now.unacknowledged or now.releasing or now.victims or now.hidden:
         return None
     free = 0
     if size <= now.devices_left:
         free = (kubelet.outcomes(now.free, size).sets or (now.free,))[0]
-    return kubelet.settled, Availability(free, sick=now.sick & free)
+    return kubelet.without_order, Availability(free, sick=now.sick & free)
 
 
 @memoized
@@ -144,7 +144,7 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     2. If too few devices are left, it is not-now.
     3. Evaluate the outcomes if no running pod ends. If some fail, it is not-guaranteed, or not-now.
     4. Evaluate the outcomes if running pods may end. If all still pass, it is guaranteed, else
-       expected. If the choice is settled at the time of the evaluation, this step is skipped and
+       expected. If the choice is known at the time of the evaluation, this step is skipped and
        the verdict is guaranteed.
     """
     shape = kubelet.shape
@@ -181,7 +181,7 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
         refusal = certain_refusal(kubelet, now, request, before)
         found = _not_promised(kubelet, now, request, before, judgement)
         return replace(found, refusal=refusal)
-    survives = kubelet.allocator.settled
+    survives = kubelet.allocator.choice_known
     if not survives:
         after = _outlook_of(kubelet, now, request, endings=True)
         survives = judged(kubelet, after, constraints).every
@@ -218,8 +218,8 @@ def sets_spoken_of(
     with constraints holds even if running pods end, so the sets that only come after such an end
     follow. None if there are too many sets.
     """
-    settled = request.plain or kubelet.allocator.settled
-    if assessed.verdict is not Verdict.GUARANTEED or settled or assessed.sets is None:
+    in_advance = request.plain or kubelet.allocator.choice_known
+    if assessed.verdict is not Verdict.GUARANTEED or in_advance or assessed.sets is None:
         return assessed.sets
     after = _outlook_of(kubelet, now, request, endings=True).gpus(kubelet)
     if after is None:
@@ -267,7 +267,7 @@ def _not_promised(
     elif hazards and (judgement.passing_fraction == 1 or not before.sets):
         words = "not guaranteed: the node's kubelet may refuse the pod"
         rejection = Rejection(words, True, Reason.KUBELET)
-    elif not judgement.some and kubelet.allocator.settled:
+    elif not judgement.some and kubelet.allocator.choice_known:
         words = f"the next free GPUs do not meet {text}"
         rejection = Rejection(words, True, Reason.SCATTERED)
     elif not judgement.some:
