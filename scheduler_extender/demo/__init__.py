@@ -102,7 +102,7 @@ def _drawn(out: Path, play: Play) -> list[Path]:
     )
     wrong = sum(o.wrong for o in play.stock)
     ours = f"gpu-topology: {placed} of {many} pods placed"
-    stock = f"stock kube-scheduler: {there} of {many} pods placed, {wrong} on unfit GPUs"
+    stock = f"stock kube-scheduler: {there} of {many} pods placed, {wrong} on unsuitable GPUs"
     (out / PICTURE).write_text(picture(play.nodes, ours))
     (out / STOCK_PICTURE).write_text(picture(play.stock_nodes, stock))
     made = [out / PICTURE, out / STOCK_PICTURE]

@@ -15,9 +15,9 @@ MARGIN, TITLE, HEAD, LINE = 28, 74, 28, 20
 WIDTH = 2 * MARGIN + COLUMNS * (CELL + GAP) - GAP
 COMPARED = 4  # nodes of a comparison
 LINKS = (
-    "Lines are NVLinks between two GPUs, as thick as their number, coloured within one pod. A "
-    "square in the middle is an NVSwitch. No line: PCIe only. A band: the GPUs of one pod. A ring "
-    "in part: a GPU that pods share."
+    "A line: NVLinks between two GPUs, thicker for more, coloured within one pod. A square in the "
+    "middle: an NVSwitch. No line: PCIe only. A band: the GPUs of one pod. A partial ring: a GPU "
+    "shared by pods."
 )
 
 _DOCUMENT = Markup(

@@ -195,7 +195,7 @@ def map_(
     form = form_of(output)
     if open_ and where.cluster is not None:
         raise BadInputError(
-            "--open and --cluster: only one of them is allowed, a file has no extender"
+            "--open and --cluster: only one of them is allowed; a cluster file has no extender"
         )
     if open_:
         from scheduler_extender.cli.forwarding import open_map
@@ -414,10 +414,10 @@ def completion() -> None:
     hook = Path(beside).parent / HOOK
     try:
         if hook.exists() and hook.read_bytes() != SCRIPT.encode():
-            typer.echo(f"{hook} is there already, and is left as it is")
+            typer.echo(f"{hook} exists already and was not changed")
             return
         hook.write_text(SCRIPT)
         hook.chmod(0o755)
     except OSError as error:
         raise BadInputError(f"{hook}: {error.strerror}") from error
-    typer.echo(f"{hook} is written: kubectl completes the words of kubectl gpu-topology now")
+    typer.echo(f"{hook} was written; kubectl now completes the words of kubectl gpu-topology")

@@ -103,7 +103,7 @@ def test_the_hook_is_written_beside_the_plugin_and_kubectl_uses_it(
     hook.write_text("of somebody else")
     done = asked(kubectl_plugin, "completion")
     assert (done.returncode, hook.read_text()) == (0, "of somebody else")
-    assert done.stdout == f"{hook} is there already, and is left as it is\n"
+    assert done.stdout == f"{hook} exists already and was not changed\n"
 
 
 def test_without_the_plugin_on_the_path_no_hook_is_written(
