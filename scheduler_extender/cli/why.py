@@ -33,7 +33,6 @@ from scheduler_extender.cli.queries import NO_CLAIMS, described
 from scheduler_extender.clientlimits import EXPLAIN_SECONDS
 from scheduler_extender.deadline import within
 from scheduler_extender.explain.explanation import (
-    NOT_ALL_ASKED,
     Explanation,
     Unreadable,
     explanation_of,
@@ -74,8 +73,10 @@ def explain(
     else:
         plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found.pod}"
         show(standard_output(), found, plan)
-    nowhere = isinstance(found, Unreadable) or not (found.placed or found.takes > found.ineligible)
-    raise typer.Exit(1 if nowhere and NOT_ALL_ASKED not in found.notes else 0)
+    nowhere = isinstance(found, Unreadable) or not (
+        found.placed or found.takes > found.ineligible or not found.evaluated
+    )
+    raise typer.Exit(1 if nowhere else 0)
 
 
 def _from_extender(
@@ -156,7 +157,7 @@ def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None
             _line(console, f"nodes that would take it: {listed([row.node for row in there])}")
         if told.placed is not None:
             for words in told.placed.words[1:]:
-                _line(console, words, "red" if told.placed.is_fault(words) else "")
+                _line(console, words, "red" if words in told.placed.faults else "")
         _section(console, "nearest", [f"{near.node}: {near.words}" for near in told.nearest])
         _section(console, "what would help", list(_helps(told, unblock)))
     _section(console, "notes", told.notes)

@@ -86,6 +86,9 @@ class Explanation(Struct, frozen=True):
     placed: Placed | None
     nodes: list[NodeAnswer]
     group: GroupInBrief | None = None
+    evaluated: Annotated[
+        bool, Meta(description="whether there was time to evaluate every node")
+    ] = True
 
 
 def explanation_of(
@@ -140,6 +143,7 @@ def explanation_of(
         ],
         placed=placed,
         nodes=rows,
+        evaluated=answered,
     )
 
 

@@ -89,12 +89,9 @@ class Placed(Struct, frozen=True):
         Meta(description="whether these GPUs meet the pod's constraints; null if unknown"),
     ]
     words: list[str]
-
-    def is_fault(self, line: str) -> bool:
-        """Check whether this one of the ``words`` is about GPUs that the pod should not have."""
-        if line == OUTSIDE:
-            return True
-        return self.keeps is False and line.startswith(f"it got {gpus_text(self.got or [])}")
+    faults: Annotated[
+        list[str], Meta(description="those of the words about GPUs that the pod should not have")
+    ] = []
 
 
 def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed:
@@ -108,6 +105,7 @@ def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed
     if isinstance(request, GpuRequest) and info.topology is not None:
         got, keeps = _got(info, pod, request)
     words = [f"on {info.name}, {_promise(verdict, request)}"]
+    faults: list[str] = []
     if sets:
         more = f" and {written.sets_omitted} more" if written and written.sets_omitted else ""
         words.append(f"possible GPUs when it was bound: {sets_text(sets)}{more}")
@@ -119,9 +117,11 @@ def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed
         if keeps is False and isinstance(request, GpuRequest):
             kept = f", which do not meet {request.constraints.text}"
         words.append(f"it got {gpus_text(got)}{kept}")
+        faults = [words[-1]] if keeps is False else []
         if outside:
             words.append(OUTSIDE)
-    return Placed(info.name, verdict, sets, got, keeps, words)
+            faults.append(OUTSIDE)
+    return Placed(info.name, verdict, sets, got, keeps, words, faults)
 
 
 def _promise(verdict: str, request: object) -> str:

@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from scheduler_extender.explain.evictions import eviction_advice
-from scheduler_extender.explain.explanation import NOT_ALL_ASKED, Explanation, explanation_of
+from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.groupfit import Wanted, judge
 from scheduler_extender.explain.placedpod import Written, placed_on
 from scheduler_extender.explain.remedies import Help, relaxations
@@ -278,7 +278,7 @@ def test_trying_ends_when_its_time_is_up() -> None:
         times = iter([False] * looks)
         found = explanation_of(seen, QUAD, deadline=ending_when(partial(next, times, True)))
         assert isinstance(found, Explanation)
-        if NOT_ALL_ASKED not in found.notes:
+        if found.evaluated:
             break
         assert found.rejections == {Reason.UNDECIDED.value: 1} or looks > 1
         assert (found.whole, list(found.helps)) == (False, [])
@@ -345,7 +345,7 @@ def test_a_placed_pod_is_told_its_promise_and_whether_its_gpus_keep_it() -> None
     (pod,) = cluster.node_info(NodeName("node")).pods.bound.alive.values()
     written = Written("guaranteed", "node", "pair", [[0, 1], [2, 3]])
     found = placed_on(cluster.node_info(NodeName("node")), pod, written)
-    assert (found.got, found.keeps) == ([0, 1], True)
+    assert (found.got, found.keeps, found.faults) == ([0, 1], True, [])
     assert found.words == [
         "on node, its constraints were guaranteed when it was bound",
         "possible GPUs when it was bound: 0,1 | 2,3",
@@ -358,6 +358,7 @@ def test_a_placed_pod_is_told_its_promise_and_whether_its_gpus_keep_it() -> None
         "it got GPUs 1,2, which do not meet link=nvlink",
         "these are not among the predicted GPUs",
     ]
+    assert found.faults == found.words[2:]
 
 
 def test_a_pod_that_no_report_shows_has_no_gpus_yet() -> None:

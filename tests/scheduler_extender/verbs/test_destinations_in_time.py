@@ -111,7 +111,7 @@ def test_an_explanation_says_that_there_was_no_time_for_all_nodes() -> None:
     found = explanation_of(cluster.snapshot(), asked, deadline=ending_when(meter.late))
     assert ENOUGH <= meter.lookups <= ENOUGH + TERMS
     assert isinstance(found, Explanation)
-    assert (found.whole, found.notes[0]) == (False, NOT_ALL_ASKED)
+    assert (found.whole, found.evaluated, found.notes[0]) == (False, False, NOT_ALL_ASKED)
     assert len(found.nodes) == NODES
 
 
