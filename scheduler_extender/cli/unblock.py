@@ -142,6 +142,8 @@ class Evicting:
     look: Callable[[], EvictionAdvice | None]
     evicted: set[str] = field(default_factory=set)
     """UIDs of the pods that this call has evicted."""
+    now: Callable[[], float] = time.time
+    pause: Callable[[float], None] = pause
 
     def reserve(self, plan: EvictionPlan, seconds: int) -> None:
         """Write the plan's reservation, which lasts this many seconds.
@@ -211,7 +213,7 @@ class Evicting:
             failure = self._evict(step)
             if failure is None:
                 continue
-            now = time.time()
+            now = self.now()
             first = refused != step.uid
             if first:
                 refused, refused_since = step.uid, now
@@ -223,7 +225,7 @@ class Evicting:
                 self._stop(f"{said}: {failure}")
             if first:
                 tell(f"retrying to evict {step.name}: {failure}")
-            pause(seconds)
+            self.pause(seconds)
 
     def _next(self) -> Eviction | None:
         """Return the next pod to evict; None if none is left, or the waiting pod has a node."""
@@ -249,15 +251,15 @@ class Evicting:
 
     def _seen(self) -> EvictionAdvice | None:
         """Return the current advice. A temporary failure is retried, as for an eviction."""
-        began = time.time()
+        began = self.now()
         while True:
             try:
                 return self.look()
             except ApiFailure as error:
-                seconds = pause_before_another_try(error, time.time() - began)
+                seconds = pause_before_another_try(error, self.now() - began)
                 if seconds is None:
                     self._stop(f"the cluster cannot be read: {error}")
-                pause(seconds)
+                self.pause(seconds)
 
     def _evict(self, step: Eviction) -> ApiFailure | None:
         """Evict a pod if it still has the planned UID.

@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
 from scheduler_extender.annotations import RESERVED
-from scheduler_extender.cli import unblock
 from scheduler_extender.cli.unblock import (
     AGAIN,
     LONGEST_PAUSE,
@@ -268,26 +267,19 @@ def test_a_list_that_fails_for_a_moment_ends_nothing(cluster: Cluster) -> None:
     assert len(evictions(cluster)) == 2
 
 
-def test_each_victim_is_retried_for_as_long_as_the_first_one(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_victim_is_retried_for_as_long_as_the_first_one(cluster: Cluster) -> None:
     """The first one has been refused for almost the whole time when it leaves by itself."""
     steps = [Eviction("team", name, name, 0, "ReplicaSet") for name in "ab"]
-    clock = SimpleNamespace(now=0.0)
+    pauses = [0.0]
 
     def look() -> EvictionAdvice:
-        left = steps[1:] if clock.now >= PATIENCE - 2 * AGAIN else steps
+        left = steps[1:] if sum(pauses) >= PATIENCE - 2 * AGAIN else steps
         reserved = Reservation("pairs", "later", ["a", "b"], left, "")
         return EvictionAdvice("team/waits", "waits", None, reservation=reserved)
 
-    def rest(seconds: float) -> None:
-        clock.now += seconds
-
-    monkeypatch.setattr(unblock, "pause", rest)
-    monkeypatch.setattr(unblock, "time", SimpleNamespace(time=lambda: clock.now))
     cluster.fake.refuse(500, None, path="eviction$")
     with closing(ApiServer.from_kubeconfig(cluster.kubeconfig)) as api, pytest.raises(typer.Exit):
-        Evicting(api, look(), look).carry_out()
+        Evicting(api, look(), look, now=partial(sum, pauses), pause=pauses.append).carry_out()
     assert evictions(cluster).count("b") > evictions(cluster).count("a")
 
 
