@@ -270,7 +270,7 @@ def answer(key: str, on: On) -> str:
 
 def _said(found: Answer) -> str:
     if found.message:
-        return f'refused, "{found.message}".'
+        return f'rejected, "{found.message}".'
     if found.promises:
         return "guaranteed."
     return f'placed without a promise, "{found.doubt.message}".' if found.doubt else "placed."

@@ -148,7 +148,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         _on("another GPU placement on the node is in progress", do=LASTS),
         _on(
             "an earlier bind of the pod to another node may still be written",
-            do="Do nothing: other nodes may take the pod after 24 s.",
+            do="Do nothing: other nodes may take the pod once two reads show it unbound (24 s).",
         ),
     ),
     Reason.RESERVED: (
