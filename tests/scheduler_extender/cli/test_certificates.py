@@ -270,7 +270,7 @@ def test_who_is_killed_half_way_runs_the_command_again(
     kept = (tmp_path / "ca.key").read_bytes() if (tmp_path / "ca.key").exists() else None
     again = asked(main, "certificates", *words)
     if again.returncode:  # it says itself what to type
-        assert f"renew with --ca {tmp_path}" in again.stderr
+        assert f"with --ca {tmp_path}" in again.stderr
         made(f"--output={tmp_path}", f"--ca={tmp_path}")
     assert {path.name for path in tmp_path.iterdir()} == FILES
     assert kept in (None, (tmp_path / "ca.key").read_bytes()), "no key is thrown away"

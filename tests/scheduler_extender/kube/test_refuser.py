@@ -148,7 +148,7 @@ def test_a_controller_cannot_run_away(world: World, tmp_path: Path) -> None:
     assert {event["involvedObject"]["name"] for event in of_nodes} == {NODE}
     of_pods = [event["message"] for event in events if event not in of_nodes]
     assert of_pods
-    assert all("not foreseen" in said for said in of_pods)
+    assert all("no known hazard" in said for said in of_pods)
 
 
 def test_people_see_what_was_asked(world: World, tmp_path: Path) -> None:
