@@ -165,7 +165,7 @@ def test_wrong_words_are_one_line_and_leave_nothing(
 
 
 @pytest.mark.parametrize(
-    ("left", "said"), [("ca.crt", "renew with --ca"), ("ca.key", "the key is not PEM")]
+    ("left", "said"), [("ca.crt", "with --ca"), ("ca.key", "the key is not PEM")]
 )
 def test_an_authority_is_never_written_over(tmp_path: Path, left: str, said: str) -> None:
     (tmp_path / left).write_text("somebody's")
