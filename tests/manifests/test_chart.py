@@ -66,7 +66,7 @@ def test_the_chart_is_not_made_of_a_base_that_has_no_such_place(
         ),
         pytest.param(
             {"kind": "Service", "metadata": {"name": "x", "labels": {"a": "{{ b }}"}}},
-            "Service x has text that a template would read",
+            "Service x has text that Helm would read as a template",
             id="text-with-braces",
         ),
     ],
