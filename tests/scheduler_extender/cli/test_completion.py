@@ -94,7 +94,7 @@ def test_the_hook_is_written_beside_the_plugin_and_kubectl_uses_it(
     for _ in range(2):
         done = asked(kubectl_plugin, "completion")
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"{hook} is written")
+        assert done.stdout.startswith(f"{hook} was written")
     command = [str(KUBECTL), "__complete", "gpu-topology", "map", "-o", ""]
     with started(command, stdout=PIPE, stderr=PIPE) as child:
         said, _ = child.communicate()
