@@ -174,27 +174,27 @@ def _domain(text: str) -> str:
 
 
 def render_group_ref(
-    found: GroupReference,
+    group_ref: GroupReference,
 ) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
     """Return annotations, labels and spec fields from which :func:`group_ref_of` reads this."""
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     spec: dict[str, Any] = {}
-    kind, slash, name = found.group.name.partition("/")
+    kind, slash, name = group_ref.group.name.partition("/")
     label = next((source.label for source in SOURCES if source.name == kind), None)
     if not slash:
         annotations[GROUP] = kind
-        if found.gang:
+        if group_ref.gang:
             # The reference does not keep the name of the pod's gang. A gang of the same name is
             # enough.
-            other = kind if found.peers_counted else f"{kind}.gang"
+            other = kind if group_ref.peers_counted else f"{kind}.gang"
             spec["schedulingGroup"] = {"podGroupName": other}
     elif label is None:
         spec["schedulingGroup"] = {"podGroupName": name}
     else:
         labels[label] = name
-    if found.size is not None:
-        annotations[SIZE] = str(found.size)
-    if found.domain is not None:
-        annotations[DOMAIN] = found.domain
+    if group_ref.size is not None:
+        annotations[SIZE] = str(group_ref.size)
+    if group_ref.domain is not None:
+        annotations[DOMAIN] = group_ref.domain
     return annotations, labels, spec

@@ -297,14 +297,14 @@ class PreemptionArgs(msgspec.Struct, frozen=True):
 
     def by_node(self) -> dict[str, MetaVictims]:
         """Return the victims of each node, from either form."""
-        found: dict[str, MetaVictims] = {}
+        victims: dict[str, MetaVictims] = {}
         for node, meta in (self.meta_victims or {}).items():
-            found[node] = meta or MetaVictims()
+            victims[node] = meta or MetaVictims()
         for node, whole in (self.victims or {}).items():
-            if node not in found:
+            if node not in victims:
                 uids = [MetaPod(pod.metadata.uid) for pod in (whole and whole.pods) or []]
-                found[node] = MetaVictims(uids, whole.violations if whole else 0)
-        return found
+                victims[node] = MetaVictims(uids, whole.violations if whole else 0)
+        return victims
 
 
 class PreemptionResult(msgspec.Struct, frozen=True):

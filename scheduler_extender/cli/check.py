@@ -76,7 +76,7 @@ def read_files(paths: Iterable[Path]) -> Read:
             continue
         for file in files:
             try:
-                found = read_each(text_of(file))
+                pod_file = read_each(text_of(file))
             except PodFileError as error:
                 said = f"{name_of(file)}: {error}"
                 passed_over = isinstance(error, NoPodError) and file is not path
@@ -88,11 +88,11 @@ def read_files(paths: Iterable[Path]) -> Read:
             except BadInputError as error:
                 faults.append(str(error))
                 continue
-            faults += [f"{name_of(file)}: {fault}" for fault in found.faults]
-            if found.placed:
-                tell(f"note: {name_of(file)}: {found.placed}")
-            wanted += [replace(each, file=name_of(file)) for each in found.wanted]
-            notes = dict.fromkeys(note for each in found.wanted for note in each.notes)
+            faults += [f"{name_of(file)}: {fault}" for fault in pod_file.faults]
+            if pod_file.placed:
+                tell(f"note: {name_of(file)}: {pod_file.placed}")
+            wanted += [replace(each, file=name_of(file)) for each in pod_file.wanted]
+            notes = dict.fromkeys(note for each in pod_file.wanted for note in each.notes)
             warnings += len(notes)
             for note in islice(notes, MAX_NOTES):
                 tell(f"warning: {name_of(file)}: {note}")
@@ -196,24 +196,24 @@ class Checked(Struct, frozen=True):
     group: GroupFit | None = None
 
 
-def _data(found: Together, today: float, *, alone: bool) -> Checked | dict[str, Any]:
+def _data(answers: Together, today: float, *, alone: bool) -> Checked | dict[str, Any]:
     """Return the answer as data. With ``alone`` it is that of the one pod, without a list."""
     pods: list[Checked] = []
-    for each in found.judged:
+    for each in answers.judged:
         nodes = rows_of(each.pods[0].request, each.answers, today)
         pods += [
             Checked(pod.name, pod.text, pod.file, nodes, pod.copies, each.fit(pod))
             for pod in each.pods
         ]
     if not alone:
-        return {"pods": pods, "groups": found.groups, "objects": found.objects}
-    return structs.replace(pods[0], group=found.groups[0]) if found.groups else pods[0]
+        return {"pods": pods, "groups": answers.groups, "objects": answers.objects}
+    return structs.replace(pods[0], group=answers.groups[0]) if answers.groups else pods[0]
 
 
-def _draw(found: Together, today: float) -> None:
+def _draw(answers: Together, today: float) -> None:
     """Print the answer for people, with one table for pods that have equal requests."""
     console = standard_output()
-    for number, each in enumerate(found.judged):
+    for number, each in enumerate(answers.judged):
         if number:
             console.print()
         first, names = each.pods[0], list(dict.fromkeys(pod.name for pod in each.pods))
@@ -226,13 +226,13 @@ def _draw(found: Together, today: float) -> None:
             if fit:
                 told = f"{pod.name}: {fit:,} of its {pod.copies:,} pods fit at once"
                 console.print(Text(told, "green" if fit == pod.copies else "red"))
-    if found.groups:
+    if answers.groups:
         console.print()
-    for group in found.groups:
+    for group in answers.groups:
         console.print(Text(group.text, "red" if group.rejected else "green"))
-    for made in found.objects:
+    for made in answers.objects:
         console.print(Text(made.text, "green" if made.fit == made.copies else "red"))
-    by_themselves = [pod for each in found.judged for pod in each.pods if pod.group_ref is None]
+    by_themselves = [pod for each in answers.judged for pod in each.pods if pod.group_ref is None]
     if len(by_themselves) > 1:
         console.print()
         console.print(

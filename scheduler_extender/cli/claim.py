@@ -36,30 +36,30 @@ def write_claim(text: str, file: str, device_class: str, machines: Source) -> No
     known = [at for each in serving or nodes if (at := each.topology)]
     constraints, count = wanted.request.constraints, wanted.request.count
     machines_alike = grouped(known)
-    found = alternatives(machines_alike, count, constraints)
+    choices = alternatives(machines_alike, count, constraints)
     large = sum(len(node.gpus) > MOST_GPUS for node in known)
     if large:
         tell(
             f"note: {large:,} nodes have more than {MOST_GPUS} GPUs; the claim names none of "
             "their GPUs"
         )
-    looked_at = sum(each.nodes for each in machines_alike[: len(found.machines)])
+    looked_at = sum(each.nodes for each in machines_alike[: len(choices.machines)])
     if left := len(known) - large - looked_at:
         tell(
             f"note: there are too many kinds of machines to examine all; {left:,} nodes are left "
             "out"
         )
-    for name, good, covered in found.machines:
+    for name, good, covered in choices.machines:
         if covered < good:
             tell(
                 f"note: {name}: the claim names {covered} of the {good} sets of {count} GPUs with "
                 f"{constraints.text}; its pods cannot get the other sets"
             )
-    if not found.sets:
+    if not choices.sets:
         which = f"{len(known):,} {'nodes with DRA' if serving else 'nodes'}" if known else ""
-        tell(_nothing(found, which, f"{set_of(count)} with {constraints.text}"))
+        tell(_nothing(choices, which, f"{set_of(count)} with {constraints.text}"))
         raise typer.Exit(1)
-    written = found_in.with_template(found.sets, device_class)
+    written = found_in.with_template(choices.sets, device_class)
     typer.echo(yaml.safe_dump_all(written, sort_keys=False, width=1000), nl=False)
 
 

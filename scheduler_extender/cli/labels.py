@@ -30,20 +30,20 @@ def selector_of(text: str | None) -> Selector:
 def _terms(text: str) -> Iterable[Requirement]:
     at = 0
     while at < len(text):
-        found = _TERM.match(text, at)
-        if found is None:
+        match = _TERM.match(text, at)
+        if match is None:
             raise BadInputError(
                 f"--selector: {text!r} cannot be read from {text[at:].strip()!r} on: allowed are "
                 "key=value, key!=value, key in (a,b), key notin (a,b), key and !key, with commas "
                 "between"
             )
-        at = found.end()
-        if found["lacks"]:
-            yield Requirement(found["lacks"], "DoesNotExist")
+        at = match.end()
+        if match["lacks"]:
+            yield Requirement(match["lacks"], "DoesNotExist")
             continue
-        operator = _OPERATORS.get(found["sign"] or found["set"], "In")
-        values = [found["value"] or ""] if found["set"] is None else found["values"].split(",")
-        yield Requirement(found["key"], operator, tuple(value.strip() for value in values))
+        operator = _OPERATORS.get(match["sign"] or match["set"], "In")
+        values = [match["value"] or ""] if match["set"] is None else match["values"].split(",")
+        yield Requirement(match["key"], operator, tuple(value.strip() for value in values))
 
 
 def selects(selector: Selector, labels: Mapping[str, str]) -> bool:

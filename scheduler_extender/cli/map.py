@@ -95,26 +95,26 @@ def node_cells(state: NodeState) -> list[Text]:
     if topology is None:
         return []
     width = len(str(topology.gpus[-1].index)) if topology.gpus else 1
-    found: list[Text] = []
+    cells: list[Text] = []
     before: int | None = None
     for parts, opens, closes in groups(topology):
         first_numa = _numa(topology.shape, parts[0][0])
         if before is not None and before != first_numa:
-            found.append(Text("|", "dim"))
+            cells.append(Text("|", "dim"))
         for number, part in enumerate(parts):
             if number:
-                found.append(Text("|", "dim"))
+                cells.append(Text("|", "dim"))
             for p in part:
                 gpu = state.gpus[p]
                 letter, style = CELLS[gpu.use]
                 if gpu.partly and gpu.use is not Use.SICK:
                     letter = letter.lower()
-                found.append(Text(f"{topology.gpus[p].index:>{width}}{letter}", style))
+                cells.append(Text(f"{topology.gpus[p].index:>{width}}{letter}", style))
         first = -sum(map(len, parts)) - len(parts) + 1
-        found[first] = Text.assemble((opens, "dim"), found[first])
-        found[-1] = Text.assemble(found[-1], (closes, "dim"))
+        cells[first] = Text.assemble((opens, "dim"), cells[first])
+        cells[-1] = Text.assemble(cells[-1], (closes, "dim"))
         before = _numa(topology.shape, parts[-1][-1])
-    return found
+    return cells
 
 
 def legend(states: Iterable[NodeState]) -> Table:
@@ -122,18 +122,18 @@ def legend(states: Iterable[NodeState]) -> Table:
     shown = list(states)
     there = {gpu.use for state in shown for gpu in state.gpus}
     drawn = "".join(text.plain for state in shown for text in node_cells(state))
-    found = Table.grid(padding=(0, 2))
-    found.add_column(no_wrap=True)
-    found.add_column(overflow="fold")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for use, (letter, style) in CELLS.items():
         if use in there:
-            found.add_row(Text(f" {letter} ", style), f"{use.word}: {MEANINGS[use]}")
+            grid.add_row(Text(f" {letter} ", style), f"{use.word}: {MEANINGS[use]}")
     if any(gpu.partly for state in shown for gpu in state.gpus):
-        found.add_row(" a ", PARTLY)
+        grid.add_row(" a ", PARTLY)
     for mark, meaning in MARKS.items():
         if mark[0] in drawn:
-            found.add_row(Text(f"{mark:^3}", "dim"), meaning)
-    return found
+            grid.add_row(Text(f"{mark:^3}", "dim"), meaning)
+    return grid
 
 
 def folded(cells: Sequence[Text], width: int) -> list[Text]:

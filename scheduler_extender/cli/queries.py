@@ -132,17 +132,17 @@ def _write(text: str, form: Form, *, first: bool, watch: bool) -> None:
     sys.stdout.flush()
 
 
-def _text(told: Told, form: Form) -> str:
+def _text(answer: Told, form: Form) -> str:
     if form is Form.NAME:
-        return "".join(f"{one_line(name)}\n" for name in told.names)
-    data = {**told.data, "notes": list(told.notes)}
+        return "".join(f"{one_line(name)}\n" for name in answer.names)
+    data = {**answer.data, "notes": list(answer.notes)}
     if form is Form.JSON:
         return escaped(json.dumps(data, indent=2, ensure_ascii=False)) + "\n"
     if form is Form.YAML:
         return as_yaml(data)
     text = io.StringIO()
     console = here(text)
-    told.draw(console, form is Form.WIDE)
+    answer.draw(console, form is Form.WIDE)
     return text.getvalue()
 
 

@@ -66,18 +66,18 @@ def plan(
     where, _, name = pod.rpartition("/")
     if source.cluster is not None:
         known = described(cluster_file(source.cluster), Verdict.EXPECTED)
-        found = _answer(known, where or namespace or "default", name, f"{source.cluster}: ")
-        _show(found, as_json=as_json)
+        advice = _answer(known, where or namespace or "default", name, f"{source.cluster}: ")
+        _show(advice, as_json=as_json)
         return
     with asking(source.access) as (api, usual):
         where = where or namespace or usual
-        found = _answer(_read(api), where, name, "")
-        reservation, cheapest = found.reservation, found.plan
+        advice = _answer(_read(api), where, name, "")
+        reservation, cheapest = advice.reservation, advice.plan
         if not evict or (reservation is None and (cheapest is None or not cheapest.steps)):
-            _show(found, as_json=as_json)
+            _show(advice, as_json=as_json)
             return
-        _tell(found, as_json=as_json)
-        evicting = Evicting(api, found, lambda: eviction_advice(_read(api), where, name))
+        _tell(advice, as_json=as_json)
+        evicting = Evicting(api, advice, lambda: eviction_advice(_read(api), where, name))
         if reservation is None and cheapest is not None:
             evicting.reserve(cheapest, keep)
         evicting.carry_out()
@@ -109,10 +109,12 @@ def _tell(found: EvictionAdvice, *, as_json: bool) -> None:
             standard_output().print(Text(line))
 
 
-def _show(found: EvictionAdvice, *, as_json: bool) -> None:
+def _show(advice: EvictionAdvice, *, as_json: bool) -> None:
     """Print the answer. Raises :class:`typer.Exit` with 1 if the pod waits and no plan helps it."""
-    _tell(found, as_json=as_json)
-    helped = found.node or found.takes or found.reservation is not None or found.plan is not None
+    _tell(advice, as_json=as_json)
+    helped = (
+        advice.node or advice.takes or advice.reservation is not None or advice.plan is not None
+    )
     if not helped:
         raise typer.Exit(1)
 
@@ -229,15 +231,15 @@ class Evicting:
 
     def _next(self) -> Eviction | None:
         """Return the next pod to evict; None if none is left, or the waiting pod has a node."""
-        found = self._seen()
-        if found is None or found.uid != self.waiting.uid:
+        seen = self._seen()
+        if seen is None or seen.uid != self.waiting.uid:
             self._stop("the pod is gone")
-        if found.node is not None:
-            tell(f"{found.pod} is on {found.node} now")
+        if seen.node is not None:
+            tell(f"{seen.pod} is on {seen.node} now")
             return None
-        reservation = found.reservation
-        if found.undecided:
-            self._stop(found.undecided)
+        reservation = seen.reservation
+        if seen.undecided:
+            self._stop(seen.undecided)
         if reservation is None:
             self._stop("the reservation has ended")
         if reservation.problem:
@@ -245,7 +247,7 @@ class Evicting:
         left = [step for step in reservation.to_evict if step.uid not in self.evicted]
         if left:
             return left[0]
-        until = f"{reservation.node} is reserved for {found.pod} until {reservation.until}"
+        until = f"{reservation.node} is reserved for {seen.pod} until {reservation.until}"
         tell(f"all pods of the plan are evicted; {until}")
         return None
 

@@ -62,19 +62,21 @@ def explain(
     cluster, access = where.cluster, where.access
     if where.forward:
         with forwarded("--forward", access, where.system) as port:
-            found, notes = _from_extender(port, access, namespace, pod)
+            explanation, notes = _from_extender(port, access, namespace, pod)
     elif cluster is not None:
-        found, notes = _from_file(cluster, namespace or "default", pod, require)
+        explanation, notes = _from_file(cluster, namespace or "default", pod, require)
     else:
-        found, notes = _from_api_server(access, namespace, pod, require)
-    found = structs.replace(found, notes=[*found.notes, *notes])
+        explanation, notes = _from_api_server(access, namespace, pod, require)
+    explanation = structs.replace(explanation, notes=[*explanation.notes, *notes])
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+        typer.echo(json.dumps(msgspec.to_builtins(explanation), indent=2))
     else:
-        plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found.pod}"
-        show(standard_output(), found, plan)
-    nowhere = isinstance(found, Unreadable) or not (
-        found.placed or found.takes > found.ineligible or not found.evaluated
+        plan = "" if cluster is not None else f"kubectl gpu-topology unblock {explanation.pod}"
+        show(standard_output(), explanation, plan)
+    nowhere = isinstance(explanation, Unreadable) or not (
+        explanation.placed
+        or explanation.takes > explanation.ineligible
+        or not explanation.evaluated
     )
     raise typer.Exit(1 if nowhere else 0)
 
@@ -135,32 +137,34 @@ def _from_api_server(
     return found, [*about.notes, *seen.notes]
 
 
-def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None:
+def show(console: Console, explanation: Explanation | Unreadable, unblock: str) -> None:
     """Print an answer.
 
     ``unblock`` is the command that plans evictions; it is empty if no evictions can be planned.
     """
-    console.print(Text(told.pod, "bold"), soft_wrap=False)
-    if isinstance(told, Unreadable):
-        _line(console, told.headline, "red")
+    console.print(Text(explanation.pod, "bold"), soft_wrap=False)
+    if isinstance(explanation, Unreadable):
+        _line(console, explanation.headline, "red")
     else:
-        _line(console, f"asks for {told.request}")
+        _line(console, f"asks for {explanation.request}")
         _line(
             console,
-            told.headline,
-            "green" if told.placed or told.takes > told.ineligible else "yellow",
+            explanation.headline,
+            "green"
+            if explanation.placed or explanation.takes > explanation.ineligible
+            else "yellow",
         )
         there = sorted(
-            (row for row in told.nodes if row.may_come), key=lambda row: -(row.score or 0)
+            (row for row in explanation.nodes if row.may_come), key=lambda row: -(row.score or 0)
         )
-        if there and told.placed is None:
+        if there and explanation.placed is None:
             _line(console, f"nodes that would take it: {listed([row.node for row in there])}")
-        if told.placed is not None:
-            for words in told.placed.words[1:]:
-                _line(console, words, "red" if words in told.placed.faults else "")
-        _section(console, "nearest", [f"{near.node}: {near.words}" for near in told.nearest])
-        _section(console, "what would help", list(_helps(told, unblock)))
-    _section(console, "notes", told.notes)
+        if explanation.placed is not None:
+            for words in explanation.placed.words[1:]:
+                _line(console, words, "red" if words in explanation.placed.faults else "")
+        _section(console, "nearest", [f"{near.node}: {near.words}" for near in explanation.nearest])
+        _section(console, "what would help", list(_helps(explanation, unblock)))
+    _section(console, "notes", explanation.notes)
 
 
 def _helps(told: Explanation, unblock: str) -> Iterator[str]:

@@ -181,16 +181,16 @@ class Look:
                 return Unseen("there was not enough time")
             try:
                 body = self._api.get(path(NODES_PATH, name, "proxy", "configz"), timeout=TIMEOUT)
-                found = msgspec.json.decode(body, type=dict[str, Kubelet])
-                return found["kubeletconfig"]
+                kubelets = msgspec.json.decode(body, type=dict[str, Kubelet])
+                return kubelets["kubeletconfig"]
             except ApiError as error:
                 return _refused(error, "kubelets' configurations (nodes/proxy)", always=True)
             except (msgspec.DecodeError, KeyError):
                 return Unseen("the answer is not a kubelet's configuration")
 
         for first in names[:1]:  # a caller who may not query one kubelet may query none
-            if isinstance(found := ask(first), Unseen) and found.forbidden:
-                return dict.fromkeys(names, found)
+            if isinstance(kubelets := ask(first), Unseen) and kubelets.forbidden:
+                return dict.fromkeys(names, kubelets)
         with ThreadPoolExecutor(AT_ONCE) as threads:
             return dict(zip(names, threads.map(ask, names), strict=True))
 

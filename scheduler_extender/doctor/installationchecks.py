@@ -168,24 +168,24 @@ def extender(seen: Seen) -> Iterator[Finding]:
 
 def certificates(seen: Seen) -> Iterator[Finding]:
     """Check whether the certificates fit each other, and when they expire."""
-    found = [each for each in seen.certificates if isinstance(each, Certificate)]
+    readable = [each for each in seen.certificates if isinstance(each, Certificate)]
     for each in seen.certificates:
         if isinstance(each, Unseen):
             yield unseen(each.why)
-    for each in found:
+    for each in readable:
         if (left := each.expires - seen.observed_at) < SOON:
             yield _end(each.where, left)
-    yield from _trust(seen, found)
+    yield from _trust(seen, readable)
     for name, _, value, *_ in there(seen.metrics) or ():
         if name == "gpu_topology_tls_reload_failing" and value:
             said = "the extender cannot use the new TLS files and keeps the old ones"
             yield fail(said, "look at its log", CERTIFICATES)
-        if name == "gpu_topology_tls_expires_timestamp_seconds" and not found and value:
+        if name == "gpu_topology_tls_expires_timestamp_seconds" and not readable and value:
             yield _end("the extender's certificate", value - seen.observed_at)
-    if found:
-        least = min(each.expires for each in found) - seen.observed_at
+    if readable:
+        least = min(each.expires for each in readable) - seen.observed_at
         if least >= SOON:
-            yield ok(f"{len(found)} certificates; the first one expires in {duration(least)}")
+            yield ok(f"{len(readable)} certificates; the first one expires in {duration(least)}")
 
 
 def _end(what: str, left: float) -> Finding:

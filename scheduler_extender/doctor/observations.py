@@ -210,20 +210,20 @@ class Seen:
         return {name: value for name, _, value in words}
 
 
-def at(found: Any, *keys: str | int) -> Any:
+def at(value: Any, *keys: str | int) -> Any:
     """Return the value at a path in an object; None if there is none.
 
     >>> at({"spec": {"args": ["a"]}}, "spec", "args", 0), at({"spec": None}, "spec", "args")
     ('a', None)
     """
     for key in keys:
-        if isinstance(found, dict):
-            found = found.get(key)
-        elif isinstance(found, list) and isinstance(key, int) and key < len(found):
-            found = found[key]
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
+            value = value[key]
         else:
             return None
-    return found
+    return value
 
 
 def there(part: T | Unseen | None) -> T | None:

@@ -87,25 +87,25 @@ class Advice:
             ]
         if self.plan is None:
             return [f"no pod is worth evicting for {name}: {self.reason}"]
-        found = self.plan
-        if not found.steps:
-            terminating = ", ".join(p.full_name for p in found.terminating)
+        plan = self.plan
+        if not plan.steps:
+            terminating = ", ".join(p.full_name for p in plan.terminating)
             lines = [
-                f"no pod has to be evicted: {found.node} has a guaranteed placement once "
+                f"no pod has to be evicted: {plan.node} has a guaranteed placement once "
                 f"these pods have terminated: {terminating}"
             ]
         else:
-            count = len(found.steps)
+            count = len(plan.steps)
             pods = "1 pod" if count == 1 else f"{count} pods"
-            lines = [f"evict {pods} on {found.node}: then {name} has a guaranteed placement there"]
-            lines += [f"  {step.text()}" for step in found.steps]
+            lines = [f"evict {pods} on {plan.node}: then {name} has a guaranteed placement there"]
+            lines += [f"  {step.text()}" for step in plan.steps]
             if beside:
                 lines.append(
                     f"{beside} more members of its group fit there, but --evict reserves only "
                     f"the placement of {name}, until it is bound"
                 )
-        if found.resources_unknown:
-            where = ", ".join(found.resources_unknown)
+        if plan.resources_unknown:
+            where = ", ".join(plan.resources_unknown)
             lines.append(f"whether enough CPU and memory are free is unknown for {where}")
         if not self.whole:
             lines.append("not every set of pods was examined, so a cheaper plan may exist")

@@ -35,16 +35,16 @@ def bound_text(placement: str, request: GpuRequest | None) -> str:
     >>> bound_text('{"verdict":"guaranteed","node":"n","sets":[[0,1]]}', gpu_request(2))
     'on n; possible GPUs: 0,1'
     """
-    found = _written(placement)
-    if found is None:
+    written = _written(placement)
+    if written is None:
         return "bound"
     promise = ""
     if request is not None and not request.plain:
-        sure = request.required and found.verdict in ("guaranteed", "expected")
-        promise = f"; {found.verdict if sure else 'not promised'}: {request.text}"
-    sets = f"; possible GPUs: {sets_text(found.sets)}" if found.sets else ""
-    more = f" and {found.sets_omitted} more sets" if found.sets_omitted else ""
-    return f"on {found.node}{promise}{sets}{more}"
+        sure = request.required and written.verdict in ("guaranteed", "expected")
+        promise = f"; {written.verdict if sure else 'not promised'}: {request.text}"
+    sets = f"; possible GPUs: {sets_text(written.sets)}" if written.sets else ""
+    more = f" and {written.sets_omitted} more sets" if written.sets_omitted else ""
+    return f"on {written.node}{promise}{sets}{more}"
 
 
 def _written(text: str) -> Written | None:

@@ -239,15 +239,15 @@ def helps_of(
     deadline: Deadline,
 ) -> Helped:
     """Return the changes that would help. Nothing is tried for a pod with claims of its own."""
-    found = Helped([], whole=True, missing=list(answers))
+    helped = Helped([], whole=True, missing=list(answers))
     if pod.claim_constraints is not None:
-        return found
+        return helped
     ended: dict[NodeName, frozenset[PodUid]] = {}
     nodes = [info.topology for info in snapshot.nodes if info.topology is not None]
     try:
         with deadline.enforced():
             for help_, gone in _ends(snapshot, pod, request, answers, deadline):
-                found.helps.append(help_)
+                helped.helps.append(help_)
                 ended[NodeName(help_.node or "")] = gone
             for values in relaxations(request, nodes):
                 for relaxed in values:
@@ -257,11 +257,11 @@ def helps_of(
                     if takes:
                         words = f"{relaxed.words}: {nodes_text(takes)} would take it now"
                         help_ = Help("relax", words, takes, key=relaxed.key, value=relaxed.value)
-                        found.helps.append(help_)
+                        helped.helps.append(help_)
                         break
     except OutOfTimeError:
-        found.whole = False
-    found.missing = [
+        helped.whole = False
+    helped.missing = [
         (
             each,
             miss_of(each, request, snapshot.today, ended[each.node])
@@ -270,7 +270,7 @@ def helps_of(
         )
         for each, miss in answers
     ]
-    return found
+    return helped
 
 
 def _ends(

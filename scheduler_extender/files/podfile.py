@@ -201,40 +201,40 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
     unreadable = _unreadable(pod)
     if unreadable:
         raise PodFileError(f"{whose}{unreadable}")
-    asks = parse(pod)
-    if isinstance(asks, Malformed):
-        raise PodFileError(f"{whose}{asks.reason}")
-    if asks is None and pod.spec.resource_claims:
+    request = parse(pod)
+    if isinstance(request, Malformed):
+        raise PodFileError(f"{whose}{request.reason}")
+    if request is None and pod.spec.resource_claims:
         once = "once the pod exists, gpu-topology why shows which GPUs it gets"
         raise NotJudgedError(f"{whose}the pod requests the GPUs of its claims; {once}")
-    if asks is None:
+    if request is None:
         raise NoPodError(
             f"{whose}the pod requests no GPU (nvidia.com/gpu), so there is nothing to check"
         )
     written = [*notes_on(_kind_of(item), made.pod, made.outside), *_ineffective(pod)]
-    written += filter(None, [not_joined(asks.request, asks.group_ref)])
+    written += filter(None, [not_joined(request.request, request.group_ref)])
     notes = tuple(written[:MAX_NOTES])
     name, going = pod.metadata.name, eligible_nodes_of(pod.spec)
     asked = requests_of(pod, MANAGED)
     attributes = SchedulingAttributes(
         priority=pod.spec.priority or 0, requests=asked, eligible_nodes=going
     )
-    return Wanted(name, asks.request, notes, asks.group_ref, attributes, made.copies or 1)
+    return Wanted(name, request.request, notes, request.group_ref, attributes, made.copies or 1)
 
 
-def _counted(item: object, made: Made, asked: Wanted) -> Wanted:
+def _counted(item: object, made: Made, wanted: Wanted) -> Wanted:
     """Return the request with a note if not all pods of an object are counted."""
     groups = mapping(mapping(item).get("spec")).get("replicas")
     if made.copies is None:
         said = "the number of its pods is unknown, so one is evaluated"
-    elif asked.group_ref is None or not asked.group_ref.group.name.startswith(LWS_GROUP):
-        return asked
+    elif wanted.group_ref is None or not wanted.group_ref.group.name.startswith(LWS_GROUP):
+        return wanted
     elif isinstance(groups, int) and groups > 1:
         said = f"it creates {groups:,} groups, but only one is evaluated"
-        asked = replace(asked, copies=max(1, asked.copies // groups))
+        wanted = replace(wanted, copies=max(1, wanted.copies // groups))
     else:
-        return asked
-    return replace(asked, notes=(f"{_named(item)}: {said}", *asked.notes)[:MAX_NOTES])
+        return wanted
+    return replace(wanted, notes=(f"{_named(item)}: {said}", *wanted.notes)[:MAX_NOTES])
 
 
 def _ineffective(pod: Pod) -> Iterator[str]:

@@ -32,11 +32,11 @@ def decide(info: NodeInfo, request: GpuRequest, settings: Settings) -> Decision:
         why = rule.check(node)
         if why is not None:
             node.rejections.append(why)
-    found = node.rejections
-    if not found:
+    rejections = node.rejections
+    if not rejections:
         return Decision(assessment=node.assessed)
-    main = next((each for each in found if not each.resolvable), found[0])
-    return Decision(main, node.assessed, tuple(each for each in found if each is not main))
+    main = next((each for each in rejections if not each.resolvable), rejections[0])
+    return Decision(main, node.assessed, tuple(each for each in rejections if each is not main))
 
 
 def undecided(info: NodeInfo, request: GpuRequest) -> Decision:

@@ -146,10 +146,10 @@ def _extenders(text: str) -> list[dict[str, Any]]:
 
 def _ours(entries: list[dict[str, Any]]) -> int | None:
     """Return the index of our entry, which names our Service or expects its certificate."""
-    found = [number for number, entry in enumerate(entries) if _is_ours(entry)]
-    if len(found) > 1:
-        raise EditError(f"extenders: {len(found)} entries are for gpu-topology; keep one")
-    return found[0] if found else None
+    numbers = [number for number, entry in enumerate(entries) if _is_ours(entry)]
+    if len(numbers) > 1:
+        raise EditError(f"extenders: {len(numbers)} entries are for gpu-topology; keep one")
+    return numbers[0] if numbers else None
 
 
 def _is_ours(entry: dict[str, Any]) -> bool:

@@ -29,10 +29,10 @@ class EditError(ValueError):
 
 def document(text: str, kind: str) -> dict[str, Any]:
     """Parse a text with exactly one mapping. Raises :class:`EditError`, or ``YamlTextError``."""
-    found = [each for each in documents(text) if each is not None]
-    if len(found) != 1 or not isinstance(found[0], dict):
-        raise EditError(f"one {kind} is needed, but this is {_count(found)}")
-    return found[0]
+    contents = [each for each in documents(text) if each is not None]
+    if len(contents) != 1 or not isinstance(contents[0], dict):
+        raise EditError(f"one {kind} is needed, but this is {_count(contents)}")
+    return contents[0]
 
 
 def _count(found: list[Any]) -> str:

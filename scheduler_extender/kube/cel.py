@@ -213,16 +213,16 @@ class _Reading:
         return _joined(terms, decides=False)
 
     def _compared(self) -> Expression:
-        found = self._added()
+        expression = self._added()
         while sign := next(filter(self._take, _COMPARISONS), ""):
             right = self._added()
             if sign == "in" and not isinstance(right, _Constant):
-                self._note(found)
+                self._note(expression)
             if sign == "in" and right == _Constant([]):
-                found = _Constant(value=False)
+                expression = _Constant(value=False)
                 continue
-            found = _applied(_COMPARISONS[sign], found, right)
-        return found
+            expression = _applied(_COMPARISONS[sign], expression, right)
+        return expression
 
     def _note(self, name: Expression) -> None:
         """Note whether an attribute may be named by something outside the expression's words."""
@@ -230,14 +230,14 @@ class _Reading:
         self.names |= value is None or (isinstance(value, str) and value not in self.words)
 
     def _added(self) -> Expression:
-        found, others = self._negated(), list[tuple[Callable[..., Value], Expression]]()
+        expression, others = self._negated(), list[tuple[Callable[..., Value], Expression]]()
         while sign := next(filter(self._take, _SUMS), ""):
             join, other = _SUMS[sign], self._negated()
-            if not others and isinstance(found, _Constant) and isinstance(other, _Constant):
-                found = _applied(join, found, other)
+            if not others and isinstance(expression, _Constant) and isinstance(other, _Constant):
+                expression = _applied(join, expression, other)
             else:
                 others.append((join, other))
-        return _summed(found, others) if others else found
+        return _summed(expression, others) if others else expression
 
     def _negated(self) -> Expression:
         if self._take("!"):
@@ -246,7 +246,7 @@ class _Reading:
 
     def _member(self) -> Expression:
         path = list[str]() if self._take("device") else None  # constant keys after ``device``
-        found = self._primary() if path is None else _path(path)
+        expression = self._primary() if path is None else _path(path)
         for _ in range(MOST_DEEP):
             if self._take("["):
                 name = self._until("]")
@@ -254,16 +254,16 @@ class _Reading:
             elif self._take("."):
                 word = self._next("word")
                 if self._take("("):
-                    found, path = self._called(word, found), None
+                    expression, path = self._called(word, expression), None
                     continue
                 name = _Constant(word)
             else:
-                return found
+                return expression
             if path is not None and isinstance(name, _Constant) and isinstance(name.value, str):
                 path.append(name.value)
-                found = _path(path)
+                expression = _path(path)
             else:
-                found, path = _applied(_looked_up, found, _key(name)), None
+                expression, path = _applied(_looked_up, expression, _key(name)), None
         raise self._error()
 
     def _called(self, name: str, on: Expression) -> Expression:
@@ -335,11 +335,11 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     """Yield the tokens of an expression, each with its kind."""
     at, end = 0, len(text.rstrip())
     while at < end:
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise CelError(f"not supported from here on: {cut(text[at : at + 60], 60)}")
-        at = found.end()
-        yield found.lastgroup or "", found[found.lastgroup or 0]
+        at = match.end()
+        yield match.lastgroup or "", match[match.lastgroup or 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,16 +442,16 @@ def _path(keys: Sequence[str]) -> Expression:
 
         def value(device: Known) -> Value:
             try:
-                found = getattr(device, kind)[domain][name]
+                expression = getattr(device, kind)[domain][name]
             except KeyError:
                 raise _MissingError(missing) from None
-            return _fail(unread) if found is None else found
+            return _fail(unread) if expression is None else expression
 
         return value
-    found: Expression = lambda device: device  # noqa: E731
+    expression: Expression = lambda device: device  # noqa: E731
     for key in keys:
-        found = _applied(_looked_up, found, _Constant(key))
-    return found
+        expression = _applied(_looked_up, expression, _Constant(key))
+    return expression
 
 
 def _key(name: Expression) -> Expression:

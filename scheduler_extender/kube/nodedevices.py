@@ -304,17 +304,17 @@ def _once(memo: Memo[Key, Found | str], key: Key, work: Callable[[], Found]) -> 
 
     Raises :class:`NotFollowedError`, which is cached, too.
     """
-    found = memo.get(key)
-    if found is None:
+    stored = memo.get(key)
+    if stored is None:
         interruptible()
         try:
-            found = work()
+            stored = work()
         except NotFollowedError as error:
-            found = str(error)
-        memo.put(key, found)
-    if isinstance(found, str):
-        raise NotFollowedError(found)
-    return found
+            stored = str(error)
+        memo.put(key, stored)
+    if isinstance(stored, str):
+        raise NotFollowedError(stored)
+    return stored
 
 
 def _alternatives(claims: Iterable[ClaimSpec]) -> Iterator[Request]:

@@ -368,17 +368,17 @@ class Node(Actor):
         shows no pods has just started: those pods of the record that are alive still hold their
         devices.
         """
-        found = self._devices.report(forget_ended=forget_ended)
+        report = self._devices.report(forget_ended=forget_ended)
         if before is not None and not self._devices.answers:
-            return replace(before.report, sequence=found.sequence, conditions=(SILENT,))
+            return replace(before.report, sequence=report.sequence, conditions=(SILENT,))
         if before is not None and not self._devices.shows_pods:
             kept = (a for a in before.report.allocations if self._devices.holds(a.pod_uid))
-            found = replace(found, allocations=tuple(kept))
+            report = replace(report, allocations=tuple(kept))
         if self.name in self._scene.dra_nodes:
-            found = replace(found, allocatable=frozenset(), allocations=())
+            report = replace(report, allocatable=frozenset(), allocations=())
         sick = (self.topology.gpus[p].uuid for p in positions(self._blamed))
         return replace(
-            found,
+            report,
             pods_version=self._heard_version,
             health=tuple(Health(uuid, healthy=False, reason="Xid79") for uuid in sick),
         )

@@ -65,16 +65,16 @@ def filtered(
     error :data:`STILL_WORKING`. Then kube-scheduler asks again soon, when more is worked out, and
     evicts no pod meanwhile.
     """
-    asks = requesting_record(pod, snapshot.settings.managed, snapshot.waiting)
-    if asks is None:
+    record = requesting_record(pod, snapshot.settings.managed, snapshot.waiting)
+    if record is None:
         return Filtered(list(names))
-    results = evaluate(snapshot, Question(asks, Purpose.FILTER), names, deadline)
+    results = evaluate(snapshot, Question(record, Purpose.FILTER), names, deadline)
     if results.undecided:
         return Filtered([], error=STILL_WORKING)
     passed = results.passed
-    if results.group is not None and asks.group_ref is not None:
+    if results.group is not None and record.group_ref is not None:
         # All members of a gang are sent to one domain: the first member that is asked about chooses
         # it.
-        snapshot.note_direction(asks.group_ref, results.group.best if passed else None)
+        snapshot.note_direction(record.group_ref, results.group.best if passed else None)
     rejected = {why: those for why, those in results.by_reason.items() if why is not None and those}
     return Filtered(passed, rejected)

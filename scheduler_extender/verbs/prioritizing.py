@@ -25,15 +25,15 @@ def prioritize(
     Nodes that are not worked out by the ``deadline`` are scored as unknown.
     """
     snapshot = cluster.snapshot()
-    asks = requesting_record(pod, snapshot.settings.managed, snapshot.waiting)
-    request = None if asks is None else asks.request
-    if asks is None or not isinstance(request, GpuRequest):
+    record = requesting_record(pod, snapshot.settings.managed, snapshot.waiting)
+    request = None if record is None else record.request
+    if record is None or not isinstance(request, GpuRequest):
         return list(map(HostPriority, names, repeat(0)))
-    by_node = scored(snapshot, Question(asks, Purpose.SCORE), names, deadline)
+    by_node = scored(snapshot, Question(record, Purpose.SCORE), names, deadline)
     best = max(by_node, default=0)
     few = by_node.count(best) <= MOST_NODES
     tops = map(NodeName, compress(names, map(best.__eq__, by_node)) if few else ())
-    if asks.claim_constraints is None:
+    if record.claim_constraints is None:
         nodes = map(snapshot.node_info, tops)
-        snapshot.recent_sends.note(asks.uid, request, nodes, snapshot.clock())
+        snapshot.recent_sends.note(record.uid, request, nodes, snapshot.clock())
     return list(map(HostPriority, names, by_node))

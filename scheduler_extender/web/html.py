@@ -22,7 +22,7 @@ STATIC = {"map.css": "text/css", "map.js": "text/javascript"}
 
 @cache
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -30,12 +30,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters["moment"] = moment
-    found.filters["instant"] = instant
-    found.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some, who=who)
-    found.globals.update(counted=picture_of, at_most=at_most, duration=duration)
-    found.globals.update(sets=sets_text, verdict=lambda word: verdict_text(word, passes=True).plain)
-    return found
+    environment.filters["moment"] = moment
+    environment.filters["instant"] = instant
+    environment.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some, who=who)
+    environment.globals.update(counted=picture_of, at_most=at_most, duration=duration)
+    environment.globals.update(
+        sets=sets_text, verdict=lambda word: verdict_text(word, passes=True).plain
+    )
+    return environment
 
 
 def page(template: str, here: str, **values: Any) -> str:

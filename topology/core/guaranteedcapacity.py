@@ -182,18 +182,18 @@ def _followed(kubelet: Kubelet, pools: Ints, wanted: RequestClass) -> NDArray[np
     """
     shape, count = kubelet.shape, wanted.count
     known, passing = _known(kubelet.allocator, shape, wanted), _passing(shape, wanted)
-    asked = np.unique(pools[known[pools] < 0])
+    unknown = np.unique(pools[known[pools] < 0])
     levels = []
-    while len(asked):
-        left = np.full_like(asked, -1)  # the GPUs left of each mask after a guaranteed placement
-        for part in kubelet.allocator.answers(shape, asked, count):
+    while len(unknown):
+        left = np.full_like(unknown, -1)  # the GPUs left of each mask after a guaranteed placement
+        for part in kubelet.allocator.answers(shape, unknown, count):
             promised = ~part.refused & (passing[part.sets] | ~part.chosen).all(axis=1)
             masks, sets = part.pools[promised], part.sets[promised]
             lowest = np.where(part.chosen[promised], sets, 1 << 30).min(axis=1)
-            left[np.searchsorted(asked, masks)] = masks ^ lowest
-        levels.append((asked, left))
+            left[np.searchsorted(unknown, masks)] = masks ^ lowest
+        levels.append((unknown, left))
         onward = np.unique(left[left >= 0])
-        asked = onward[known[onward] < 0]
+        unknown = onward[known[onward] < 0]
     for masks, left in reversed(levels):
         known[masks] = np.where(left >= 0, 1 + known[np.maximum(left, 0)], 0)
     return known[pools]

@@ -196,38 +196,38 @@ def bytes_of(value: object) -> int:
 
     A part that has ``shared_bytes`` counts only once until unused entries are dropped again.
     """
-    found, parts, counted = 0, [value], _now.counted
+    size, parts, counted = 0, [value], _now.counted
     for part in parts:
         kind = type(part)
         if kind in _alike:
-            found += _alike[kind]
+            size += _alike[kind]
         elif id(part) in counted:
             continue
         elif (shared := getattr(part, "shared_bytes", None)) is not None:
             counted[id(part)] = part
-            found += int(shared)
+            size += int(shared)
         elif isinstance(part, (tuple, frozenset, set)):
             n = len(part)
-            found += 56 + 8 * n
+            size += 56 + 8 * n
             if n <= _LISTED or not isinstance(part, tuple):
                 parts.extend(part)
             else:
                 some = part[:: -(-n // _LISTED)]
-                found += n * sum(map(bytes_of, some)) // len(some)
+                size += n * sum(map(bytes_of, some)) // len(some)
         elif isinstance(part, dict):  # cached properties of a node, such as positions by UUID
             parts.append(tuple(part.items()))
         elif isinstance(part, (str, bytes)):
-            found += 50 + len(part)
+            size += 50 + len(part)
         elif isinstance(part, (Enum, Number)):
             _alike[kind] = 0 if isinstance(part, Enum) else 104
-            found += _alike[kind]
+            size += _alike[kind]
         elif isinstance(content := getattr(part, "nbytes", None), int):
-            found += 120 + content  # an array of numpy, which may not be installed
+            size += 120 + content  # an array of numpy, which may not be installed
         elif slots := getattr(part, "__slots__", None):
             parts.extend([getattr(part, slot, None) for slot in slots])
         else:
             parts.extend(vars(part).values())
-    return found
+    return size
 
 
 def hashed_once(cls: type[T]) -> type[T]:

@@ -78,11 +78,11 @@ def read(
 
 def _xml(text: str) -> tuple[int, int]:
     """Return the begin and end of a tool's XML in a text; (0, 0) if there is none."""
-    found = _ROOT.search(text)
-    if found is None:
+    root = _ROOT.search(text)
+    if root is None:
         return 0, 0
-    begins = not text[: found.start()].strip(_BLANK) or _PROLOG.match(text.lstrip(_BLANK))
-    end = text.rfind(f"</{found[1]}>")
+    begins = not text[: root.start()].strip(_BLANK) or _PROLOG.match(text.lstrip(_BLANK))
+    end = text.rfind(f"</{root[1]}>")
     if end < 0:
         return (0, len(text)) if begins else (0, 0)
-    return 0 if begins else found.start(), end + len(f"</{found[1]}>")
+    return 0 if begins else root.start(), end + len(f"</{root[1]}>")

@@ -186,14 +186,14 @@ def gpu_names(indices: Iterable[int]) -> str:
     >>> gpu_names([0, 1, 2, 5, 6])
     'GPU0 to GPU2, GPU5, GPU6'
     """
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in sorted(indices):
-        if found and found[-1][-1] == number - 1:
-            found[-1].append(number)
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
         else:
-            found.append([number])
+            runs.append([number])
     names = []
-    for run in found:
+    for run in runs:
         if len(run) > 2:
             names.append(f"GPU{run[0]} to GPU{run[-1]}")
         else:
@@ -225,13 +225,13 @@ def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]
 
     Two lines that disagree about a GPU are refused.
     """
-    found = _Inventory(by_cuda=any(_BY_CUDA.match(text) for _, text, _ in lines))
+    inventory = _Inventory(by_cuda=any(_BY_CUDA.match(text) for _, text, _ in lines))
     for number, text, _ in lines:
         if not text:
-            found.columns = []
-        elif not (found.lists(number, text) or found.draws_card(number, text)):
-            found.is_csv(number, text)
-    return found.gpus, found.unnumbered
+            inventory.columns = []
+        elif not (inventory.lists(number, text) or inventory.draws_card(number, text)):
+            inventory.is_csv(number, text)
+    return inventory.gpus, inventory.unnumbered
 
 
 class _Inventory:
@@ -336,16 +336,16 @@ def _add_instance(found: dict[int, Listed], index: int, line: int, profile: str,
 
 
 def _from_csv(line: int, row: dict[str, str]) -> Listed:
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for column, value in row.items():
         if column in _COLUMNS and value and not re.fullmatch(r"\[.*\]|N/A", value):
-            told[_COLUMNS[column]] = value
-    memory = re.fullmatch(r"([0-9]{1,12})(?: MiB)?", told.get("memory", ""))
+            fields[_COLUMNS[column]] = value
+    memory = re.fullmatch(r"([0-9]{1,12})(?: MiB)?", fields.get("memory", ""))
     return Listed(
         line,
-        told.get("product"),
-        told.get("uuid"),
+        fields.get("product"),
+        fields.get("uuid"),
         Bytes(int(memory[1]) * MIB) if memory else None,
-        bus_id(told["pci_bus_id"]) if "pci_bus_id" in told else None,
-        "enabled" if told.get("mig_mode") == "Enabled" else None,
+        bus_id(fields["pci_bus_id"]) if "pci_bus_id" in fields else None,
+        "enabled" if fields.get("mig_mode") == "Enabled" else None,
     )

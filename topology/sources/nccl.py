@@ -188,7 +188,7 @@ def _refuse_several_machines(root: Element) -> None:
 
 
 def _gpus(root: Element, findings: Findings) -> list[Device]:
-    found: dict[str, Device] = {}
+    devices: dict[str, Device] = {}
     for pci in root.walk():
         if pci.tag != "pci" or not (pci.all("gpu") or _class(pci).startswith(GPU_CLASS)):
             continue
@@ -201,15 +201,15 @@ def _gpus(root: Element, findings: Findings) -> list[Device]:
             raise SourceError(pci.line, "pci", "a GPU has no busid")
         _refuse_other_vendors(device, vendor)
         _note_parts(device, findings)
-        if device.bus in found:
+        if device.bus in devices:
             raise SourceError(
                 pci.line,
                 device.bus,
-                f"this GPU is already on line {found[device.bus].element.line}",
+                f"this GPU is already on line {devices[device.bus].element.line}",
             )
-        found[device.bus] = device
-    _bound(len(found), "GPUs", root.line)
-    return list(found.values())
+        devices[device.bus] = device
+    _bound(len(devices), "GPUs", root.line)
+    return list(devices.values())
 
 
 def _refuse_other_vendors(device: Device, vendor: str) -> None:

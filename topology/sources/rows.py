@@ -117,14 +117,14 @@ def read_row(
     while len(spans) > 1 and set(spans[-1][0]) <= set(".\u2026"):
         spans.pop()
     name = spans[0][0]
-    told: list[tuple[str | None, int]] = []
+    entries: list[tuple[str | None, int]] = []
     for word, end in spans[1:]:
-        if len(told) >= len(columns):
+        if len(entries) >= len(columns):
             break
-        hidden = gaps.get(len(told), 0) if DOTS.fullmatch(word) else 0
-        told += [(None, end)] * hidden or [(word, end)]
-    words = [word for word, _ in told]
-    rest = text[told[-1][1] : spans[-1][1]] if told else ""
+        hidden = gaps.get(len(entries), 0) if DOTS.fullmatch(word) else 0
+        entries += [(None, end)] * hidden or [(word, end)]
+    words = [word for word, _ in entries]
+    rest = text[entries[-1][1] : spans[-1][1]] if entries else ""
     cut_off = last and not rest and words and words[-1] not in WHOLE
     if words and (cut_off or len(words) < len(columns)):
         words.pop()
@@ -136,7 +136,7 @@ def read_row(
         )
     cells = tuple("SYS" if word == "SOC" else word for word in words)
     numa = _numa(labels, rest, last) or _below(
-        header.numa_at, text, told[-1][1] if told else 0, last
+        header.numa_at, text, entries[-1][1] if entries else 0, last
     )
     values = rest.split()
     known = NUMA in labels or len(values) <= len(labels) or (not labels and is_affinity(values))

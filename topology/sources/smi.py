@@ -149,24 +149,24 @@ def _who(
         if len(set(named)) == 1 and len(named) >= len(indices):
             product = named[0]
         else:
-            told = ", ".join(quoted(name) for name in sorted(set(named))[:3])
+            products = ", ".join(quoted(name) for name in sorted(set(named))[:3])
             findings.note(
                 table.line,
-                f"the text names {told}, but not the product of each GPU; give --product",
+                f"the text names {products}, but not the product of each GPU; give --product",
             )
     seen = {}
     unclear: dict[str, list[int]] = defaultdict(list)
     for index, name in zip(indices, table.gpus, strict=True):
-        told = table.rows[name].numa if name in table.rows else ""
-        node = int(told) if re.fullmatch(r"[0-9]{1,3}", told) else None
+        affinity = table.rows[name].numa if name in table.rows else ""
+        node = int(affinity) if re.fullmatch(r"[0-9]{1,3}", affinity) else None
         if node is None and table.has_numa:
-            unclear[told].append(index)
+            unclear[affinity].append(index)
         gpu = listed.get(index, Listed(table.line))
         seen[index] = replace(gpu, numa_node=node, product=gpu.product or product)
-    for told, which in unclear.items():
+    for affinity, which in unclear.items():
         findings.note(
             table.line,
-            f"{gpu_names(which)}: NUMA affinity {told or '(empty)'} is not one node, so it is "
+            f"{gpu_names(which)}: NUMA affinity {affinity or '(empty)'} is not one node, so it is "
             "recorded as unknown",
         )
     return seen

@@ -259,25 +259,26 @@ def _goes_on(text: str, before: str, block: _Block) -> bool:
 
 def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: Findings) -> _Block:
     """Return the block that is the matrix. Several blocks are several machines, and are refused."""
-    told = [block for block in blocks if block.rows and not block.is_p2p()]
+    tables = [block for block in blocks if block.rows and not block.is_p2p()]
     p2p = [block for block in blocks if block.rows and block.is_p2p()]
-    for block in [block for block in told[1:] if block.same(told[0])]:
-        told.remove(block)
-        findings.note(block.line, f"the table of line {told[0].line} is repeated here; skipped")
-    if len(told) > 1:
+    for block in [block for block in tables[1:] if block.same(tables[0])]:
+        tables.remove(block)
+        findings.note(block.line, f"the table of line {tables[0].line} is repeated here; skipped")
+    if len(tables) > 1:
+        first = tables[0]
         raise SourceError(
-            told[1].line,
+            tables[1].line,
             None,
-            f"a second table begins here, but the first is on line {told[0].line}; give one table",
+            f"a second table begins here, but the first is on line {first.line}; give one table",
         )
-    if told:
+    if tables:
         for block in p2p:
             findings.note(
                 block.line,
                 "a matrix of `nvidia-smi topo -p2p` was skipped, because it does not show the "
                 "links",
             )
-        return told[0]
+        return tables[0]
     if p2p:
         raise SourceError(p2p[0].line, None, NOT_P2P)
     if (line := _run_together(lines)) is not None:

@@ -105,7 +105,9 @@ def test_without_a_browser_the_address_is_printed(
 
 def test_a_file_has_no_page_to_open() -> None:
     done = asked(main, "map", "--open", "--cluster", "examples/clusters/where.yaml")
-    said = "error: --open and --cluster: only one of them is allowed; a cluster file has no extender\n"
+    said = (
+        "error: --open and --cluster: only one of them is allowed; a cluster file has no extender\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 

@@ -148,20 +148,20 @@ class NodePods:
             log.warning("pod cannot be read", problem=str(error))
             return False
         uid = PodUid(pod.metadata.uid)
-        found = _node_pod(uid, pod)
-        plugins = [] if found.ended or found.terminating else _plugins(pod)
+        node_pod = _node_pod(uid, pod)
+        plugins = [] if node_pod.ended or node_pod.terminating else _plugins(pod)
         with self._lock:
             containers = (*(pod.spec.init_containers or ()), *pod.spec.containers)
             if any(map(_gpus, containers)):
                 self._asking.add(uid)
-            if self._pods.get(uid) == found and self._plugins.get(uid, []) == plugins:
+            if self._pods.get(uid) == node_pod and self._plugins.get(uid, []) == plugins:
                 return False
-            self._pods[uid] = found
+            self._pods[uid] = node_pod
             was = self._plugins.pop(uid, [])
             if plugins:
                 self._plugins[uid] = plugins
-        own = (found.own_cpus or found.own_memory) and self._static()
-        return bool(found.wants or pod.spec.resource_claims or plugins != was or own)
+        own = (node_pod.own_cpus or node_pod.own_memory) and self._static()
+        return bool(node_pod.wants or pod.spec.resource_claims or plugins != was or own)
 
     def _forget(self, uid: PodUid) -> None:
         self._pods.pop(uid, None)
