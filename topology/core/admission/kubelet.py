@@ -20,7 +20,10 @@ UNKNOWN_CONFIG = AllocatorConfig()
 @hashed_once
 @dataclass(frozen=True)
 class Kubelet:
-    """How one node allocates one resource. Equal nodes have equal values, which serve as keys."""
+    """The kubelet and device plugin of a node, as far as they allocate one resource.
+
+    Equal nodes have equal values, which serve as keys.
+    """
 
     shape: Shape
     config: AllocatorConfig = UNKNOWN_CONFIG
