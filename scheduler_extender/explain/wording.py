@@ -136,7 +136,7 @@ REASON_MEANINGS: dict[Reason, str] = {
     Reason.IN_PROGRESS: "A bind is being written, or the node has not reported a bound pod yet.",
     Reason.RESERVED: "The devices are reserved for another pod.",
     Reason.KUBELET: "The kubelet or the device plugin refuses the pod, or may refuse it.",
-    Reason.REFUSING: "The node's kubelet has refused such pods in a row.",
+    Reason.REFUSING: "The node's kubelet has refused such pods, and has admitted none since.",
     Reason.GROUP: "The pod's group or gang belongs elsewhere, or the domain is too small for it.",
     Reason.UNDECIDED: "The node has too many possible outcomes, or too little is known of it.",
     Reason.MALFORMED: "The extender cannot read what the pod asks for, so no node takes it.",
