@@ -63,7 +63,7 @@ class Reason(Enum):
     IN_PROGRESS = "placement-in-progress"
     RESERVED = "reserved"  # the devices are reserved for another pod
     KUBELET = "kubelet"  # the node's kubelet or device plugin refuses the pod, or may refuse it
-    REFUSING = "refusing-pods"  # the node's kubelet has refused such pods, and has admitted none since
+    REFUSING = "refusing-pods"  # its kubelet has refused such pods, and admitted none since
     GROUP = "group"  # the pod's group or gang belongs elsewhere, or has no capacity
     NO_REPORT = "no-report"
     STALE = "report-stale"
