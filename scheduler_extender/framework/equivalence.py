@@ -293,5 +293,5 @@ def _levels(
 
 
 def _rejecting(answers: NodeAnswers) -> set[ClassId | None]:
-    """Return the equivalence classes whose nodes refuse the pod."""
+    """Return the equivalence classes whose nodes reject the pod."""
     return {class_id for class_id, each in answers.decisions.items() if each.rejection is not None}

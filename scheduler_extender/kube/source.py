@@ -83,7 +83,7 @@ class KubeSource:
         self._events = EventWriter(api)
         cluster.on_misprediction.append(self._if_leading(self._events.note))
         cluster.on_refusal.append(self._if_leading(self._events.note_refusal))
-        # Writes an Event on a pod that nodes would refuse without shadow mode.
+        # Writes an Event on a pod that nodes would reject without shadow mode.
         self.note_would_reject = self._if_leading(self._events.note_would_reject)
         dra = DraNodes(cluster)
         self._of_dra = dict(dra_sinks(cluster, dra))

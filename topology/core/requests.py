@@ -111,7 +111,7 @@ MAX_DEMANDS = 64  # containers of a pod whose CPUs and memory are followed
 
 
 class Policy(Enum):
-    """The policy for a node that cannot keep the constraints: refuse it, or only score it lower."""
+    """The policy for a node that cannot keep the constraints: reject it, or only score it lower."""
 
     REQUIRED = "required"
     PREFERRED = "preferred"

@@ -14,7 +14,7 @@ class AssumedRule(SetRule):
     """The rule of an assumed pod; see the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
-        """Return a rule that refuses every node but that of the pod's bind."""
+        """Return a rule that rejects every node but that of the pod's bind."""
         assumed = snapshot.assumed.get(question.pod.uid)
         if assumed is None:
             return None

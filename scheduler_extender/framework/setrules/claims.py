@@ -22,9 +22,9 @@ class ClaimsRule(SetRule):
     """The rule of a pod's claims; see the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
-        """Return a rule that refuses device-plugin nodes to a pod whose status names a claim.
+        """Return a rule that rejects device-plugin nodes to a pod whose status names a claim.
 
-        At the pod's bind, the rule refuses a node where its claims' devices are not known.
+        At the pod's bind, the rule rejects a node where its claims' devices are not known.
         """
         pod = question.pod
         request = pod.request

@@ -21,7 +21,7 @@ class GroupsRule(SetRule):
     """The rule of a pod's group; see the module."""
 
     def of_set(self, question: Question, member: Member | None) -> OfSet | None:
-        """Return a rule that refuses the nodes to which the pod's group does not let it go.
+        """Return a rule that rejects the nodes to which the pod's group does not let it go.
 
         For scores, the rule notes the best domain.
         """

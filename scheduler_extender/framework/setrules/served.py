@@ -10,7 +10,7 @@ class Served(SetRule):
     """The rule that a node needs GPUs; see the module."""
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
-        """Return a rule that refuses nodes without GPUs."""
+        """Return a rule that rejects nodes without GPUs."""
         if question.purpose.offered:
             return None
         return lambda info: NOT_SERVED if info.serves_nothing else None

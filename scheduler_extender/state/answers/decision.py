@@ -26,7 +26,7 @@ class Settings:
     managed: tuple[str, ...] = MANAGED
     all_pods_known: bool = True  # the source names every pod (see :func:`.ledger.ledger`)
     refusals: Refusals = Refusals.CERTAIN
-    shadow: bool = False  # the verbs refuse nothing (:mod:`.verbs.shadowing`)
+    shadow: bool = False  # the verbs reject nothing (:mod:`.verbs.shadowing`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Decision:
 
     rejection: Rejection | None = None  # None if the pod passes
     assessment: Assessment | None = None  # None if nothing can be decided about the node
-    also: tuple[Rejection, ...] = ()  # further reasons to refuse the pod
+    also: tuple[Rejection, ...] = ()  # further reasons to reject the pod
 
     @property
     def verdict(self) -> str:

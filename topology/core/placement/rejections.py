@@ -1,4 +1,4 @@
-"""The reasons why a node is refused, the limits of its hardware, and the refusals that are certain.
+"""The reasons why a node is rejected, the limits of its hardware, and the refusals that are certain.
 
 A refusal is *certain* if the kubelet rejects the pod whatever else happens on the node. Outcomes
 are a superset of the sets that a node may hand out. So if there are no outcomes, and all refusals
@@ -80,7 +80,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a node is refused."""
+    """Why a node is rejected."""
 
     # The text for users. It depends only on the request and on the node, never on the time.
     message: str
