@@ -1,8 +1,8 @@
-"""The reasons why a node is rejected, the limits of its hardware, and the refusals that are certain.
+"""The reasons why a node is rejected, the limits of its hardware, and the certain refusals.
 
-A refusal is *certain* if the kubelet rejects the pod whatever else happens on the node. Outcomes
+A refusal is *certain* if the kubelet refuses the pod whatever else happens on the node. Outcomes
 are a superset of the sets that a node may hand out. So if there are no outcomes, and all refusals
-met on the way are known (the hazards), the kubelet rejects the pod, whatever its constraints are. A
+met on the way are known (the hazards), the kubelet refuses the pod, whatever its constraints are. A
 pod that is bound there is lost: it becomes Failed. Its controller creates the next one, which is
 bound there too.
 """
