@@ -176,7 +176,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "group-domain": Entry(
         "What the pods share: one node, one NVLink rack, or the value of this node label. "
-        "Required with `group` and `group-size`.",
+        "Required with `group` and `group-size`, except in a gang.",
         "nvlink-domain",
         (TRAYS, TWO_PLAIN),
         count=4,
