@@ -127,8 +127,8 @@ def test_the_glossary_explains_words_that_are_used() -> None:
 
 
 NAME_IN_BRACES = re.compile(r"\{[a-zA-Z_][\w.]*(\[[^]]*\]|\([^)]*\))*\}")
-TWICE = re.compile(r"\b(\w+(?: \w+)+),? \1\b")
-TEMPLATES = re.compile(r"^[/#<…]|</|^apiVersion|fields\[|^\{why\}$")
+TWICE = re.compile(r"\b([a-z]+(?: \w+)*),? \1\b")
+TEMPLATES = re.compile(r"^…?[/#<]|</|^apiVersion|fields\[|^\{why\}$")
 """Paths, drawings, manifests and formats that a library fills."""
 
 

@@ -269,7 +269,7 @@ class _StaticManagers:
             self._hazards.add(MANAGERS)
         if self._strict and not merged.nodes:
             where = (
-                "and and no NUMA node has them free"
+                "and no NUMA node has them free"
                 if single
                 else "and they are spread over too many NUMA nodes"
             )

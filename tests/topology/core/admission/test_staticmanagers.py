@@ -239,7 +239,10 @@ def test_a_container_without_gpus_may_be_what_is_refused() -> None:
     asked = replace(gpu_request(1), exclusive=Exclusive(True, True, demands))
     found = assess(node(), Availability(0b1111, numa_free=EMPTY), asked).refusal
     assert found is not None
-    assert "a container without GPUs requests 12 CPUs" in found.message
+    assert found.message == (
+        "Topology Manager single-numa-node: a container without GPUs requests 12 CPUs, "
+        "and no NUMA node has them free"
+    )
 
 
 @pytest.mark.parametrize(
