@@ -491,7 +491,8 @@ class DraSink(ObjectSink, Generic[Object]):
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take in a complete list.
 
-        An object that cannot be read stays as it was, so a claim keeps its devices.
+        An object that cannot be read stays as it was, so a claim keeps its devices. A new object of
+        the same name is another one.
         """
         now, quota = dict[Hashable, Object](), ByteQuota(self._bounds)
         for raw in objects:
@@ -499,7 +500,9 @@ class DraSink(ObjectSink, Generic[Object]):
                 _keep(self._decode(raw), now, quota)
             except UNREADABLE as error:
                 self._tell_bad(raw, error)
-                if (former := self._known.get(_key(raw))) is not None:
+                metadata = metadata_of(raw) or ObjectMeta()
+                former = self._known.get(key_of(metadata.namespace, metadata.name))
+                if former is not None and former.metadata.uid == metadata.uid:
                     _keep(former, now, quota)
         quota.settle()
         before = self._known
@@ -520,7 +523,8 @@ class DraSink(ObjectSink, Generic[Object]):
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take in a deletion."""
-        self._nodes.change(self._drop(_key(obj)), [])
+        metadata = metadata_of(obj) or ObjectMeta()
+        self._nodes.change(self._drop(key_of(metadata.namespace, metadata.name)), [])
 
     def _drop(self, key: Hashable) -> list[Object]:
         known = self._known.pop(key, None)
@@ -528,12 +532,6 @@ class DraSink(ObjectSink, Generic[Object]):
             return []
         self._quota.drop(known.owner, key)
         return [known]
-
-
-def _key(raw: msgspec.Raw) -> str:
-    """Return an object's key; an empty text if not even its metadata can be read."""
-    metadata = metadata_of(raw) or ObjectMeta()
-    return key_of(metadata.namespace, metadata.name)
 
 
 def _keep(obj: Object, known: dict[Hashable, Object], quota: ByteQuota) -> dict[Hashable, Object]:

@@ -121,6 +121,14 @@ def test_a_claim_that_cannot_be_read_any_more_keeps_its_devices(world: DraWorld)
     assert world.offer.availability.free == 0b1111
 
 
+def test_a_claim_of_the_same_name_that_cannot_be_read_keeps_no_devices(world: DraWorld) -> None:
+    bad = json.loads(bytes(claim("c", 3, pod="p")))
+    bad["status"]["allocation"] = 7
+    bad["metadata"]["uid"] = "made anew"
+    told(world).claims.replace([raw(bad)], "8")
+    assert world.offer.availability.free == 0b1111
+
+
 def test_who_holds_a_claim_runs_also_where_nobody_knows_the_pod(world: DraWorld) -> None:
     held = told(world).offer.availability
     assert [holder.shown for holder in held.running] == [0b1000]
