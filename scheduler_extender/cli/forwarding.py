@@ -151,6 +151,7 @@ def forwarded(flag: str, access: Access, system: str, port: str = PEOPLE) -> Ite
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
         ) as child,
     ):
         found = Forwarded(flag, pod, child)

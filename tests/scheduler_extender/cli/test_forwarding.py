@@ -149,6 +149,11 @@ FORBIDDEN = (
             id="refused",
         ),
         pytest.param("pass", "kubectl port-forward: kubectl printed nothing", id="silent"),
+        pytest.param(
+            "os.write(2, b'error: \\xe9')",
+            "kubectl port-forward: error: \N{REPLACEMENT CHARACTER}",
+            id="not UTF-8",
+        ),
     ],
 )
 def test_what_cannot_be_forwarded_is_one_line(kubectl: Installed, does: str, said: str) -> None:
