@@ -199,11 +199,11 @@ def test_case_11_not_synced(service: Running) -> None:
     assert service.http.get("/readyz").status_code == 503
     assert service.http.get("/healthz").status_code == 200
     answer = service.filter(pod(2, NVLINK), "switched")
-    assert "not synced" in answer["Error"]
+    assert "has not read the cluster" in answer["Error"]
     assert not answer["NodeNames"]
     body = {"Pod": pod(1), "NodeNames": ["switched"]}
     assert service.http.post("/scheduler/prioritize", json=body).status_code == 503
-    assert "not synced" in service.bind(pod(1), "switched")
+    assert "has not read the cluster" in service.bind(pod(1), "switched")
     service.unready.clear()
     assert service.http.get("/readyz").status_code == 200
 
@@ -365,7 +365,7 @@ def test_case_21_the_same_bind_again(kube: Kube, bound: Running) -> None:
     PodSink(kube.cluster).apply(_raw(before))
     assert bound.bind(train, "switched") == ""
     assert len(kube.cluster.node_info(NodeName("switched")).pods.every) == 1
-    assert "bound to switched already" in bound.bind(train, "bridged")
+    assert "already bound to switched" in bound.bind(train, "bridged")
 
 
 def test_case_22_gpus_gone_since_filter(kube: Kube, bound: Running) -> None:

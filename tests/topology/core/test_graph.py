@@ -23,19 +23,19 @@ def node(**changes: object) -> NodeTopology:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"gpus": gpus(MAX_GPUS + 1)}, "65 GPUs, at most 64", id="too many GPUs"),
+        pytest.param({"gpus": gpus(MAX_GPUS + 1)}, "65 GPUs, but at most 64", id="too many GPUs"),
         pytest.param(
             {"gpus": (gpus(1)[0], replace(gpus(2)[1], index=0))},
-            "devices.index: 0 stands 2 times",
+            "devices.index: 0 occurs 2 times",
             id="an index twice",
         ),
         pytest.param(
             {"gpus": (gpus(1)[0], replace(gpus(1)[0], index=1))},
-            "devices.uuid: GPU-0 stands 2 times",
+            "devices.uuid: GPU-0 occurs 2 times",
             id="a UUID twice",
         ),
-        pytest.param({"links": (Link(1, 0),)}, "a=1 b=0, a must be below b", id="a above b"),
-        pytest.param({"links": (Link(1, 1),)}, "a=1 b=1, a must be below b", id="to itself"),
+        pytest.param({"links": (Link(1, 0),)}, "a=1 b=0, but a must be less than b", id="a above b"),
+        pytest.param({"links": (Link(1, 1),)}, "a=1 b=1, but a must be less than b", id="to itself"),
         pytest.param({"links": (Link(0, 2),)}, "GPU 2 is not among", id="a link to no GPU"),
         pytest.param(
             {"links": (Link(0, 1), Link(0, 1, LinkKind.SYS))}, "links: (0, 1)", id="a pair twice"
@@ -47,7 +47,7 @@ def node(**changes: object) -> NodeTopology:
         ),
         pytest.param(
             {"nics": (Nic("mlx5_0", ((0, LinkKind.SYS), (0, LinkKind.PIX))),)},
-            "nics[mlx5_0].distances: 0 stands 2 times",
+            "nics[mlx5_0].distances: 0 occurs 2 times",
             id="a GPU at two distances",
         ),
         pytest.param({"nics": (Nic("a"), Nic("a"))}, "nics.name: a", id="a NIC twice"),

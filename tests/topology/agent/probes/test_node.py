@@ -142,9 +142,9 @@ def test_a_file_tells(tmp_path: Path) -> None:
     ("text", "message"),
     [
         pytest.param(None, "No such file", id="absent"),
-        pytest.param("kind: Pod", "allowed is KubeletConfiguration", id="another kind"),
+        pytest.param("kind: Pod", "kind must be KubeletConfiguration", id="another kind"),
         pytest.param("{", "config.yaml", id="not YAML"),
-        pytest.param("- 1", "allowed is KubeletConfiguration", id="a list"),
+        pytest.param("- 1", "kind must be KubeletConfiguration", id="a list"),
     ],
 )
 def test_files_that_tell_nothing(text: str | None, message: str, tmp_path: Path) -> None:
