@@ -125,7 +125,9 @@ def test_an_operators_word_on_several_shares(
         pytest.param(["--topology-manager-policy=x"], "allowed are auto, none", id="manager"),
         pytest.param(["--topology-manager-scope=x"], "allowed are auto, container", id="scope"),
         pytest.param(["--metrics-port=70000"], "allowed are 0 to 65535", id="port"),
-        pytest.param(["--once", "--print", "--node-name=../x"], "--node-name: allowed are names", id="name"),
+        pytest.param(
+            ["--once", "--print", "--node-name=../x"], "allowed are names of a-z", id="name"
+        ),
         pytest.param(["--host="], "--host: give an address", id="host"),
         pytest.param(["--once", "--print", "--boot-id=/none"], "--boot-id: /none", id="boot id"),
         pytest.param(["--kubeconfig=/none"], "kubeconfig /none", id="kubeconfig"),
