@@ -240,4 +240,4 @@ def test_a_leader_that_is_gone_is_missed(led: Site) -> None:
 
     led.real.until(missed, "nobody leads")
     assert "no replica leads: its Lease is" in missed()[0]
-    assert "gives no answer" in lines(led.doctor(), "probe", "fail")[0]
+    assert "does not answer a request" in lines(led.doctor(), "probe", "fail")[0]

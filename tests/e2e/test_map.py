@@ -45,9 +45,9 @@ def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(real: RealClu
                 told = int(version.removeprefix("data: ").split()[0])
                 real.until(lambda: version_of(other.get(path).text) >= told, "it has rested")  # noqa: B023
 
-        assert "<td>on its way</td>" not in other.get("/map/nodes/bridged").text
+        assert "<td>not shown yet</td>" not in other.get("/map/nodes/bridged").text
         pod = real.add_pod("pair", 2, NVLINK)
-        news("/map/nodes/bridged", "<td>on its way</td>")
+        news("/map/nodes/bridged", "<td>not shown yet</td>")
         gpus = tuple(DeviceId(gpu.uuid) for gpu in BRIDGED.gpus[:2])
         held = Allocation(
             PodUid(pod["metadata"]["uid"]), "default", "pair", "main", "nvidia.com/gpu", gpus

@@ -209,7 +209,7 @@ def test_the_command_is_killed_half_way(real: RealCluster, scene: Scene, tmp_pat
     assert f"still to be evicted: default/{scene.second}\n" in told
     # The kubelet of the first has ended it meanwhile: the place is still there.
     scene.node.let_go(scene.first)
-    assert "it is there" in unblock(real, scene.waits)[1]
+    assert "it is in effect" in unblock(real, scene.waits)[1]
 
     real.patch(f"{BUDGETS}/{scene.name}/status", counted(1))
     code, errors = scene.evict()

@@ -78,7 +78,7 @@ def test_import_then_check_gives_what_the_readme_promises(
 def test_the_allocator_is_written(policy: str) -> None:
     record, said = imported("--allocator", policy)
     assert record["spec"]["allocator"]["policy"] == policy  # type: ignore[index]
-    assert "allocator taken as" not in said
+    assert "is assumed" not in said
 
 
 def test_the_default_allocator_is_said_aloud() -> None:

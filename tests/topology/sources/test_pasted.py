@@ -619,7 +619,7 @@ class TestWhatPeopleDo:
         found = read(gpus + "\n" + self.BLANKS, NODE)
         first = found.topology.gpus[0]
         assert (first.product, first.memory) == ("NVIDIA GeForce RTX 4090", 24564 << 20)
-        assert "passed over" not in str(found.findings)
+        assert "skipped" not in str(found.findings)
 
     def test_words_of_any_language_are_quoted_as_they_are(self) -> None:
         found = read(f"{self.BLANKS}\nGPU0-GPU1 之间是 NV4\u202e\n", NODE)
