@@ -26,7 +26,6 @@ PAGES_COMMANDS = ("extender", "agent", "node", "certificates", "install", "docto
 HELM = {"--install", "--create-namespace", "--set"}
 DOCKER = {"--rm", "--user", "--volume"}
 KUBECTL = {"--for", "--field-selector"}
-KUBE_SCHEDULER = {"--profiling"}
 OAUTH2_PROXY = {
     *("--http-address", "--upstream", "--reverse-proxy"),
     *("--email-domain", "--provider", "--oidc-issuer-url"),
@@ -44,7 +43,7 @@ def test_the_pages_name_flags_and_files_that_there_are() -> None:
     params = [p for name in PAGES_COMMANDS for p in group.commands[name].params]
     known = {flag for option in params for flag in option.opts}
     named = set(re.findall(r"(?<![\w!-])--[a-z][a-z-]*", page))
-    assert named - known == {*KUBECTL, *KUBE_SCHEDULER, *DOCKER, *HELM, *OAUTH2_PROXY}
+    assert named - known == {*KUBECTL, *DOCKER, *HELM, *OAUTH2_PROXY}
     assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
     files = set(re.findall(r"(?<![\w/])manifests/[\w./-]*\w", page)) - {"manifests/base"}
     assert files
