@@ -30,5 +30,5 @@ def test_every_metric_is_one_of_the_reference() -> None:
     names = re.compile(r"`(gpu_topology_[a-z_]+)[`{]")
     known = set(names.findall((DOCS / "reference/metrics.md").read_text()))
     named = set(names.findall(PAGE))
-    assert len(named) > 4
+    assert named
     assert named <= known
