@@ -73,7 +73,8 @@ MOST_VAGUE = 30
 FORMER = re.compile(
     r"\b(NodeFacts|KubeletFacts|AllocatorFacts|Belief|Merit|Prospect|Mix"
     r"|AskedNode|Destinations|destinations|in_flight|kept_for|Unreported|departing"
-    r"|Standing|Membership|membership|LatelySent|lately|glance|nodewords|belief_states|inFlight)\b"
+    r"|Standing|Membership|membership|LatelySent|lately|glance|nodewords|belief_states|inFlight"
+    r"|WouldRefuse|would_have_refused|GPUPlacementWouldBeRefused|DRA_ONLY|OfClaims)\b"
     r"|\b(scheduler_extender[./]told|topology[./]agent[./](asks|decides))\b"
 )
 """Former names. Their new ones are in the CHANGELOG, under *Renamed*."""
