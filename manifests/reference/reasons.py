@@ -301,7 +301,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "the pod's claim has GPUs on a node …",
-            do="Do nothing: the agent's next record says it.",
+            do="Do nothing: the agent's next record shows the claims.",
         ),
         _on(
             "a GPU of the pod's claim is no longer in any ResourceSlice",

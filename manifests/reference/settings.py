@@ -14,7 +14,7 @@ from manifests.reference.options import as_markdown, options
 from manifests.reference.pages import Parts, table
 
 VALUES = Path(__file__).parents[1] / "chart" / "values.yaml"
-MOST_SHOWN = 30  # characters of a default
+MOST_SHOWN = 32  # characters of a default
 _KEY = re.compile(r"( *)(\w+):")
 _COMMENT = re.compile(r" *# ?(.*)")
 _PAGE = re.compile(r"docs/([\w-]+)/([\w-]+)\.md")
