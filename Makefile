@@ -134,20 +134,29 @@ release: $(VENV)/dev.stamp       ## what we publish, into OUT/release, the same 
 reference: $(VENV)/dev.stamp     ## the generated parts of docs/reference, from the code
 	$(BIN)/python -m manifests.reference
 
-# The builder of the site warns of its own successor, in colours.
+# The builder of the site has an environment of its own: its theme has 14,000 icons, and the archive of
+# the kubectl plugin is made from a copy of VENV.
+SITE := .cache/site
+
+$(SITE)/stamp: requirements/docs.txt $(VENV)/bin/python
+	$(PYTHON) -m venv --clear $(SITE)
+	$(SITE)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
+# It warns of its own successor, in colours.
 docs docs-version: export NO_MKDOCS_2_WARNING := 1
 docs docs-version: export REPOSITORY := $(REPOSITORY)
 docs docs-version: export EDIT := $(EDIT)
 docs-version: BRANCH ?= gh-pages
-docs-version: export PATH := $(abspath $(BIN)):$(PATH) # mike calls mkdocs
+docs-version: export PATH := $(abspath $(SITE)/bin):$(PATH) # mike calls mkdocs
 
-docs: $(VENV)/docs.stamp         ## the site of docs/, into OUT/site; REPOSITORY=https://… links to it and to EDIT=edit/main/ of each page
-	$(BIN)/python -m mkdocs build --site-dir "$(abspath $(OUT))/site"
+docs: $(SITE)/stamp                ## the site of docs/, into OUT/site; REPOSITORY=https://… links to it and to EDIT=edit/main/ of each page
+	$(SITE)/bin/python -m mkdocs build --site-dir "$(abspath $(OUT))/site"
 	@echo "look at it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory $(OUT)/site"
 
-docs-version: $(VENV)/docs.stamp ## a commit in the branch BRANCH with the site of this version, beside those of other versions
-	$(BIN)/mike --quiet deploy --branch "$(BRANCH)" --update-aliases "$(VERSION)" latest
-	$(BIN)/mike --quiet set-default --branch "$(BRANCH)" latest
+docs-version: $(SITE)/stamp      ## a commit in the branch BRANCH with the site of this version, beside those of other versions
+	$(SITE)/bin/mike --quiet deploy --branch "$(BRANCH)" --update-aliases "$(VERSION)" latest
+	$(SITE)/bin/mike --quiet set-default --branch "$(BRANCH)" latest
 
 screenshots: $(VENV)/dev.stamp   ## the map's pages, the report and the terminal, light and dark, wide and narrow (needs Chromium)
 	$(BIN)/python -m tests.documents.terminals $(OUT)/screenshots
