@@ -279,8 +279,7 @@ def test_0_1_0_and_this_release_read_what_the_other_has_left(
             assert sorted(holders(cluster, "today")) == sorted(promised)
             (row,) = [r for r in cluster.admin.get("/v1/nodes").json() if r["node"] == "today"]
             remaining = row.get("remaining", row.get("left"))  # 0.1.0 calls it so
-
-        assert remaining == 8 - 2 * len(promised)
+            assert remaining == 8 - 2 * len(promised)
 
         group = {"group": "both", "group-size": "2", "group-domain": "node"}
         bound("first", **group)
