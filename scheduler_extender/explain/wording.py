@@ -106,7 +106,7 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.OUT_OF_DATE: "may be out of date",
     Reason.OTHER: "reject the pod",
 }
-"""The text about several nodes that reject a pod for different reasons of one kind."""
+"""The text about several nodes that reject a pod for one reason, with different messages."""
 OF_THE_GROUP = REASON_WORDS[Reason.GROUP]
 
 REASON_MEANINGS: dict[Reason, str] = {
@@ -141,36 +141,36 @@ REASON_MEANINGS: dict[Reason, str] = {
     Reason.UNDECIDED: "The node has too many possible outcomes, or too little is known of it.",
     Reason.MALFORMED: "The extender cannot read what the pod asks for, so no node takes it.",
     Reason.OUT_OF_DATE: "A watch is stale, so the extender's view of the cluster may be old.",
-    Reason.OTHER: "None of the other kinds.",
+    Reason.OTHER: "None of the other reasons.",
 }
-"""What each kind of reason means, as a sentence."""
+"""The meaning of each reason, as a sentence."""
 
 
 def sentence(rejected: Mapping[Rejection, int]) -> str:
     """Return the nodes that reject a pod, counted, in one line.
 
-    Kinds of reasons with the same text form one part. It gives the nodes' reason in filter's words
-    if they share it, else the text of the kind. The text about a group says too little, so the most
-    frequent reason follows it. The largest number of nodes comes first. Empty for no nodes.
+    Reasons with the same words form one part. It gives filter's message if the nodes share it, else
+    the words of the reason. The words about a group say too little, so the most frequent message
+    follows them. The largest number of nodes comes first. Empty for no nodes.
 
     >>> links = Rejection("the hardware has no set of 2 GPUs with link=pix", False, Reason.LINKS)
     >>> gpus = Rejection("not enough free GPUs", True, Reason.BUSY)
     >>> sentence({links: 12, gpus: 1, Rejection("not enough free shares", True, Reason.BUSY): 2})
     'the hardware has no set of 2 GPUs with link=pix (12 nodes); 3 nodes are busy'
     """
-    alike: dict[str, dict[str, int]] = {}
+    by_words: dict[str, dict[str, int]] = {}
     for why, nodes in rejected.items():
-        reasons = alike.setdefault(REASON_WORDS[why.reason], {})
-        reasons[why.message] = reasons.get(why.message, 0) + nodes
-    counted = sorted((-sum(reasons.values()), words) for words, reasons in alike.items())
-    return "; ".join(_part(-less, words, alike[words]) for less, words in counted)
+        messages = by_words.setdefault(REASON_WORDS[why.reason], {})
+        messages[why.message] = messages.get(why.message, 0) + nodes
+    counted = sorted((-sum(messages.values()), words) for words, messages in by_words.items())
+    return "; ".join(_part(-less, words, by_words[words]) for less, words in counted)
 
 
-def _part(nodes: int, words: str, reasons: Mapping[str, int]) -> str:
-    often = min(reasons, key=lambda reason: (-reasons[reason], reason))
-    if len(reasons) == 1:
+def _part(nodes: int, words: str, messages: Mapping[str, int]) -> str:
+    often = min(messages, key=lambda message: (-messages[message], message))
+    if len(messages) == 1:
         return f"{often} ({nodes_text(nodes)})"
-    more = f" ({nodes_text(reasons[often])}: {often})" if words == OF_THE_GROUP else ""
+    more = f" ({nodes_text(messages[often])}: {often})" if words == OF_THE_GROUP else ""
     return f"{nodes:,} nodes {words}{more}"
 
 

@@ -34,7 +34,7 @@ from topology.core.shape import Shape
 
 
 class Reason(Enum):
-    """The kind of a :class:`Rejection`, whose text gives the details.
+    """The reason of a :class:`Rejection`, whose message gives the details.
 
     The values are stable: programs read them, and Prometheus may use them as a label. A new one
     needs its text and its meaning (``explain/wording``), and its messages
