@@ -368,7 +368,8 @@ class ApiServer:
         try:
             status = msgspec.json.decode(answer, type=Status)
         except msgspec.DecodeError:  # a proxy's page, not an answer of the API server
-            status = Status(message=answer[:200].decode("utf-8", "replace"))
+            page = answer[:200].decode("utf-8", "replace")
+            status = Status(message=page or f"{method} {path}: {host} answered without a message")
         failure = api_error(response.status, status.reason or response.reason or "", status.message)
         asked = response.headers.get("Retry-After", "")
         if asked.isdecimal():  # the API server sends seconds, never a date

@@ -128,7 +128,7 @@ def test_the_extender_ends_though_python_drops_the_exception(
 
     monkeypatch.setattr(extender, "file_service", dropping)
     done = asked(
-        main, "extender", "--cluster", CLUSTER, "--port", 0, "--admin-port", 1, "--metrics-port", 0
+        main, "extender", "--cluster", CLUSTER, "--port", 0, "--admin-port", 0, "--metrics-port", 0
     )
     assert done.returncode == 130
 

@@ -206,7 +206,7 @@ class TestErrors:
             pytest.param(b"<html>bad gateway", 502, "<html>bad gateway", id="proxy-page"),
             pytest.param(b"[1]", 500, "[1]", id="other-json"),
             pytest.param(b"\xff", 500, "�", id="not-text"),
-            pytest.param(b"", 302, "", id="redirect"),
+            pytest.param(b"", 302, "GET /x: {url} answered without a message", id="redirect"),
         ],
     )
     def test_an_answer_without_a_status_object(
@@ -219,7 +219,7 @@ class TestErrors:
                 client.get("/x", timeout=PATIENCE)
             client.close()
         assert (caught.value.status, caught.value.reason) == (status, "Nope")
-        assert caught.value.message == message
+        assert caught.value.message == message.format(url=url)
 
     def test_nobody_listens(self) -> None:
         client = client_for(f"http://127.0.0.1:{free_port()}")
