@@ -193,5 +193,5 @@ def _tile(console: Console, tile: Tile, beside: int) -> None:
         left = f"  {name}" if not number and indent > 4 else ""
         console.print(Text(left.ljust(indent)) + line, soft_wrap=True)
     words = warnings(node) if tile.exact else []
-    for word in (*words, *(node.trouble if tile.many == 1 else ())):
+    for word in (*words, *(node.problems if tile.many == 1 else ())):
         console.print(Text(f"    {word}", "yellow"), overflow="fold")

@@ -79,7 +79,7 @@ def _draw(console: Console, node: NodeState, today: float, *, wide: bool) -> Non
     """Print the node for people. ``wide`` adds more columns for each GPU, and the NICs."""
     topology, reported = node.topology, node.reported(today)
     console.print(Text(node.name, "bold") + Text(f"  {node.kind}"))
-    for words in (*warnings(node), *node.trouble):
+    for words in (*warnings(node), *node.problems):
         console.print(Text(words, "yellow"))
     if topology is None:
         return
@@ -120,7 +120,7 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
 
     held = any(each.holders for each in states)
     aged = any(map(since, range(len(states))))
-    troubled = any(each.trouble for each in states)
+    problem = any(each.problem for each in states)
     return table(
         range(len(gpus)),
         column("GPU", lambda p: str(gpus[p].index), figure=True),
@@ -131,7 +131,7 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
         column("pods", by, folds=True, when=held),
         column("asks for", asks, folds=True, when=held),
         column("in use for", since, figure=True, when=aged),
-        column("problem", lambda p: Text(states[p].trouble, "red"), folds=True, when=troubled),
+        column("problem", lambda p: Text(states[p].problem, "red"), folds=True, when=problem),
     )
 
 

@@ -108,7 +108,7 @@ class GpuState:
     in_use: int  # the number of its devices in use
     devices: int  # 1 for a whole GPU
     holders: tuple[GpuHolder, ...] = ()
-    trouble: str = ""  # what its agent says of its health
+    problem: str = ""  # what its agent says of its health
     since: str = ""  # when the agent first said so (RFC 3339)
     memory_used: int | None = None  # bytes, by its pods; None for a GPU that is not shared
     unit: str = "GPU"  # the word for one of its devices, such as "GPU share" or "MIG instance"
@@ -134,7 +134,7 @@ class NodeState:
     flags: frozenset[Flag] = frozenset()
     coming: int = 0  # devices of unacknowledged pods: the kubelet decides which ones
     reserved_for: str = ""  # the waiting pod that has a reservation
-    trouble: tuple[str, ...] = ()  # problems, as text
+    problems: tuple[str, ...] = ()
     uses: Counter[Use] = field(default_factory=Counter)  # GPUs by state
     # For each pod that has several GPUs for itself, their positions.
     together: tuple[tuple[int, ...], ...] = ()
@@ -176,7 +176,7 @@ class NodeState:
                 "wholeNodes": self.capacity.nodes,
             },
             "flags": sorted(flag.value for flag in self.flags),
-            "trouble": list(self.trouble),
+            "problems": list(self.problems),
             "unacknowledgedDevices": self.coming,
             "reservedFor": self.reserved_for or None,
             "observedAt": self.observed_at or None,
@@ -193,7 +193,7 @@ class NodeState:
                     "of": state.devices,
                     "memoryUsed": state.memory_used,
                     "pods": [holder.name for holder in state.holders],
-                    "trouble": state.trouble or None,
+                    "problem": state.problem or None,
                 }
                 for gpu, state in zip(self.topology.gpus, self.gpus, strict=True)
             ]
@@ -297,7 +297,7 @@ class Nodes:
         """Return the state of one node.
 
         A fault in our own code affects the state of this node only, not the whole answer. It is
-        noted, and shown as a trouble of the node.
+        noted, and shown as a problem of the node.
         """
         known = self._known.get(info.name)
         if known is not None and known.info is info:
@@ -307,10 +307,10 @@ class Nodes:
             return replace(state, capacity=self._capacities.of(info)) if state.gpus else state
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self._cluster.faults.note(info.name, error)
-            trouble = (f"internal error: {type(error).__name__}",)
+            problems = (f"internal error: {type(error).__name__}",)
             bare = without_record(info)
             return NodeState(
-                bare, NO_USABLE_RECORD, flags=frozenset({Flag.UNUSABLE}), trouble=trouble
+                bare, NO_USABLE_RECORD, flags=frozenset({Flag.UNUSABLE}), problems=problems
             )
 
 
@@ -326,25 +326,25 @@ def node_state(info: NodeInfo) -> NodeState:
 
     A fault in our own code is raised unchanged.
     """
-    flags, trouble = set(_flags(info)), []
+    flags, problems = set(_flags(info)), []
     topology, report = info.topology, info.report
     if topology is None:
         flags.add(Flag.UNUSABLE)
-        trouble.append(info.record.problem or "its agent has written no record yet")
-        return NodeState(info, NO_USABLE_RECORD, flags=frozenset(flags), trouble=tuple(trouble))
+        problems.append(info.record.problem or "its agent has written no record yet")
+        return NodeState(info, NO_USABLE_RECORD, flags=frozenset(flags), problems=tuple(problems))
     if report is not None and report.not_ready:
-        trouble.append(report.not_ready)
+        problems.append(report.not_ready)
     wrong = [info.record.contradiction(served.name) for served in topology.resources]
     if report is None:
         wrong.append("its agent has written no report yet")
-    trouble += filter(None, wrong)
+    problems += filter(None, wrong)
     offer = info.offer("")
     if isinstance(offer, Rejection) and offer.reason is Reason.NO_ALLOCATOR:
-        trouble.append(offer.message)
+        problems.append(offer.message)
     if not topology.allocator.by_number:
-        trouble.append(OWN_CLAIMS_ONLY.message)
-    trouble += filter(None, [info.fabric_fault])
-    trouble += [f"{gone.name} does not answer the driver" for gone in info.record.missing]
+        problems.append(OWN_CLAIMS_ONLY.message)
+    problems += filter(None, [info.fabric_fault])
+    problems += [f"{gone.name} does not answer the driver" for gone in info.record.missing]
     offers = [info.last_offer(served.name) for served in topology.resources]
     usable = [offer for offer in offers if not isinstance(offer, Rejection)]
     coming = sum(map(_coming, usable))
@@ -368,7 +368,7 @@ def node_state(info: NodeInfo) -> NodeState:
         frozenset({*flags, *(flag for flag, there in more.items() if there)}),
         coming,
         nominee.full_name if nominee is not None else "",
-        tuple(trouble),
+        tuple(problems),
         uses,
         _together(states),
     )

@@ -143,7 +143,7 @@ def whole(node: NodeState) -> Markup:
 def in_words(node: NodeState) -> str:
     """Return the content of a node's drawing as a sentence, for readers who cannot see it."""
     if node.topology is None:
-        return f"{node.name}: {', '.join(node.trouble)}"
+        return f"{node.name}: {', '.join(node.problems)}"
     uses = [f"{n} {use.word}" for use in Use if (n := node.uses[use])]
     more = [flag.value for flag in sorted(node.flags, key=lambda flag: flag.name)]
     return f"{node.name}: {len(node.gpus)} GPUs, {', '.join([*uses, *more])}"
@@ -158,7 +158,7 @@ def gpu_in_words(state: GpuState) -> str:
         words += f", {at_most(state.memory_used)} in use"
     if state.holders:
         words += ": " + ", ".join(holder.name for holder in state.holders)
-    return f"{words} ({state.trouble})" if state.trouble else words
+    return f"{words} ({state.problem})" if state.problem else words
 
 
 def _svg(css: str, scale: _Scale, label: str, parts: list[Markup]) -> Markup:

@@ -140,7 +140,7 @@ def test_as_data(cluster: Cluster) -> None:
         (2, "in-use", ["team-b/notebook"]),
         (3, "sick", []),
     ]
-    assert devices[3]["trouble"] == "Xid 79"
+    assert devices[3]["problem"] == "Xid 79"
 
 
 def test_nobody_selected_is_a_no(cluster: Cluster) -> None:

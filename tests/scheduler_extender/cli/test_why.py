@@ -700,7 +700,7 @@ def test_a_gpu_that_a_taint_withholds_is_no_matter_of_a_kubelet(claiming: Cluste
     claiming.pod(pod(4, name="w", uid="w"), "ns")
     assert "GPU 2 is in no ResourceSlice, or tainted" in claiming.why("ns/w").stdout
     shown = asked(main, "node", NODE, "-o", "json", "--kubeconfig", claiming.kubeconfig)
-    rows = {row["gpu"]: row["trouble"] for row in json.loads(shown.stdout)["devices"]}
+    rows = {row["gpu"]: row["problem"] for row in json.loads(shown.stdout)["devices"]}
     assert rows == dict.fromkeys((1, 3)) | dict.fromkeys((0, 2), "in no ResourceSlice, or tainted")
 
 

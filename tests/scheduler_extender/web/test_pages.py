@@ -101,7 +101,7 @@ def test_a_running_pod_that_no_report_shows_is_told_too() -> None:
 def test_a_record_that_cannot_be_used_is_told() -> None:
     found = state(small(), "odd")
     assert found.flags == {Flag.UNUSABLE}
-    assert found.trouble == ("spec.devices: field required",)
+    assert found.problems == ("spec.devices: field required",)
 
 
 def capacity(made: Building, name: str) -> Capacity:
@@ -492,4 +492,4 @@ def test_each_example_can_be_asked_about(name: str) -> None:
     assert " ".join(EXAMPLES[name].split()) in form.text
     told = pages.what_if(EXAMPLES[name])
     assert 'class="queue answer"' in told
-    assert 'class="trouble" id="problem"' not in told
+    assert 'class="problem" id="problem"' not in told
