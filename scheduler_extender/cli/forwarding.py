@@ -64,12 +64,12 @@ class Forwarded:
             raise BadInputError(_missing(self._flag, f"{lacks[1]} {lacks[2]}", system))
         raise BadInputError(f"{self._flag}: kubectl port-forward: {self._last()}")
 
-    def get(self, path: str, kind: type[T]) -> T | None:
-        """Return the decoded answer; None for a 404. Raises :class:`BadInputError` otherwise."""
+    def get(self, path: str, kind: type[T]) -> T:
+        """Return the decoded answer. Raises :class:`BadInputError`."""
         return self._answer(path, lambda body: msgspec.json.decode(body, type=kind))
 
-    def text(self, path: str) -> str | None:
-        """Return the answer as text; None for a 404. Raises :class:`BadInputError` otherwise."""
+    def text(self, path: str) -> str:
+        """Return the answer as text. Raises :class:`BadInputError`."""
         return self._answer(path, bytes.decode)
 
     def until_it_ends(self) -> str:
@@ -92,7 +92,7 @@ class Forwarded:
             self._child.stdout = None
         return self._last()
 
-    def _answer(self, path: str, read: Callable[[bytes], T]) -> T | None:
+    def _answer(self, path: str, read: Callable[[bytes], T]) -> T:
         try:
             with urllib3.PoolManager() as pools:
                 answer = pools.request("GET", self.url + path, timeout=TIMEOUT, retries=False)
@@ -100,12 +100,10 @@ class Forwarded:
             raise BadInputError(
                 f"{self._flag}: the pod {self._pod} does not answer: {self.end()}"
             ) from error
-        if answer.status == 404:
-            return None
         if answer.status != 200:
             said = answer.data[:200].decode("utf-8", "replace")
             raise BadInputError(
-                f"{self._flag}: the pod {self._pod} answers {answer.status}: {said}"
+                f"{self._flag}: the pod {self._pod} answers {answer.status} for {path}: {said}"
             )
         try:
             return read(answer.data)
@@ -169,8 +167,7 @@ def open_map(access: Access, system: str) -> NoReturn:
     """
     with forwarded("--open", access, system) as port:
         page = f"{port.url}/map"
-        if port.text("/map") is None:
-            raise BadInputError("--open: the extender has no map")
+        port.text("/map")
         typer.echo(f"The map is at {page} until you press Ctrl-C.")
         if not webbrowser.open(page):
             typer.echo("No browser could be started; open the address yourself.", err=True)

@@ -57,8 +57,6 @@ def print_all(name: str, where: Where) -> None:
     """Print all that the extender knows of a node. Raises :class:`BadInputError`."""
     with forwarded("--forward", where.access, where.system) as port:
         found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
-    if found is None:
-        raise BadInputError(f"the extender knows no node {name}")
     found.pop("record", None)  # kubectl get gputopo shows it
     typer.echo(as_yaml(found).rstrip())
 

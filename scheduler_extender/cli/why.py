@@ -94,8 +94,6 @@ def _from_extender(
         where, name = about.record.namespace, about.record.name
         notes = [*about.notes]
     answer = port.get(f"/v1/explain/{quote(where, safe='')}/{quote(name, safe='')}", dict[str, Any])
-    if answer is None:
-        raise BadInputError(f"the extender knows of no pod {where}/{name} with GPUs")
     if "reason" in answer:
         return msgspec.convert(answer, Unreadable), notes
     return msgspec.convert(answer, Explanation), notes

@@ -272,7 +272,11 @@ def test_of_one_node_the_extender_tells_all(kubectl: Installed) -> None:
         assert found["gpus"] == 4
         assert found["summary"] in done.stdout, "written as people read it: 4 ×, not \\xD7"
         unknown = forwarded(kubectl, "node", "nobody")
-        refused(unknown, "the extender knows no node nobody")
+        refused(
+            unknown,
+            "--forward: the pod replica answers 404 for /v1/nodes/nobody: "
+            '{"error":"node nobody is unknown"}',
+        )
 
 
 def test_the_extender_says_why_a_pod_waits(kubectl: Installed) -> None:
@@ -293,7 +297,11 @@ def test_the_extender_says_why_a_pod_waits(kubectl: Installed) -> None:
         job = forwarded(kubectl, "why", "job/train", "-n", "team")
         assert (job.returncode, job.stdout) == (1, done.stdout)
         none = forwarded(kubectl, "why", "team/nobody")
-        assert none.stderr == "error: the extender knows of no pod team/nobody with GPUs\n"
+        refused(
+            none,
+            "--forward: the pod replica answers 404 for /v1/explain/team/nobody: "
+            '{"error":"pod team/nobody is unknown or requests no GPUs"}',
+        )
 
 
 def test_doctor_is_told_what_kube_scheduler_has_asked(kubectl: Installed) -> None:
@@ -311,11 +319,21 @@ def test_a_file_has_no_extender_to_ask(kubectl: Installed) -> None:
         refused(done, "--cluster and --forward: only one of them is allowed")
 
 
-def test_what_is_no_extender_is_told(kubectl: Installed) -> None:
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        pytest.param(("nodes", "--forward"), "/v1/snapshot", id="snapshot"),
+        pytest.param(("node", "a", "--forward"), "/v1/nodes/a", id="node"),
+        pytest.param(("why", "a", "-n", "team", "--forward"), "/v1/explain/team/a", id="pod"),
+        pytest.param(("doctor", "--forward"), "/metrics", id="metrics"),
+        pytest.param(("map", "--open"), "/map", id="map"),
+    ],
+)
+def test_a_port_without_the_path_is_told(
+    kubectl: Installed, words: tuple[str, ...], path: str
+) -> None:
     with running(switched()) as service:
         kubectl.forwards(service.ports[0])  # kube-scheduler's
-        done = forwarded(kubectl, "nodes")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == (
-            "error: --forward: the server has no snapshot of a cluster; is it an extender?\n"
-        )
+        done = asked(main, *words, "--kubeconfig", kubectl.kubeconfig)
+    said = f'the pod replica answers 404 for {path}: {{"error":"Not Found"}}'
+    refused(done, f"{words[-1]}: {said}")
