@@ -20,7 +20,7 @@ from scheduler_extender.explain.idle import (
     idle_pods,
     what_ends_would_do,
 )
-from scheduler_extender.explain.wording import asked_text, duration, listed, set_text
+from scheduler_extender.explain.wording import NOT_IN_TIME, asked_text, duration, listed, set_text
 from scheduler_extender.terminal import column, show, table
 from topology.core.devices import PodUid
 from topology.times import seconds_of
@@ -60,7 +60,7 @@ class Row:
         if self.pod.partly:
             return "another of its containers uses its GPUs"
         if not self.tried:
-            return "not evaluated: out of time"
+            return NOT_IN_TIME
         said = [self._said(each) for each in self.completes[:SHOWN_REQUESTS]]
         more = len(self.completes) - len(said)
         return "; ".join([*said, *([f"{more} more requests"] if more else [])]) or "no pod"

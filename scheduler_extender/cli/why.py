@@ -38,7 +38,7 @@ from scheduler_extender.explain.explanation import (
     explanation_of,
 )
 from scheduler_extender.explain.placedpod import Written, written_on
-from scheduler_extender.explain.wording import listed
+from scheduler_extender.explain.wording import CHANGES_NOT_IN_TIME, listed
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import notes_on
 from scheduler_extender.files.podtemplates import pods_made_by
@@ -171,7 +171,7 @@ def _helps(told: Explanation, unblock: str) -> Iterator[str]:
     if told.unblocks and unblock:
         yield f"evictions; {unblock} shows a plan, if one exists"
     if not told.whole:
-        yield "there was no time to evaluate more changes"
+        yield CHANGES_NOT_IN_TIME
 
 
 def _section(console: Console, title: str, lines: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.explain.wording import nodes_text, sentence
+from scheduler_extender.explain.wording import NODES_NOT_IN_TIME, nodes_text, sentence
 from scheduler_extender.framework.capacity import ANY_GPU
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.outcomes import sick_among, unconstrained
@@ -255,11 +255,7 @@ class Counts:
                 if self.ineligible
                 else ""
             )
-            none = (
-                "not all nodes were evaluated in time; so far no node takes it"
-                if self.late
-                else NO_NODE
-            )
+            none = f"{NODES_NOT_IN_TIME}; so far no node takes it" if self.late else NO_NODE
             return f"{none}: {'; '.join(filter(None, (ineligible, rejected)))}"
         taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
         promised = self.takes - sum(self.doubted.values())

@@ -16,7 +16,12 @@ from scheduler_extender.explain.answers import Answer, Counts, answers_to, by_re
 from scheduler_extender.explain.nodeanswers import NEAREST, NearMiss, NodeAnswer, nearest, rows_of
 from scheduler_extender.explain.placedpod import Placed, Written, placed_on
 from scheduler_extender.explain.remedies import Help, helps_of
-from scheduler_extender.explain.wording import asked_text, not_joined, request_text
+from scheduler_extender.explain.wording import (
+    NODES_NOT_IN_TIME,
+    asked_text,
+    not_joined,
+    request_text,
+)
 from scheduler_extender.groupreference import GroupReference
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import by_domain
@@ -147,10 +152,7 @@ def explanation_of(
     )
 
 
-NOT_ALL_ASKED = (
-    "there was no time to evaluate every node, and the others count as not evaluated; try "
-    "again: the answers so far are cached"
-)
+NOT_ALL_ASKED = f"{NODES_NOT_IN_TIME}; try again: the answers so far are cached"
 
 BY_SETS = (
     "the pod's claims let kube-scheduler take the first free GPUs; gpu-topology claim writes a "

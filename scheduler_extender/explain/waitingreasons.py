@@ -14,6 +14,7 @@ from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.explain import Struct
 from scheduler_extender.explain.answers import Counts, by_reason
+from scheduler_extender.explain.wording import NOT_IN_TIME
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.state.cluster.cache import Cache
@@ -38,7 +39,6 @@ UNKNOWN = "unknown"
 """Stands for a reason if the pod has not been evaluated yet."""
 NEVER = UNKNOWN, float("-inf")
 NO_WORDS = " because of its own rules, or has not tried again yet"
-NOT_IN_TIME = "not evaluated in time"
 LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
 LASTING = frozenset(
     {

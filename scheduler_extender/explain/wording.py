@@ -14,6 +14,9 @@ from topology.core.placement import Reason, Rejection
 from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, Policy, memory_text
 
 SHOWN_SETS = 4
+NOT_IN_TIME = "not evaluated in time"
+NODES_NOT_IN_TIME = "not all nodes were evaluated in time"
+CHANGES_NOT_IN_TIME = "not all changes were evaluated in time"
 GONE_POD = "a pod that is gone"
 """Stands for the name of a pod that is not known any more."""
 

@@ -21,7 +21,7 @@ from scheduler_extender.explain.nodeanswers import (
 )
 from scheduler_extender.explain.remedies import Help, Helped, helps_of
 from scheduler_extender.explain.waitingreasons import queues, waiting_pods
-from scheduler_extender.explain.wording import asked_text
+from scheduler_extender.explain.wording import CHANGES_NOT_IN_TIME, NOT_IN_TIME, asked_text
 from scheduler_extender.framework.question import alike
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
@@ -31,7 +31,6 @@ from topology.times import age
 ASKED = 12
 """The most different requests of waiting pods that are evaluated for one page."""
 UNASKED = "not evaluated for this page: too many different requests"
-NOT_ASKED = "not evaluated for this page: there was not enough time"
 SHOWN_PODS = 200
 SHOWN_REASONS = 8
 SHOWN_PLACES = 20
@@ -49,7 +48,7 @@ class Outlook:
     misses: Sequence[NearMiss]
     more_reasons: int = 0
     helps: Sequence[Help] = ()
-    more_helps: bool = False  # there was no time to try all remedies
+    late: str = ""  # that not all remedies were tried in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def waiting_queues(
         else:
             answered = [] if deadline.passed() else answers_to(snapshot, first, deadline)
             if deadline.passed():
-                queue = replace(queue, problem=NOT_ASKED)
+                queue = replace(queue, problem=NOT_IN_TIME)
             else:
                 told[len(found)] = answered, _missing(snapshot, first.request, answered)
         found.append(queue)
@@ -174,5 +173,5 @@ def outlook_of(
         nearest(helped.missing),
         max(0, len(reasons) - SHOWN_REASONS),
         helped.helps,
-        not helped.whole,
+        "" if helped.whole else CHANGES_NOT_IN_TIME,
     )

@@ -14,7 +14,6 @@ from scheduler_extender.explain.waitingreasons import (
     LABELS,
     LASTING,
     LATER,
-    NOT_IN_TIME,
     SECONDS,
     UNKNOWN,
     WaitingReasons,
@@ -22,6 +21,7 @@ from scheduler_extender.explain.waitingreasons import (
     reason_of,
     rejections_of,
 )
+from scheduler_extender.explain.wording import NOT_IN_TIME
 from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.answers.decision import Settings

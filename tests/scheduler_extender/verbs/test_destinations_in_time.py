@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.explain.explanation import NOT_ALL_ASKED, Explanation, explanation_of
+from scheduler_extender.explain.wording import NOT_IN_TIME
 from scheduler_extender.podlimits import MOST_LINES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -122,4 +123,4 @@ def test_the_page_of_waiting_pods_says_whom_it_did_not_ask_about(pods: int) -> N
         see(cluster, choosy(f"p{i:02}"))
     text = Pages(cluster).waiting()
     assert ENOUGH <= meter.lookups <= ENOUGH + TERMS
-    assert text.count("there was not enough time") == pods
+    assert text.count(NOT_IN_TIME) == pods
