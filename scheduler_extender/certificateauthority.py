@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -125,49 +125,6 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256())
         pem = signed.public_bytes(serialization.Encoding.PEM)
         return Issued(pem, _pem(key), signed.not_valid_after_utc)
-
-
-def check_client(authority: bytes, certificate: bytes, key: bytes, now: datetime) -> None:
-    """Raise :class:`AuthorityError` unless an authority has signed the certificate for a client.
-
-    It must also have this key, and neither of the two may have expired. All three are PEM;
-    ``authority`` may hold several certificates.
-    """
-    try:
-        roots = x509.load_pem_x509_certificates(authority)
-        shown = x509.load_pem_x509_certificate(certificate)
-    except ValueError as error:
-        raise AuthorityError("ca.crt or scheduler.crt is not PEM") from error
-    if _loaded(key).public_key() != shown.public_key():
-        raise AuthorityError("scheduler.key is not the key of scheduler.crt")
-    signers = [root.not_valid_after_utc for root in roots if _has_signed(root, shown)]
-    if not signers:
-        raise AuthorityError("scheduler.crt is not signed by ca.crt")
-    if (ended := max(signers)) <= now:
-        raise AuthorityError(f"ca.crt expired on {ended:%Y-%m-%d}")
-    if not _is_for_clients(shown):
-        raise AuthorityError("scheduler.crt is not for clients: its usages lack clientAuth")
-    if (expires := shown.not_valid_after_utc) <= now:
-        raise AuthorityError(f"scheduler.crt expired on {expires:%Y-%m-%d}")
-
-
-def _has_signed(root: x509.Certificate, shown: x509.Certificate) -> bool:
-    try:
-        shown.verify_directly_issued_by(root)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
-
-
-def _is_for_clients(shown: x509.Certificate) -> bool:
-    """Check the usages as OpenSSL does: a certificate that names none is for every use."""
-    try:
-        usages = shown.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
-        return True
-    except ValueError:
-        return False
-    return Use.CLIENT.value in usages
 
 
 def _loaded(key: bytes) -> SigningKey:

@@ -7,15 +7,14 @@ import posixpath
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import typer
 
-from scheduler_extender.certificateauthority import AuthorityError, check_client
 from scheduler_extender.cli.atomicfile import Change, Files
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, tell, text_of
 from scheduler_extender.cli.options import Asked, Doing
+from scheduler_extender.http.certificates import CertificatesError, Tls, check_client
 from scheduler_extender.installing import flags, k3s, schedulerconfig, staticpod
 from scheduler_extender.installing.yamledit import EditError, same
 from scheduler_extender.untrustedtext import sanitized
@@ -181,11 +180,11 @@ class _Node:
                     "--tls: needed is a folder with ca.crt, scheduler.crt and scheduler.key"
                 )
             texts = {name: text_of(self.asked.tls / name, MAX_PEM) for name in SECRETS}
+            authority, certificate, key = (self.asked.tls / name for name in SECRETS)
             try:
-                ca, certificate, key = (texts[name].encode() for name in SECRETS)
-                check_client(ca, certificate, key, datetime.now(UTC))
-            except AuthorityError as error:
-                raise BadInputError(f"--tls: {self.asked.tls}: {error}") from error
+                check_client(Tls(certificate, key, authority))
+            except CertificatesError as error:
+                raise BadInputError(f"--tls: {error}") from error
         return [
             Change(
                 path=(path := f"{self.folder}/{name}"),

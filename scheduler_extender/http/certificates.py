@@ -10,7 +10,7 @@ import hashlib
 import os
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -132,6 +132,31 @@ def contexts(tls: Tls) -> Contexts:
     return Contexts(context, _expiry(tls.certificate), authority)
 
 
+def check_client(tls: Tls) -> None:
+    """Raise :class:`CertificatesError` if a server with this ``client_ca`` refuses the certificate.
+
+    A client shows the certificate in a real handshake, which stays in memory.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # The server is only there to check the client, so it shows the same certificate.
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    server = contexts(tls).context
+    _load(client, tls)
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asks = client.wrap_bio(received, sent)
+    checks = server.wrap_bio(sent, received, server_side=True)
+    try:
+        for end in (asks, checks, asks):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+        checks.do_handshake()
+    except ssl.SSLError as error:
+        raise CertificatesError(
+            f"an extender that trusts {tls.client_ca} refuses the client {tls.certificate}: "
+            f"{_reason(error)}"
+        ) from error
+
+
 def _serving(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -140,12 +165,17 @@ def _serving(tls: Tls) -> ssl.SSLContext:
     # this same context, under the same CA.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
+    _load(context, tls)
+    return context
+
+
+def _load(context: ssl.SSLContext, tls: Tls) -> None:
+    """Make a context show the certificate. Raises :class:`CertificatesError`."""
     try:
         with _path(tls.certificate) as certificate, _path(tls.key) as key:
             context.load_cert_chain(certificate, key, _no_password(tls.key))
     except (OSError, ValueError) as error:
         raise CertificatesError(f"{tls.certificate}, {tls.key}: {_reason(error)}") from error
-    return context
 
 
 def _no_password(key: Path) -> Callable[[], str]:
@@ -192,6 +222,8 @@ def _path(path: Path) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error.verify_message)
     if isinstance(error, ssl.SSLError):
         word = (error.reason or "not PEM").replace("_", " ").lower()
         return {"key values mismatch": "the key does not belong to the certificate"}.get(word, word)

@@ -456,7 +456,8 @@ def test_a_key_of_another_certificate_is_refused(kubeadm: Path, tls: Path, tmp_p
     shutil.copy(tls / "extender.key", wrong / "scheduler.key")
     words = ("--root", kubeadm, "--tls", wrong, "--address", ADDRESS)
     done = asked(main, "install", "kubeadm", *words)
-    refused(done, f"--tls: {wrong}: scheduler.key is not the key of scheduler.crt")
+    names = f"{wrong}/scheduler.crt, {wrong}/scheduler.key"
+    refused(done, f"--tls: {names}: the key does not belong to the certificate")
 
 
 def test_a_file_that_k3s_cannot_read_is_one_line(server: Path, tls: Path) -> None:
