@@ -1,8 +1,8 @@
 """``make check``: format, lint and types of what has changed, and the tests beside it.
 
 What has changed is what differs from the last commit, or, with ``--since COMMIT``, from another
-one. The tests of ``topology/core/devicesets.py`` are ``tests/topology/core/test_pools.py``, or,
-where there is no such file, those of its folder. ``make test`` runs everything.
+one. The tests of ``topology/core/graph.py`` are ``tests/topology/core/test_graph.py``; a module
+without such a file has the tests of its folder. ``make test`` runs everything.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.histories import History, manifest
 from tests.differential.managers import Json, Managers
 from tests.differential.nodes import RESOURCE, family, has_static_managers, record
-from tests.differential.shown import reserved_cpus, status_of
+from tests.differential.podentries import reserved_cpus, status_of
 from topology import codec
 from topology.core.admission import kubelet_of
 from topology.core.availability import Unacknowledged

@@ -25,7 +25,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.histories import manifest
 from tests.differential.managers import Json, Managers, programs
 from tests.differential.nodes import RESOURCE, Node, record
-from tests.differential.shown import reserved_cpus, status_of
+from tests.differential.podentries import reserved_cpus, status_of
 from topology import codec
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import satisfies

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.e2e.controlplane import Process
 from tests.e2e.kubelet import Kubelet
-from tests.e2e.silicon import PCI, Silicon
+from tests.e2e.playedmachine import PCI, PlayedMachine
 from topology.core.devices import Gpu
 
 API = "/apis/resource.k8s.io/v1"
@@ -38,7 +38,7 @@ def device(gpu: Gpu, pcie_root: str) -> dict[str, Any]:
     return {"name": f"gpu-{gpu.index}", "attributes": attributes, "capacity": capacity}
 
 
-def _devices(silicon: Silicon) -> Sequence[dict[str, Any]]:
+def _devices(silicon: PlayedMachine) -> Sequence[dict[str, Any]]:
     def root(gpu: Gpu) -> str:
         place = (silicon.sysfs / PCI / str(gpu.pci_bus_id)).resolve()
         return place.relative_to(silicon.sysfs.resolve() / "devices").parts[0]

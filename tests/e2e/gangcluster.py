@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.e2e.building import ProgramSet
 from tests.e2e.cluster import RealCluster
 from tests.e2e.podgroups import Stage
-from tests.e2e.witness import Witness
+from tests.e2e.recordingproxy import RecordingProxy
 from tests.programs import free_port
 
 
@@ -29,7 +29,7 @@ def gang_cluster(
     binaries: Path,
     stage: Stage | None,
     users: Mapping[str, Sequence[str]] | None = None,
-) -> Iterator[tuple[RealCluster, Witness]]:
+) -> Iterator[tuple[RealCluster, RecordingProxy]]:
     """Control plane, extender and witness; ``stage`` turns gang scheduling on."""
     real = RealCluster(folder, binaries, users)
     # From 1.37 on kube-apiserver announces no address of this machine's own to others.
@@ -39,7 +39,7 @@ def gang_cluster(
         real.control_plane.scheduler_flags = [stage.flag]
     with real:
         port = free_port()
-        with Witness(port, real.tls, real.ports[0]) as witness:
+        with RecordingProxy(port, real.tls, real.ports[0]) as witness:
             real.asked_port = port
             real.restart_scheduler()
             yield real, witness

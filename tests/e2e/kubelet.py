@@ -1,6 +1,6 @@
 """A real kubelet with NVIDIA's device plugin: a node whose containers are records only.
 
-Both see a described machine (:mod:`tests.e2e.silicon`) and folders of the node's own
+Both see a described machine (:mod:`tests.e2e.playedmachine`) and folders of the node's own
 (:mod:`tests.e2e.privatemounts`).
 """
 
@@ -22,11 +22,11 @@ import yaml
 
 from tests.e2e.controlplane import ControlPlane, Process
 from tests.e2e.nvidiastack import STOCK, NvidiaStack, PluginSettings
+from tests.e2e.playedmachine import PlayedMachine
 from tests.e2e.podresources import PodResources
 from tests.e2e.privatemounts import PrivateMounts
 from tests.e2e.processors import Processors
 from tests.e2e.relay import Relay
-from tests.e2e.silicon import Silicon
 from tests.waiting import eventually
 from topology.core.graph import NodeTopology
 from topology.machines import Machine
@@ -77,12 +77,12 @@ class Kubelet:
     """Kubelet, runtime and NVIDIA's device plugin of one node, running while the context is open.
 
     ``topology`` names the node and describes its machine; ``machine`` (the catalogue's entry) and
-    ``processors`` are as for :class:`~tests.e2e.silicon.Silicon`. ``overrides`` are fields of the
-    KubeletConfiguration. ``plugin`` says how the device plugin is set up, ``prepare`` is done to
-    the machine before any program sees it. An ``observed`` node has a relay between kubelet and
-    plugin, and only there :meth:`calls` knows what was asked; ``delay`` then slows every preferred
-    allocation down by so many seconds: NVIDIA's allocator takes as long on larger machines. The
-    control plane must know :func:`kubelet_users`.
+    ``processors`` are as for :class:`~tests.e2e.playedmachine.PlayedMachine`. ``overrides`` are
+    fields of the KubeletConfiguration. ``plugin`` says how the device plugin is set up. ``prepare``
+    changes the machine before any program sees it. An ``observed`` node has a relay between
+    kubelet and plugin, and only there :meth:`calls` knows what was asked. ``delay`` then slows down
+    each preferred allocation by so many seconds, as NVIDIA's allocator is slow on larger machines.
+    The control plane must know :func:`kubelet_users`.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Kubelet:
         machine: Machine | None = None,
         processors: Processors | None = None,
         plugin: PluginSettings = STOCK,
-        prepare: Callable[[Silicon], None] | None = None,
+        prepare: Callable[[PlayedMachine], None] | None = None,
         observed: bool = False,
         delay: float = 0,
     ) -> None:
@@ -122,7 +122,7 @@ class Kubelet:
             self._base = Path(tempfile.mkdtemp(prefix="kubelet-"))
             stack.callback(self._remove_base)
             stack.callback(self._stop_all)
-            self.silicon = Silicon(self._base / "silicon", *self._described)
+            self.silicon = PlayedMachine(self._base / "silicon", *self._described)
             if self._prepare is not None:
                 self._prepare(self.silicon)
             self._lay_out()

@@ -1,6 +1,6 @@
 """NVIDIA's programs on a node: the device plugin, and gpu-feature-discovery for the node's labels.
 
-Both are the stock programs; what they find is a described machine (:mod:`tests.e2e.silicon`).
+Both are the stock programs; what they find is a described machine (:mod:`tests.e2e.playedmachine`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import httpx
 
 from tests.e2e.building import FEATURE_DISCOVERY, NEWEST, PLUGIN, nvidia
 from tests.e2e.controlplane import Process
+from tests.e2e.playedmachine import PlayedMachine
 from tests.e2e.privatemounts import PrivateMounts
-from tests.e2e.silicon import Silicon
 
 PLUGINS = "/api/v1/namespaces/kube-system/pods"
 GPU = "nvidia.com/gpu"
@@ -56,7 +56,7 @@ class NvidiaStack:
     def __init__(
         self,
         settings: PluginSettings,
-        silicon: Silicon,
+        silicon: PlayedMachine,
         mounts: PrivateMounts,
         folder: Path,
     ) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from tests.e2e.controlplane import ControlPlane
-from tests.e2e.following import Following
 from tests.e2e.pods import PODS
+from tests.e2e.watchedobjects import WatchedObjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Seen:
         return "startTime" in self.pod["status"]
 
 
-class PodStatuses(Following):
+class PodStatuses(WatchedObjects):
     """Notes every version of every pod in the default namespace while the context is open."""
 
     def __init__(self, control_plane: ControlPlane) -> None:

@@ -12,11 +12,11 @@ from tests.e2e import agentidentity
 from tests.e2e.agents import Agent
 from tests.e2e.cluster import RealCluster
 from tests.e2e.drakubelet import DraKubelet
-from tests.e2e.follower import Follower
 from tests.e2e.kubelet import Kubelet, kubelet_users
 from tests.e2e.nvidiastack import STOCK, PluginSettings, run_plugin_pod
+from tests.e2e.playedmachine import PlayedMachine
 from tests.e2e.processors import Processors
-from tests.e2e.silicon import Silicon
+from tests.e2e.recordfollower import RecordFollower
 from tests.programs import free_port
 from topology import codec
 from topology.machines import machine
@@ -32,7 +32,7 @@ class RealNodes:
     cluster: RealCluster
     kubelets: Mapping[str, Kubelet]
     agents: Mapping[str, Agent]
-    follower: Follower
+    follower: RecordFollower
 
     def ready(self, node: str) -> bool:
         """Whether the node's record can be relied on."""
@@ -54,7 +54,7 @@ class RealNode:
     plugin: PluginSettings = STOCK
     processors: Processors | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
-    prepare: Callable[[Silicon], None] | None = None
+    prepare: Callable[[PlayedMachine], None] | None = None
     agent: tuple[str, ...] = ()
     dra_seed: int | None = None
     mover: bool = False
@@ -89,7 +89,7 @@ def real_nodes(
             for name, wanted in nodes.items()
         }
         kubelets = {name: node.kubelet for name, node in found.items()}
-        follower = stack.enter_context(Follower(cluster.control_plane, kubelets))
+        follower = stack.enter_context(RecordFollower(cluster.control_plane, kubelets))
         agents = {name: node.agent for name, node in found.items()}
         yield RealNodes(cluster, kubelets, agents, follower)
 

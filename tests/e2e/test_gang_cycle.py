@@ -18,9 +18,9 @@ from tests.e2e.drakubelet import API, device_class
 from tests.e2e.draslices import add_node, claimed, placement
 from tests.e2e.emulated import Kubelets
 from tests.e2e.gangcluster import gang_cluster
-from tests.e2e.heldnode import half_held
+from tests.e2e.occupiednode import half_occupied
 from tests.e2e.podgroups import BETA, Gangs, bound, member
-from tests.e2e.witness import Call, Witness, gang_cycle
+from tests.e2e.recordingproxy import Call, RecordingProxy, gang_cycle
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -41,7 +41,7 @@ def on(*nodes: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def cluster(
     gang_binaries: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[RealCluster, Witness]]:
+) -> Iterator[tuple[RealCluster, RecordingProxy]]:
     with gang_cluster(tmp_path_factory.mktemp("gangs"), gang_binaries, BETA) as found:
         found[0].create(f"{API}/deviceclasses", device_class())
         yield found
@@ -53,12 +53,12 @@ def gangs(real: RealCluster) -> Gangs:
 
 
 @pytest.fixture(scope="module")
-def real(cluster: tuple[RealCluster, Witness]) -> RealCluster:
+def real(cluster: tuple[RealCluster, RecordingProxy]) -> RealCluster:
     return cluster[0]
 
 
 @pytest.fixture(scope="module")
-def witness(cluster: tuple[RealCluster, Witness]) -> Witness:
+def witness(cluster: tuple[RealCluster, RecordingProxy]) -> RecordingProxy:
     return cluster[1]
 
 
@@ -73,13 +73,13 @@ def kubelets(real: RealCluster) -> Iterator[Kubelets]:
     ]
     for node in nodes:
         real.add_machine(node)
-    real.add_machine(machine("dgx1-v100").topology("half"), half_held(real, "half"))
+    real.add_machine(machine("dgx1-v100").topology("half"), half_occupied(real, "half"))
     with Kubelets(real, nodes, seed=137) as found:
         yield found
     assert found.refused == []
 
 
-def about(witness: Witness, names: list[str], *verbs: str) -> list[Call]:
+def about(witness: RecordingProxy, names: list[str], *verbs: str) -> list[Call]:
     """The calls about some pods, in order."""
     return [call for call in witness.calls() if call.pod in names and call.verb in verbs]
 
@@ -109,7 +109,7 @@ def removed(real: RealCluster, kubelets: Kubelets, pods: list[str]) -> None:
 
 
 def test_every_member_is_filtered_before_the_first_is_bound(
-    real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
+    real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     """Four pairs fill an HGX. What the scheduler asks: filter, member by member, then all binds."""
     pods = gangs.of("whole", 4, 2, PAIR, **on("hgx"))
@@ -126,7 +126,7 @@ def test_every_member_is_filtered_before_the_first_is_bound(
 
 
 def test_members_are_scored_one_by_one_and_full_nodes_are_not_offered(
-    real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
+    real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     """The scheduler counts the members that it has placed, and tells us nothing of where."""
     pods = gangs.of("spread", 8, 2, PAIR, **on("hgx", "dgx"))
@@ -142,7 +142,7 @@ def test_members_are_scored_one_by_one_and_full_nodes_are_not_offered(
 
 
 def test_a_gang_that_fits_by_count_and_not_by_links_waits_whole_with_our_reason(
-    real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
+    real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     pods = gangs.of("unlinked", 4, 2, PAIR, **on(*LOOSE))
     told = fails_whole(gangs, "unlinked", pods)
@@ -151,7 +151,7 @@ def test_a_gang_that_fits_by_count_and_not_by_links_waits_whole_with_our_reason(
 
 
 def test_siblings_may_break_up_what_a_cube_mesh_holds(
-    real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
+    real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     """GPUs 1 to 4 of a DGX-1V promise one pair; two GPUs that are not linked may be left then."""
     pods = gangs.of("meshed", 2, 2, PAIR, **on("half"))
@@ -164,7 +164,7 @@ def test_siblings_may_break_up_what_a_cube_mesh_holds(
 
 
 def test_a_gang_goes_to_one_rack(
-    real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
+    real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     """Two gangs of four trays at once: each has a rack of its own, and no bind is refused."""
     names = ["red", "blue"]
@@ -183,7 +183,7 @@ def test_a_gang_goes_to_one_rack(
 
 
 def test_a_gang_does_not_preempt(
-    real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
+    real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     """The gang cycle tries filter again as if the victims were gone, and cannot tell us that: we
     still see their GPUs held. So nobody is evicted, with constraints or without."""
@@ -204,7 +204,7 @@ def test_a_gang_does_not_preempt(
 
 
 def test_the_sample_is_placed(
-    real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
+    real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     """``kubectl apply`` of the manifest that we ship."""
     real.kubectl("apply", "-f", str(ROOT / "manifests" / "samples" / "gangs" / "podgroup.yaml"))

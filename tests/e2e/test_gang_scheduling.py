@@ -14,7 +14,7 @@ import pytest
 from scheduler_extender.framework.rules.gangs import PEERS
 from tests.e2e.cluster import RECORDS, RealCluster
 from tests.e2e.emulated import Kubelets
-from tests.e2e.heldnode import half_held
+from tests.e2e.occupiednode import half_occupied
 from tests.e2e.podgroups import Gangs, Stage, bound
 from topology.machines import machine
 
@@ -46,7 +46,7 @@ def _kubelets(real: RealCluster) -> Iterator[None]:
         real.add_machine(node)
         # These agents do not say which pods they knew: a pod is gone two reports later.
         real.patch(f"{RECORDS}/{node.name}/status", {"status": {"podsResourceVersion": None}})
-    real.add_machine(machine("dgx1-v100").topology("dgx"), half_held(real, "dgx"))
+    real.add_machine(machine("dgx1-v100").topology("dgx"), half_occupied(real, "dgx"))
     with Kubelets(real, trays, seed=36) as found:
         yield
     assert found.refused == []

@@ -17,7 +17,7 @@ from tests.e2e.emulated import Kubelets
 from tests.e2e.gangcluster import gang_cluster
 from tests.e2e.kueue import GROUPS, MANAGER, QUEUES, Kueue
 from tests.e2e.podgroups import BETA, Gangs, member
-from tests.e2e.witness import Witness, gang_cycle
+from tests.e2e.recordingproxy import RecordingProxy, gang_cycle
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -29,7 +29,7 @@ PLACEMENT = "gpu-topology.io/placement"
 @pytest.fixture(scope="module")
 def cluster(
     gang_binaries: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[RealCluster, Witness]]:
+) -> Iterator[tuple[RealCluster, RecordingProxy]]:
     folder = tmp_path_factory.mktemp("kueue")
     with gang_cluster(folder, gang_binaries, BETA, {MANAGER: GROUPS}) as found:
         found[0].control_plane.start_controllers(("job-controller",))
@@ -37,12 +37,12 @@ def cluster(
 
 
 @pytest.fixture(scope="module")
-def real(cluster: tuple[RealCluster, Witness]) -> RealCluster:
+def real(cluster: tuple[RealCluster, RecordingProxy]) -> RealCluster:
     return cluster[0]
 
 
 @pytest.fixture(scope="module")
-def witness(cluster: tuple[RealCluster, Witness]) -> Witness:
+def witness(cluster: tuple[RealCluster, RecordingProxy]) -> RecordingProxy:
     return cluster[1]
 
 
@@ -154,7 +154,7 @@ def test_a_job_beyond_the_quota_waits_though_its_nodes_are_free(
 
 
 def test_a_queue_without_quota_starts_nothing(
-    real: RealCluster, witness: Witness, kueue: Kueue
+    real: RealCluster, witness: RecordingProxy, kueue: Kueue
 ) -> None:
     kueue.queue("empty", 0)
     real.create(JOBS, job("empty", "never", 1, 2))
@@ -165,7 +165,7 @@ def test_a_queue_without_quota_starts_nothing(
 
 
 def test_a_group_of_plain_pods_is_held_by_gates_and_bound_as_a_gang(
-    real: RealCluster, witness: Witness, kueue: Kueue, kubelets: Kubelets
+    real: RealCluster, witness: RecordingProxy, kueue: Kueue, kubelets: Kubelets
 ) -> None:
     """Kueue counts the group, takes the gates off, and kube-scheduler's gang cycle places it."""
     kueue.queue("pods", 8)

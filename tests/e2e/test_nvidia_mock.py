@@ -15,11 +15,11 @@ import grpc
 import pytest
 
 from tests.e2e.building import NEWEST
-from tests.e2e.loneplugin import LonePlugin
 from tests.e2e.nvidiastack import PluginSettings
 from tests.e2e.onenode import create, phase, placement, record, remove, run, stays_away
+from tests.e2e.playedmachine import PlayedMachine
 from tests.e2e.realnodes import RealNode, RealNodes
-from tests.e2e.silicon import Silicon
+from tests.e2e.standaloneplugin import StandalonePlugin
 from tests.e2e.test_plugin import mask, questions
 from tests.nvidiamock import NvidiaMock
 from tests.topology.agent.test_nvidia_mock import record_of
@@ -34,7 +34,7 @@ NODE = "mocked"
 OFF = {"fabric": {"state": "in_progress"}}
 
 
-def on_the_mock(silicon: Silicon) -> None:
+def on_the_mock(silicon: PlayedMachine) -> None:
     """The driver is NVIDIA's mock of an HGX H100."""
     silicon.play_mock("h100")
 
@@ -92,7 +92,7 @@ def test_what_the_plugin_prefers_lies_in_the_outcomes_of_the_agents_record(
     described = machine(name)
     with ExitStack() as stack:
         plugin = stack.enter_context(
-            LonePlugin(described.topology("lone"), described, PluginSettings(NEWEST))
+            StandalonePlugin(described.topology("lone"), described, PluginSettings(NEWEST))
         )
         driver = plugin.silicon.play_mock(profile)
         shape = record_of(Path(driver.environment["MOCK_NVML_CONFIG"])).topology.shape

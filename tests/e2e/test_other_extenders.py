@@ -22,7 +22,7 @@ import yaml
 
 from tests.e2e.cluster import PODS, RealCluster
 from tests.e2e.controlplane import Process
-from tests.e2e.heldnode import HeldNode, linked
+from tests.e2e.occupiednode import OccupiedNode, linked
 from tests.programs import free_port
 from topology.core.graph import AllocatorConfig
 from topology.machines import machine
@@ -56,11 +56,11 @@ def configured(real: RealCluster, change: Callable[[Extenders], Extenders]) -> I
 
 
 @pytest.fixture
-def full(real: RealCluster) -> Iterator[HeldNode]:
+def full(real: RealCluster) -> Iterator[OccupiedNode]:
     """A DGX-1V whose GPUs are held by a pod each; the least important ones by priority do not hold
     GPUs that are all linked."""
     name = f"dgx-{time.monotonic_ns()}"
-    node = HeldNode(real, machine("dgx1-v100").topology(name))
+    node = OccupiedNode(real, machine("dgx1-v100").topology(name))
     for gpu in range(8):
         important = "low" if gpu in LEAST_IMPORTANT else "middle"
         node.hold(f"{name}-{gpu}", gpu, priorityClassName=important)
@@ -73,7 +73,7 @@ def full(real: RealCluster) -> Iterator[HeldNode]:
     real.api.delete(f"/apis/gpu-topology.io/v1alpha1/gputopologies/{name}")
 
 
-def asks_for_a_quad(real: RealCluster, node: HeldNode) -> str:
+def asks_for_a_quad(real: RealCluster, node: OccupiedNode) -> str:
     """A pod of high priority that wants four linked GPUs of this node; its name."""
     name = f"{node.node.name}-urgent"
     only = {"nodeSelector": {"kubernetes.io/hostname": node.node.name}}
@@ -81,7 +81,7 @@ def asks_for_a_quad(real: RealCluster, node: HeldNode) -> str:
     return name
 
 
-def victims(real: RealCluster, node: HeldNode) -> set[int]:
+def victims(real: RealCluster, node: OccupiedNode) -> set[int]:
     """The GPUs whose pods are evicted, once four are; their kubelet lets them end."""
     real.until(lambda: len(node.evicted()) == 4, "four pods are evicted")
     found = node.evicted()
@@ -90,7 +90,7 @@ def victims(real: RealCluster, node: HeldNode) -> set[int]:
 
 
 def test_one_that_lets_all_pass_has_pods_evicted_for_gpus_without_links(
-    real: RealCluster, full: HeldNode, tmp_path: Path
+    real: RealCluster, full: OccupiedNode, tmp_path: Path
 ) -> None:
     """And the pod is bound there, which asked for links."""
     port = free_port()
@@ -123,7 +123,7 @@ def answers(port: int) -> bool:
 
 
 def test_without_our_word_on_preemption_pods_are_evicted_and_nobody_is_helped(
-    real: RealCluster, full: HeldNode
+    real: RealCluster, full: OccupiedNode
 ) -> None:
     """The verb is left out of the configuration: filter still refuses what the evictions leave."""
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.e2e.catalogue import versions
 from tests.e2e.deviceplugin import DevicePlugin
-from tests.e2e.loneplugin import LonePlugin
 from tests.e2e.nvidiastack import MPS, PluginSettings
+from tests.e2e.standaloneplugin import StandalonePlugin
 from tests.fakes.nvml import MigInstance
 from tests.waiting import eventually
 from topology.core.admission import kubelet_of
@@ -31,18 +31,18 @@ MACHINE = "a30-4-bridged"
 HIT = 2  # the GPU that is lost, by index and position
 UNWATCHED = (("DP_DISABLE_HEALTHCHECKS", "all"),)
 
-Make = Callable[[PluginSettings], LonePlugin]
+Make = Callable[[PluginSettings], StandalonePlugin]
 
 
 @pytest.fixture
 def lone(nvidia_programs: Callable[[str], Path]) -> Iterator[Make]:
     """Makes the plugin of one machine with these settings."""
-    made: list[LonePlugin] = []
+    made: list[StandalonePlugin] = []
 
-    def make(settings: PluginSettings) -> LonePlugin:
+    def make(settings: PluginSettings) -> StandalonePlugin:
         nvidia_programs(settings.version)
         described = machine(MACHINE)
-        plugin = LonePlugin(described.topology("lone"), described, settings)
+        plugin = StandalonePlugin(described.topology("lone"), described, settings)
         made.append(plugin.__enter__())
         return plugin
 
@@ -59,7 +59,7 @@ def answers(client: DevicePlugin, available: Collection[str], size: int) -> bool
         return False
 
 
-def check_whole_gpus(plugin: LonePlugin, client: DevicePlugin, *, counted: bool) -> int:
+def check_whole_gpus(plugin: StandalonePlugin, client: DevicePlugin, *, counted: bool) -> int:
     """Ask about every set of free GPUs and every count; compare the model, and count refusals."""
     topology = plugin.silicon.topology
     version = plugin.nvidia.settings.version

@@ -13,8 +13,8 @@ import pytest
 
 from tests.e2e.building import NEWEST
 from tests.e2e.catalogue import stacks
-from tests.e2e.loneplugin import LonePlugin
 from tests.e2e.nvidiastack import PluginSettings
+from tests.e2e.standaloneplugin import StandalonePlugin
 from tests.waiting import eventually
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import BEST_EFFORT, PADDED
@@ -30,15 +30,15 @@ MOST_PARTITIONS = 20_000
 @pytest.fixture
 def lone(
     nvidia_programs: Callable[[str], Path],
-) -> Iterator[Callable[[str, str], LonePlugin]]:
+) -> Iterator[Callable[[str, str], StandalonePlugin]]:
     """Makes the plugin of a machine and a version; the machine may be changed before its start."""
-    made: list[LonePlugin] = []
+    made: list[StandalonePlugin] = []
 
-    def make(name: str, version: str) -> LonePlugin:
+    def make(name: str, version: str) -> StandalonePlugin:
         nvidia_programs(NEWEST)
         nvidia_programs(version)
         described = machine(name)
-        plugin = LonePlugin(described.topology("lone"), described, PluginSettings(version))
+        plugin = StandalonePlugin(described.topology("lone"), described, PluginSettings(version))
         made.append(plugin.__enter__())
         return plugin
 
@@ -82,7 +82,7 @@ def mask(positions: Collection[int]) -> int:
 
 @pytest.mark.parametrize(("name", "version"), stacks())
 def test_what_the_plugin_prefers_lies_in_the_outcomes(
-    lone: Callable[[str, str], LonePlugin], name: str, version: str
+    lone: Callable[[str, str], StandalonePlugin], name: str, version: str
 ) -> None:
     plugin = lone(name, version)
     topology = plugin.silicon.topology

@@ -16,7 +16,7 @@ from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kubelet import Kubelet, kubelet_users
 from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.replay import Step, remove, replay, settle, until
-from tests.e2e.shown import Shown
+from tests.e2e.singlepod import Shown
 from tests.nodes import gpus
 from topology.core.admission import Kubelet as ModelOfKubelet
 from topology.core.allocators import Call

@@ -20,9 +20,9 @@ from tests.e2e.onenode import (
     run,
     stays_away,
 )
+from tests.e2e.playedmachine import PlayedMachine
 from tests.e2e.pods import PODS
 from tests.e2e.realnodes import RealNode, RealNodes
-from tests.e2e.silicon import Silicon
 from tests.fakes.nvml import MigInstance
 from topology.core.devices import MIB, GpuResource
 
@@ -70,18 +70,18 @@ def instances(gpu: int, small: int, large: int = 0) -> list[MigInstance | None]:
     return found
 
 
-def all_in_slices(silicon: Silicon) -> None:
+def all_in_slices(silicon: PlayedMachine) -> None:
     """Every GPU has four instances."""
     for gpu in silicon.topology.gpus:
         silicon.nvml.mig(gpu.index, instances(gpu.index, 4))
 
 
-def first_in_slices(silicon: Silicon) -> None:
+def first_in_slices(silicon: PlayedMachine) -> None:
     """The first GPU has two small instances and a large one; the others are whole."""
     silicon.nvml.mig(0, instances(0, 2, 1))
 
 
-def first_in_three(silicon: Silicon) -> None:
+def first_in_three(silicon: PlayedMachine) -> None:
     """The first GPU, an A100, has an instance of three slices and two of two."""
     half = MigInstance("MIG-0-half", "3g.40gb", 40192 * MIB)
     parts = [MigInstance(f"MIG-0-part-{i}", "2g.20gb", 19968 * MIB) for i in range(2)]

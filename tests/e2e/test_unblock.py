@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import PODS, ROOT, RealCluster
-from tests.e2e.heldnode import HeldNode, linked
-from tests.e2e.unblocking import unblock
+from tests.e2e.occupiednode import OccupiedNode, linked
+from tests.e2e.unblockcommand import unblock
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -62,7 +62,7 @@ def _classes(real: RealCluster) -> None:
 def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set(
     real: RealCluster,
 ) -> None:
-    node = HeldNode(real, DGX)
+    node = OccupiedNode(real, DGX)
     for gpu in range(8):
         # The least important pods, which kube-scheduler would evict, hold GPUs across the halves.
         important = "middle" if gpu in (1, 2, 3, 5) else "low"
@@ -85,7 +85,7 @@ def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set
 def test_nobody_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -> None:
     """The pods that hold one half of each pair are as important as the one that asks."""
     pairs = machine("a100-pcie-4-bridged").topology("important")
-    node = HeldNode(real, pairs)
+    node = OccupiedNode(real, pairs)
     for gpu in range(4):
         node.hold(f"of-{gpu}", gpu, priorityClassName="high" if gpu % 2 else "low")
     node.publish()
@@ -101,10 +101,10 @@ def test_nobody_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -
 
 
 @pytest.fixture
-def blocked(real: RealCluster) -> HeldNode:
+def blocked(real: RealCluster) -> OccupiedNode:
     """Two of four GPUs are free, one of each pair, and a ReplicaSet's pods hold the others."""
     name = f"pairs-{time.monotonic_ns()}"
-    node = HeldNode(real, machine("a100-pcie-4-bridged").topology(name))
+    node = OccupiedNode(real, machine("a100-pcie-4-bridged").topology(name))
     for gpu in (0, 2):
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True}
         node.hold(f"{name}-{gpu}", gpu)
@@ -120,7 +120,7 @@ def blocked(real: RealCluster) -> HeldNode:
     return node
 
 
-def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode) -> None:
+def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: OccupiedNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
     # kube-scheduler has nobody to evict: the count fits.
@@ -149,7 +149,7 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode)
     real.remove_pod(f"{name}-thief")
 
 
-def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: HeldNode) -> None:
+def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: OccupiedNode) -> None:
     """The rights to evict and to change pods are not enough."""
     name = blocked.node.name
     pod = f"{name}-waits"
@@ -162,7 +162,9 @@ def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: Held
     assert "gpu-topology.io/reserved" not in real.pod(pod)["metadata"].get("annotations", {})
 
 
-def test_who_may_not_list_budgets_is_told_the_right(real: RealCluster, blocked: HeldNode) -> None:
+def test_who_may_not_list_budgets_is_told_the_right(
+    real: RealCluster, blocked: OccupiedNode
+) -> None:
     code, out, errors = unblock(real, f"{blocked.node.name}-waits", "--evict", user="reader")
     assert (code, out) == (2, "")
     needed = "you need permission to list poddisruptionbudgets in the whole cluster"
@@ -170,7 +172,7 @@ def test_who_may_not_list_budgets_is_told_the_right(real: RealCluster, blocked: 
     assert blocked.evicted() == []
 
 
-def test_a_budget_is_kept(real: RealCluster, blocked: HeldNode) -> None:
+def test_a_budget_is_kept(real: RealCluster, blocked: OccupiedNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
     real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
@@ -192,8 +194,8 @@ def test_a_node_whose_cpus_are_taken_is_no_home(real: RealCluster) -> None:
         return {"name": "main", "image": "example/work", "resources": {"limits": asks}}
 
     pool = {"nodeSelector": {"pool": "cpus"}}
-    held = HeldNode(real, machine("a100-pcie-4-bridged").topology("held"))
-    home = HeldNode(real, machine("l40s-4").topology("home"))
+    held = OccupiedNode(real, machine("a100-pcie-4-bridged").topology("held"))
+    home = OccupiedNode(real, machine("l40s-4").topology("home"))
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True}
     for gpu in range(4):
         work = container(**{"nvidia.com/gpu": "1", "cpu": "8"})

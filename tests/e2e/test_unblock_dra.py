@@ -18,7 +18,7 @@ from tests.e2e.drakubelet import API, DRIVER, device_class
 from tests.e2e.draslices import CLAIMS, add_node, claimed, placement
 from tests.e2e.gangcluster import gang_cluster
 from tests.e2e.test_dra import POD
-from tests.e2e.unblocking import unblock
+from tests.e2e.unblockcommand import unblock
 
 pytestmark = pytest.mark.e2e
 TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"

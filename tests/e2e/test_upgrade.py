@@ -19,9 +19,9 @@ import pytest
 from tests.e2e import agentidentity
 from tests.e2e.agents import Agent
 from tests.e2e.cluster import ROOT, RealCluster
-from tests.e2e.heldnode import HeldNode
 from tests.e2e.helm import RELEASE, Helm
 from tests.e2e.nvidiastack import run_plugin_pod
+from tests.e2e.occupiednode import OccupiedNode
 from tests.fakes.kubelet import GPU, FakeKubelet
 from tests.waiting import PATIENCE
 from topology import codec
@@ -64,7 +64,7 @@ def cluster(
         reporting(topology) as kubelet,
     ):
         agentidentity.wait_for_the_policy(found.control_plane)
-        other = HeldNode(found, machine("dgx1-v100").topology("other"))
+        other = OccupiedNode(found, machine("dgx1-v100").topology("other"))
         found.add_priority_classes(low=1)
         other.hold("runs", 0)
         other.publish()

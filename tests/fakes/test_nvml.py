@@ -1,5 +1,8 @@
-"""The fake NVML's own rules. Its answers are tested by who asks it: the agent's
-``asks/test_discovery.py`` and ``test_service.py``, and NVIDIA's plugin in ``tests/e2e``."""
+"""The fake NVML's own rules.
+
+Its users test its answers: the agent (``agent/probes/test_discovery.py`` and
+``agent/test_service.py``), and NVIDIA's plugin in ``tests/e2e``.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.installation import (
     second_scheduler,
     without_flag,
 )
-from tests.scheduler_extender.doctoring import Site
+from tests.scheduler_extender.fakeinstallation import Site
 from tests.test_docs import anchors
 
 

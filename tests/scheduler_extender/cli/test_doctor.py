@@ -12,7 +12,7 @@ import pytest
 from tests.commands import refused
 from tests.fakes.apiserver import FakeApiServer
 from tests.installation import LEASE
-from tests.scheduler_extender.doctoring import Site
+from tests.scheduler_extender.fakeinstallation import Site
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -1,5 +1,5 @@
 """Evictions of ``gpu-topology unblock --evict``. Whole runs are tried on a real API server
-(``tests/e2e/test_unblock_halfway.py``)."""
+(``tests/e2e/test_unblock_partial.py``)."""
 
 from __future__ import annotations
 

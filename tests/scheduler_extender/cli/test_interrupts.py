@@ -48,8 +48,9 @@ MOST_EARLY = 0.05
 )
 def test_ctrl_c_at_many_moments(every: int, words: tuple[str, ...]) -> None:
     """A copy of the program is made at each of the moments, and Ctrl-C pressed in it."""
-    pressing = [sys.executable, "-m", "tests.scheduler_extender.cli.pressing", str(every), *words]
-    with started(pressing, cwd=ROOT, stdout=PIPE, stderr=PIPE) as child:
+    interrupting = "tests.scheduler_extender.cli.interrupting"
+    command = [sys.executable, "-m", interrupting, str(every), *words]
+    with started(command, cwd=ROOT, stdout=PIPE, stderr=PIPE) as child:
         printed, said = child.communicate()
     *wrong, last = [
         line for line in printed.splitlines() if "ended with" in line or "copies" in line

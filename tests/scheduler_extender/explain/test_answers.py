@@ -14,7 +14,7 @@ from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.groups.groups import NEVER, NO_DOMAIN, TOO_SMALL
 from tests.nodes import bridged, pcie, pod, record_of, switched, waiting
 from tests.scheduler_extender.serving import Running, running
-from tests.scheduler_extender.test_cases import hold
+from tests.scheduler_extender.test_scheduler_requests import hold
 from topology.core.links import LinkKind
 from topology.core.report import Report
 from topology.core.requests import Constraints, GpuRequest, Policy, gpu_request

@@ -192,7 +192,7 @@ from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.verbs.prioritizing import prioritize
 from scheduler_extender.wire import Pod
 from tests.nodes import record_of
-from tests.property.test_askers import world
+from tests.property.test_consistent_answers import world
 for seed in range(12):
     found = world(random.Random(seed))
     for name, manifest in found.waiting.items():

@@ -16,7 +16,7 @@ from tests.crd import schema
 from tests.manifests.test_crd import fill
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock
-from tests.topology.agent.model.exceeding import EXCEEDING
+from tests.topology.agent.model.oversizedmachines import EXCEEDING
 from topology import codec
 from topology.agent.model.recordlimits import LARGEST_RECORD
 from topology.codec import wire

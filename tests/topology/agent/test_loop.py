@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.topology.agent.moments import (
+from tests.topology.agent.scriptednode import (
     Row,
     ScriptedNode,
     agent_forgotten,

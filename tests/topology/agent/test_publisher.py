@@ -13,7 +13,7 @@ import pytest
 
 from tests.crd import faults
 from tests.fakes.apiserver import FakeApiServer
-from tests.topology.agent.model.exceeding import TOO_LARGE
+from tests.topology.agent.model.oversizedmachines import TOO_LARGE
 from topology import codec
 from topology.agent.publisher import AGAIN, FIRST_BACKOFF, JITTER, LONGEST_BACKOFF, Publisher
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid

@@ -1,6 +1,6 @@
 """The agent as it runs, threads and all: what stands in the API server in the end.
 
-What it decides, moment by moment, is told in test_loop and under decides/; what is written, in
+What it decides, moment by moment, is told in test_loop and under model/; what is written, in
 test_publisher. Here are threads that wait for one another, and the outside that hangs or is gone.
 """
 

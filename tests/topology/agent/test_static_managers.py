@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.topology.agent.entries import pod
-from tests.topology.agent.moments import (
+from tests.topology.agent.scriptednode import (
     Change,
     ScriptedNode,
     agent_restarted,

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from benchmarks.speed.worst import sparse
-from tests.topology import answers
+from tests.topology import answerdigests
 from topology.core import memo
 from topology.core.admission import Kubelet, admissions, container_sets
 from topology.core.availability import Availability, Holder, Unacknowledged
@@ -36,12 +36,12 @@ RING = Constraints(link=LinkKind.NVLINK, pattern=Pattern.RING)
     "name", ["dgx1-v100", "p3.8xlarge", "ac922-6", "hgx-h100-8", "l40s-8", "titanv-8", "dgx2"]
 )
 def test_no_answer_of_the_catalogue_is_changed(name: str) -> None:
-    recorded = json.loads(answers.TABLE.read_text())
-    assert answers.answers(name) == recorded[name]
+    recorded = json.loads(answerdigests.TABLE.read_text())
+    assert answerdigests.answers(name) == recorded[name]
 
 
 def test_every_machine_is_recorded() -> None:
-    assert set(json.loads(answers.TABLE.read_text())) == set(MACHINES)
+    assert set(json.loads(answerdigests.TABLE.read_text())) == set(MACHINES)
 
 
 def _sparse(n: int, policy: str) -> Kubelet:

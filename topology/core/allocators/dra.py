@@ -6,7 +6,7 @@ name, through slices by name, and through devices in the order in which they are
 not look at links and prefers nothing.
 
 Sources: k8s.io/dynamic-resource-allocation 0.36 and 0.37 (``structured/internal/incubating``), read
-and run (tests/differential/test_structured.py).
+and run (tests/differential/test_claims.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.topology.agent.moments import BUS, seen_gpu, vital
+from tests.topology.agent.scriptednode import BUS, seen_gpu, vital
 from topology.agent.model.hardware import (
     NO_FAULTS,
     HardwareTracker,

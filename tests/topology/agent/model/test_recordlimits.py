@@ -13,7 +13,7 @@ from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.cluster.cache import Cache
 from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
-from tests.topology.agent.model.exceeding import (
+from tests.topology.agent.model.oversizedmachines import (
     EXCEEDING,
     GIVEN,
     NICS,

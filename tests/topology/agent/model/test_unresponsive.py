@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.topology.agent.entries import GPU
-from tests.topology.agent.moments import seen_gpu, vital
+from tests.topology.agent.scriptednode import seen_gpu, vital
 from topology.agent.model.observations import CountedDevices, NvmlState, SeenNode
 from topology.agent.model.unresponsive import MissingGpuTracker
 from topology.core.devices import DeviceId, GpuUuid

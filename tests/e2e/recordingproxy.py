@@ -1,4 +1,4 @@
-"""Who stands between kube-scheduler and the extender, and writes down what goes through.
+"""A proxy between kube-scheduler and the extender that records every request and answer.
 
 It changes nothing: the extender sees the scheduler's own requests, and the scheduler its answers.
 """
@@ -60,7 +60,7 @@ def gang_cycle(calls: Sequence[Call], pods: Sequence[str]) -> list[Call]:
     return [*filtered, *bound]
 
 
-class Witness:
+class RecordingProxy:
     """Passes requests on to the extender's port while the context is open.
 
     It shows the scheduler the extender's certificate, and the extender the scheduler's, both out of

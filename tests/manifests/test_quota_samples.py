@@ -1,4 +1,4 @@
-"""The samples of docs/tasks/quotas.md are valid and named there; tests/e2e/test_neighbours.py
+"""The samples of docs/tasks/quotas.md are valid and named there; tests/e2e/test_quotas.py
 applies them to a real API server."""
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ def test_the_page_names_each_of_them() -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 def test_the_end_to_end_test_applies_it(path: Path) -> None:
-    source = (ROOT / "tests" / "e2e" / "test_neighbours.py").read_text()
+    source = (ROOT / "tests" / "e2e" / "test_quotas.py").read_text()
     assert f'apply(real, "{path.stem}")' in source

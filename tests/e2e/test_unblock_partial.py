@@ -13,8 +13,8 @@ import pytest
 
 from tests.e2e.cluster import RealCluster
 from tests.e2e.controlplane import Process
-from tests.e2e.heldnode import HeldNode
-from tests.e2e.unblocking import unblock, words_of
+from tests.e2e.occupiednode import OccupiedNode
+from tests.e2e.unblockcommand import unblock, words_of
 from tests.waiting import PATIENCE
 from topology.machines import machine
 
@@ -88,7 +88,7 @@ class Scene:
     def __init__(self, real: RealCluster) -> None:
         self.real = real
         self.name = f"half-{time.monotonic_ns()}"
-        self.node = HeldNode(real, machine("hgx-h100-4").topology(self.name))
+        self.node = OccupiedNode(real, machine("hgx-h100-4").topology(self.name))
         self.first, self.second = f"{self.name}-first", f"{self.name}-second"
         self.waits = f"{self.name}-waits"
         self.node.hold(self.first, 0, priorityClassName="middle")

@@ -12,8 +12,8 @@ from typing import Self
 from tests.e2e.controlplane import Process
 from tests.e2e.deviceplugin import DevicePlugin
 from tests.e2e.nvidiastack import STOCK, NvidiaStack, PluginSettings
+from tests.e2e.playedmachine import PlayedMachine
 from tests.e2e.privatemounts import PrivateMounts
-from tests.e2e.silicon import Silicon
 from tests.waiting import eventually
 from topology.core.graph import NodeTopology
 from topology.machines import Machine
@@ -22,7 +22,7 @@ VAR_LIB = "/var/lib"
 PLUGINS = "kubelet/device-plugins"
 
 
-class LonePlugin:
+class StandalonePlugin:
     """The plugin of one machine, running while the context is open.
 
     The arguments are those of :class:`~tests.e2e.kubelet.Kubelet`. ``silicon`` may be changed
@@ -49,7 +49,7 @@ class LonePlugin:
             self._log = base / "deviceplugin.log"
             self._plugins = base / "lib" / PLUGINS
             self._plugins.mkdir(parents=True)
-            self.silicon = Silicon(base / "silicon", *self._described)
+            self.silicon = PlayedMachine(base / "silicon", *self._described)
             mounts = PrivateMounts(base, {VAR_LIB: base / "lib", **self.silicon.mounts()})
             self.nvidia = NvidiaStack(self._settings, self.silicon, mounts, base)
             stack.callback(self.stop)

@@ -1,8 +1,8 @@
-"""The answers about every machine of the catalogue, as digests: no budget may change one.
+"""Digests of the answers about every machine of the catalogue: no budget may change one.
 
-``python -m tests.topology.answers FILE`` writes them anew. The committed table was written by the
-code as it was before evaluations had budgets, where every set was listed and tried. Write it anew
-only for a change that is meant to change answers, and say so in the changelog.
+``python -m tests.topology.answerdigests FILE`` writes them again. The committed table comes from
+the code before evaluations had budgets, which listed and tried every set. Write it again only if
+you intend to change answers, and say so in the changelog.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from topology.core.requests import (
 from topology.core.scoring import PRIOR, RequestClass, classes_of, placement_cost
 from topology.machines import MACHINES, machine
 
-TABLE = Path(__file__).with_name("answers.json")
+TABLE = Path(__file__).with_name("answerdigests.json")
 REPLICAS = 4
 KINDS = (
     *classes_of(PRIOR),

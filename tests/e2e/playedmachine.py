@@ -18,7 +18,7 @@ from topology.machines import Machine
 PCI = "bus/pci/devices"
 
 
-class Silicon:
+class PlayedMachine:
     """One machine behind the fake NVML, with the sysfs and procfs files that go with it.
 
     ``machine`` is the catalogue's entry, whose whole PCI tree is laid out then; without it there

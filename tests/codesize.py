@@ -1,6 +1,7 @@
-"""How large the house is, and how far one decision walks through it: ``python -m tests.house``.
+"""Prints how large the code is, and how many files one decision enters.
 
-It counts and judges nothing. A change that moves code shows by it what became smaller.
+``python -m tests.codesize`` judges nothing. Run it before and after a change that moves
+code, and compare.
 """
 
 from __future__ import annotations
@@ -91,8 +92,7 @@ def by_package(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
 
 
 def entered(act: Callable[[], object]) -> tuple[int, int]:
-    """The files of ours in which a function runs meanwhile, and how often a call leads from one to
-    another."""
+    """How many of our files a call enters, and how often one file calls into another."""
     walked: list[str] = []
 
     def note(frame: Any, event: str, _: Any) -> None:
@@ -108,9 +108,9 @@ def entered(act: Callable[[], object]) -> tuple[int, int]:
 
 
 def walks() -> Iterator[tuple[str, tuple[int, int]]]:
-    """What one pod, one record and one simulated job walk through.
+    """What one pod, one record and one simulated job enter, each with its name.
 
-    The watch has shown the pod before kube-scheduler asks about it, as a rule in a cluster.
+    As usual in a cluster, the watch has shown the pod before kube-scheduler asks about it.
     """
     cluster = Cache(lambda: 0.0)
     node = machine("hgx-h100-8").topology(NodeName("hgx"))

@@ -1,6 +1,6 @@
 """Runs a command, and a copy of it at each of many moments, in which Ctrl-C is pressed there.
 
-``python -m tests.scheduler_extender.cli.pressing EVERY WORDS…`` forks at each EVERYth call of a
+``python -m tests.scheduler_extender.cli.interrupting EVERY WORDS…`` forks at each EVERYth call of a
 Python function until the command ends, or the extender serves. It prints a line for each copy that
 did not end with 130 and without a word, and in the end how many copies there were, and how many
 moments came before the program listens to Ctrl-C.

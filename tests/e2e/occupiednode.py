@@ -12,7 +12,7 @@ from topology.core.report import Allocation, Report
 from topology.machines import machine
 
 
-class HeldNode:
+class OccupiedNode:
     """A node whose agent reports who holds which GPUs, as the test says."""
 
     def __init__(self, real: RealCluster, node: NodeTopology) -> None:
@@ -60,7 +60,7 @@ class HeldNode:
         return Report("boot", self.sequence, allocations=tuple(held))
 
 
-def half_held(real: RealCluster, name: str, sequence: int = 1) -> Report:
+def half_occupied(real: RealCluster, name: str, sequence: int = 1) -> Report:
     """The report of a DGX-1V: a pod holds all of its GPUs but 1 to 4, which promise one pair."""
     holder = f"holder-of-{name}"
     if sequence == 1:

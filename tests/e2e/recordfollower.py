@@ -13,8 +13,8 @@ import grpc
 import msgspec
 
 from tests.e2e.controlplane import ControlPlane
-from tests.e2e.following import Following
 from tests.e2e.kubelet import Kubelet
+from tests.e2e.watchedobjects import WatchedObjects
 from tests.waiting import PATIENCE
 from topology import codec
 from topology.core.report import Report
@@ -25,7 +25,7 @@ RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 State = tuple[tuple[str, str, tuple[str, ...]], ...]
 
 
-class Follower(Following):
+class RecordFollower(WatchedObjects):
     """Notes every state that a kubelet shows or a record has, and when it was first seen."""
 
     def __init__(self, control_plane: ControlPlane, kubelets: Mapping[str, Kubelet]) -> None:

@@ -14,7 +14,7 @@ from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Watched
 
 
-class Following:
+class WatchedObjects:
     """Takes every version of every object at a path (:meth:`apply`) while the context is open."""
 
     def __init__(self, control_plane: ControlPlane, path: str, name: str) -> None:

@@ -40,7 +40,7 @@ from tests.dranodes import asking, claim, device, exactly, raw, slice_of, two_pa
 from tests.nodes import pcie, pod, record_of, switched
 from tests.scheduler_extender.binding import Written, bind_error
 from tests.scheduler_extender.evictions.scenes import Held, cluster_of
-from tests.scheduler_extender.framework.test_byclaims import of_claim
+from tests.scheduler_extender.framework.test_claims import of_claim
 from tests.scheduler_extender.kube.test_waker import Api
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member
 from tests.scheduler_extender.verbs.test_refusals import SURE, UNASKED, pinned, under
