@@ -21,11 +21,11 @@ from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Misprediction
-from scheduler_extender.state.pods.refusal import LABELS
 from scheduler_extender.verbs import BindLimiter, WouldReject
 from scheduler_extender.verbs.bindlimiter import KUBELET, REPORT, WRITE
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
+from topology.core.refusal import LABELS
 
 log = structlog.get_logger(__name__)
 

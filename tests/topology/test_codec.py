@@ -24,6 +24,7 @@ from topology.core.report import (
     Health,
     IdleAllocation,
     MissingGpu,
+    RefusedPod,
     Report,
     SharesAnswer,
 )
@@ -113,6 +114,7 @@ def test_what_an_agent_adds_goes_there_and_back() -> None:
         1,
         health=(Health(uuid, True, "NVLink3Down", now, (3,), 2**53),),
         conditions=(Condition("Ready", False, "NvmlUnavailable", "NVML: gone", now),),
+        history=(RefusedPod(PodUid("u"), "ns", "p", "nvidia.com/gpu", 2, "OutOfcpu", now),),
     )
     wire = encode(topology, report)
     validate(wire)

@@ -49,6 +49,7 @@ from topology.agent.model.record import (
     compose,
 )
 from topology.agent.model.recordlimits import HOLDINGS_LEFT_OUT
+from topology.agent.model.refusals import RefusalTracker
 from topology.agent.model.unresponsive import FlappingGpuTracker, MissingGpuTracker
 from topology.agent.model.utilization import IdleTracker, UnaccountedUse
 from topology.agent.probes.podresources import KubeletBusyError, KubeletDownError
@@ -131,6 +132,7 @@ class SyncResult:
     # How often the kubelet has restarted. Each restart may change its configuration.
     kubelet_restarts: int
     kubelet_failures: int  # how many requests to the kubelet have failed
+    refusals: Mapping[str, int]  # how many pods with GPUs the kubelet has refused, by reason
 
 
 class NodeAgent:
@@ -149,6 +151,7 @@ class NodeAgent:
         self._health = HealthTracker()
         self._unaccounted = UnaccountedUse()
         self._idle = IdleTracker()
+        self._refusals = RefusalTracker()
         self._conditions = ConditionTracker()
         self._topology_nodes: dict[GpuUuid, tuple[int, ...]] = {}
         self._exclusive: Allocatable | None = None
@@ -162,8 +165,11 @@ class NodeAgent:
         self._unfit = ""
 
     def remember(self, topology: NodeTopology, report: Report | None) -> None:
-        """Take over from the former agent's record, if that record is of this boot."""
-        if report is None or report.boot_id != self._boot:
+        """Take over the former agent's refusals, and the rest if its record is of this boot."""
+        if report is None:
+            return
+        self._refusals.remember(report.history)
+        if report.boot_id != self._boot:
             return
         self._hardware.remember(topology)
         config = topology.allocator
@@ -208,6 +214,7 @@ class NodeAgent:
         self._look_at_processors(context)
         self._polling.wait_for(self._awaited(context), self._clock.seconds())
         self._shares.look(context, self._holders.holders, self._clock.text())
+        self._refusals.look(context.pods)
         picture = compose(self._observation(context, nvml), self._conditions, self._clock.text())
         if picture.unknown:
             self._unaccounted.forget()  # then it is also unknown which GPUs are used without a pod
@@ -223,6 +230,7 @@ class NodeAgent:
             expected_links=self._health.expected(),
             kubelet_restarts=self._polling.restarts,
             kubelet_failures=self._polling.failures,
+            refusals=self._refusals.counts,
         )
 
     # The kubelet.
@@ -333,6 +341,7 @@ class NodeAgent:
             ),
             unaccounted=self._unaccounted.gpus(),
             idle=self._idle.since(now, self._clock.text()),
+            history=self._refusals.latest,
             due=polling.due,
             topology_nodes=self._topology_nodes,
             processors=self._processors,

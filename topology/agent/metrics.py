@@ -23,6 +23,7 @@ from topology.agent.model.observations import NvmlState
 from topology.agent.model.record import Picture
 from topology.agent.publisher import Counts
 from topology.core.devices import GpuUuid, PodUid, base_uuid
+from topology.core.placement.spread import pods_with_several
 from topology.core.report import READY, UNACCOUNTED_USE, Report
 from topology.times import seconds_of
 
@@ -67,6 +68,7 @@ class Metrics(Collector):
         self.nvml = NvmlState()
         self.expected_links: Mapping[GpuUuid, int] = {}
         self.kubelet_failures = 0
+        self.refusals: Mapping[str, int] = {}
         self.writes = Counts()
         self.registry = CollectorRegistry()
         self.latency = Histogram(
@@ -102,6 +104,10 @@ class Metrics(Collector):
         yield _counter(
             "kubelet_failures", "Failed calls of the kubelet's PodResources API.", failures
         )
+        refused = [([reason], count) for reason, count in sorted(self.refusals.items())]
+        yield _counter(
+            "refused_pods", "Pods with GPUs that the kubelet refused.", refused, "reason"
+        )
         written = [([what], count) for what, count in self.writes.written.items()]
         yield _counter("writes", "Successful writes of the record.", written, "what")
         failed = [([cause], count) for cause, count in sorted(self.writes.failed.items())]
@@ -110,6 +116,7 @@ class Metrics(Collector):
             yield from _of_record(self.picture)
             yield from self._of_gpus(self.picture)
             yield _idle(self.picture.report)
+            yield _spread_pods(self.picture)
 
     def _of_gpus(self, picture: Picture) -> Iterator[Metric]:
         """Yield the values that change on each GPU, with the pod that holds it."""
@@ -189,6 +196,23 @@ def _idle(report: Report) -> Metric:
         "When the container stopped using its GPUs; absent while it uses them.",
         found,
         *("namespace", "pod", "container", "resource"),
+    )
+
+
+def _spread_pods(picture: Picture) -> Metric:
+    """Return how many pods hold GPUs that lie further apart than this machine requires."""
+    allocations, topology = picture.report.allocations, picture.topology
+    pods = pods_with_several(topology, allocations) if topology is not None else []
+    samples: list[Sample] = [
+        (["nvlink"], sum(pod.unlinked for pod in pods)),
+        (["numa"], sum(pod.over_numa_nodes for pod in pods)),
+    ]
+    return _gauge(
+        "spread_pods",
+        "Pods with GPUs that lack NVLinks to each other, or are on several NUMA nodes, although "
+        "as many GPUs of the empty node would do better.",
+        samples,
+        "lacks",
     )
 
 

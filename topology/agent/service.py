@@ -310,6 +310,7 @@ class AgentService:
         metrics.picture, metrics.nvml = result.picture, self._nvml.state()
         metrics.expected_links = result.expected_links
         metrics.kubelet_failures = result.kubelet_failures
+        metrics.refusals = result.refusals
         if self._publisher is not None:
             metrics.writes = self._publisher.counts
         self._latency.waiting(result.picture.due, time.monotonic())

@@ -39,6 +39,7 @@ from topology.core.report import (
     Health,
     IdleAllocation,
     MissingGpu,
+    RefusedPod,
     Report,
     SharesAnswer,
 )
@@ -269,6 +270,10 @@ def _report(status: wire.Status) -> Report:
             IdleAllocation(Uid(a.pod_uid), a.container, a.resource, a.idle_since)
             for a in status.allocations
             if a.pod_uid and a.idle_since
+        ),
+        history=tuple(
+            RefusedPod(Uid(r.pod_uid), r.namespace, r.pod, r.resource, r.devices, r.reason, r.at)
+            for r in status.history or ()
         ),
         observed_at=status.observed_at or "",
         pods_version=status.pods_resource_version or "",

@@ -105,6 +105,19 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
             plugin_started=shares.plugin_started,
             configuration=shares.configuration or None,
         ),
+        history=[
+            wire.Refused(
+                podUID=r.pod_uid,
+                namespace=r.namespace,
+                pod=r.pod,
+                resource=r.resource,
+                devices=r.devices,
+                reason=r.reason,
+                at=r.at,
+            )
+            for r in report.history
+        ]
+        or None,
         conditions=[
             wire.Condition(
                 type=c.type,

@@ -271,6 +271,18 @@ class SeveralShares(Wire):
     configuration: Text | None = None
 
 
+class Refused(Wire):
+    """An entry of ``status.history``: a pod that the kubelet has refused."""
+
+    pod_uid: Name = Field(alias="podUID")
+    namespace: Text = ""
+    pod: Text = ""
+    resource: Text = "nvidia.com/gpu"
+    devices: Annotated[int, Field(ge=0)] = 0
+    reason: Text
+    at: Text
+
+
 class Condition(Wire):
     """An entry of ``status.conditions``."""
 
@@ -311,6 +323,7 @@ class Status(Wire):
     health: Annotated[list[Health], Field(max_length=64, fail_fast=True)] = []
     missing: Annotated[list[MissingGpu], Field(max_length=64, fail_fast=True)] | None = None
     several_shares: SeveralShares | None = None
+    history: Annotated[list[Refused], Field(max_length=32, fail_fast=True)] | None = None
     conditions: Annotated[list[Condition], Field(max_length=16, fail_fast=True)] = []
     summary: Summary | None = None
 

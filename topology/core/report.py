@@ -98,6 +98,19 @@ class SharesAnswer:
     configuration: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedPod:
+    """A pod with GPUs that the kubelet has refused."""
+
+    pod_uid: PodUid
+    namespace: str
+    pod: str
+    resource: str
+    devices: int  # the number of devices that it asked for
+    reason: str  # one word of the kubelet
+    at: str  # RFC 3339, by the node's clock
+
+
 READY = "Ready"
 CLIENT = "nvidia.com/gpu.deploy.client"
 """The GPU operator's label that allows programs to hold the driver: ``true``, or the reason against
@@ -142,6 +155,8 @@ class Report:
     idle: tuple[IdleAllocation, ...] = ()
     # Under DRA: devices that pods see by adminAccess. Other pods may hold them.
     watched: tuple[Allocation, ...] = ()
+
+    history: tuple[RefusedPod, ...] = ()  # the latest refusals, the oldest first
 
     # When the agent read the node; empty if unknown. Both values do not count in comparisons.
     observed_at: str = field(default="", compare=False)  # by the node's clock, RFC 3339

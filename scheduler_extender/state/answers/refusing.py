@@ -21,8 +21,8 @@ from scheduler_extender.state.node.history import (
 )
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord, resource_of
-from scheduler_extender.state.pods.refusal import Refusal
 from topology.core.placement import Rejection, assess
+from topology.core.refusal import Refusal
 from topology.core.requests import GpuRequest
 
 

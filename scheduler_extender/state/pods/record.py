@@ -34,11 +34,11 @@ from scheduler_extender.state.pods.attributes import (
     attributes_of,
     requests_of,
 )
-from scheduler_extender.state.pods.refusal import Refusal, refusal_of
 from scheduler_extender.state.pods.reservation import Reservation, reservation_of, value_of
 from scheduler_extender.wire import Condition, Pod, PodSpec, PodStatus
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
+from topology.core.refusal import Refusal, refusal_of
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest, gpu_request
 from topology.times import seconds_of, time_text
 

@@ -16,9 +16,9 @@ from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Misprediction
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.refusal import Refusal
 from tests.waiting import PATIENCE
 from topology.core.devices import NodeName, PodUid
+from topology.core.refusal import Refusal
 from topology.core.requests import gpu_request
 from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
 

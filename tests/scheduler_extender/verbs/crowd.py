@@ -12,7 +12,6 @@ from dataclasses import replace
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.refusal import Refusal
 from scheduler_extender.verbs import Binding, BindLimiter
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
@@ -22,6 +21,7 @@ from tests.scheduler_extender.serving import Clock
 from tests.waiting import FOREVER, PATIENCE
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorConfig
+from topology.core.refusal import Refusal
 from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest, gpu_request
 

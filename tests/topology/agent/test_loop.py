@@ -37,9 +37,9 @@ from tests.topology.agent.scriptednode import (
 from topology.agent.model.devicepolicy import REFUSED
 from topology.agent.model.nodecontext import KubeletConfig, Plugin
 from topology.agent.model.observations import NvmlState, PciTree, Processors, Unseen
-from topology.core.devices import DeviceId, GpuUuid
+from topology.core.devices import DeviceId, GpuUuid, PodUid
 from topology.core.numa import cpu_set
-from topology.core.report import READY, Condition, Report
+from topology.core.report import READY, Condition, RefusedPod, Report
 
 Story = tuple[Row, ...]
 
@@ -589,6 +589,18 @@ def test_a_record_that_left_out_who_holds_what_is_not_believed() -> None:
         node.agent.remember(topology, Report("boot-1", 7, None, conditions=conditions))
         node.sync()
         assert node.holders() == expected, "the entry may be of a pod that has left already"
+
+
+def test_refusals_outlive_a_boot() -> None:
+    node = ScriptedNode()
+    topology = node.turn.picture.topology
+    assert topology is not None
+    at = "2026-01-01T00:00:00Z"
+    refused = RefusedPod(PodUid("u"), "ns", "p", "nvidia.com/gpu", 2, "TopologyAffinityError", at)
+    node.agent = node.new_agent()
+    node.agent.remember(topology, Report("boot-0", 7, history=(refused,)))
+    node.sync()
+    assert node.turn.picture.report.history == (refused,)
 
 
 def asked(story: Story, until: float) -> list[float]:

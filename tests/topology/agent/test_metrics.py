@@ -83,6 +83,28 @@ def test_an_allocation_that_is_not_used_is_told_with_whose_it_is() -> None:
     ]
 
 
+def test_refused_pods_and_pods_whose_gpus_lie_apart_are_counted() -> None:
+    metrics = Metrics()
+    metrics.refusals = {"TopologyAffinityError": 3}
+    # GPUs 0 and 5 have no NVLink. GPUs 0 to 3 are on NUMA node 0, so 0 and 4 are on two.
+    held = {"linked": (1, 2), "apart": (0, 5), "over": (3, 7), "one": (4,)}
+    metrics.picture = Picture(
+        TOPOLOGY,
+        Report(
+            allocations=tuple(
+                Allocation(PodUid(n), "ns", n, "main", "nvidia.com/gpu", tuple(
+                    DeviceId(TOPOLOGY.gpus[p].uuid) for p in gpus
+                ))
+                for n, gpus in held.items()
+            )
+        ),
+    )  # fmt: skip
+    value = metrics.registry.get_sample_value
+    assert value(f"{PREFIX}_refused_pods_total", {"reason": "TopologyAffinityError"}) == 3
+    assert value(f"{PREFIX}_spread_pods", {"lacks": "nvlink"}) == 1
+    assert value(f"{PREFIX}_spread_pods", {"lacks": "numa"}) == 2
+
+
 @pytest.mark.parametrize(
     ("policy", "unknown"), [("unknown", 1.0), ("none", 0.0), ("restricted", 0.0)]
 )

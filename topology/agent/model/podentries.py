@@ -81,6 +81,7 @@ class NodePod:
     ended: bool = False  # whether it is Succeeded or Failed
     started: str = ""  # when the kubelet acknowledged it (RFC 3339, by the node's clock)
     refusal: str = ""  # the kubelet's message if it did not admit the pod
+    refused: str = ""  # the reason in one word, if the kubelet refused it
     own_cpus: int = 0  # exclusive CPUs that a static CPU Manager gives it
     own_memory: int = 0  # containers to which a static Memory Manager gives exclusive memory
 

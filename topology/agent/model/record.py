@@ -29,6 +29,7 @@ from topology.core.report import (
     Condition,
     Health,
     MissingGpu,
+    RefusedPod,
     Report,
     SharesAnswer,
 )
@@ -87,6 +88,7 @@ class Observation:
     missing: tuple[MissingGpu, ...] = ()
     unaccounted: Collection[GpuUuid] = ()  # GPUs that are used although no pod holds them
     idle: Mapping[Key, str] = field(default_factory=dict)  # since when devices are idle
+    history: tuple[RefusedPod, ...] = ()
     due: frozenset[PodUid] = frozenset()
     # The NUMA nodes that the plugin reports to the kubelet, by GPU, as seen so far.
     topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
@@ -160,6 +162,7 @@ def compose(observation: Observation, conditions: ConditionTracker, now: str) ->
         missing=observation.missing,
         several_shares=observation.several_shares,
         idle=idle_allocations(shown, observation.idle),
+        history=observation.history,
         observed_at=holders.observed_at,
         pods_version=holders.pods_version,
     )

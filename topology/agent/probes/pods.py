@@ -12,6 +12,7 @@ from topology.agent.model.nodecontext import Plugin, plugin_of
 from topology.agent.model.podentries import NodePod
 from topology.agent.model.recordlimits import NVIDIA
 from topology.core.devices import PodUid
+from topology.core.refusal import refusal_of
 
 log = structlog.get_logger(__name__)
 
@@ -179,6 +180,12 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
     for container in lasting:
         for resource, amount in _gpus(container).items():
             wants[container.name, resource] = amount
+    refused = refusal_of(
+        pod.status.phase,
+        pod.status.reason,
+        pod.status.message,
+        has_containers=bool(pod.status.container_statuses),
+    )
     return NodePod(
         uid,
         pod.metadata.namespace,
@@ -191,6 +198,7 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
         own_memory=len(guaranteed),
         started=pod.status.start_time or "",
         refusal=pod.status.message if pod.status.reason == REFUSED else "",
+        refused=refused.reason if refused is not None else "",
     )
 
 

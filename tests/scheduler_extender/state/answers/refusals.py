@@ -12,10 +12,10 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.refusal import Refusal
 from tests.nodes import switched
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.refusal import Refusal
 from topology.core.report import Allocation, Report
 from topology.core.requests import Exclusive, GpuRequest, gpu_request
 

@@ -15,10 +15,10 @@ from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.history import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
-from scheduler_extender.state.pods.refusal import refusal_of
 from tests.nodes import pod, record_of
 from tests.scheduler_extender.state.answers.refusals import ASKING, ERROR, GPU, NODE, World
 from topology.core.devices import PodUid
+from topology.core.refusal import refusal_of
 from topology.core.requests import gpu_request
 
 CASES: dict[str, tuple[str, str, str, bool, str | None]] = {

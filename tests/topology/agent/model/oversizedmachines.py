@@ -22,7 +22,7 @@ from topology.agent.model.observations import (
     Vitals,
     Xid,
 )
-from topology.agent.model.podentries import Entry, Held
+from topology.agent.model.podentries import Entry, Held, NodePod
 from topology.agent.model.record import Picture
 from topology.agent.settings import Settings
 from topology.core.devices import (
@@ -33,6 +33,7 @@ from topology.core.devices import (
     GpuUuid,
     MigInstance,
     NodeName,
+    PodUid,
 )
 from topology.core.graph import NodeTopology
 from topology.core.numa import CpuSet, MemoryBlock, cpu_set
@@ -91,6 +92,7 @@ class Machine:
     kubelet: KubeletConfig = KubeletConfig("none")  # noqa: RUF009 (frozen)
     processors: Processors | Unseen = PROCESSORS
     exclusive: Allocatable = field(default_factory=Allocatable)
+    pods: Sequence[NodePod] = ()
 
     def state(self) -> NvmlState:
         return NvmlState(self.seen, self.vitals, 1, "", True)
@@ -107,7 +109,10 @@ class Machine:
     def picture(self) -> Picture:
         """What an agent on this node sees."""
         context = NodeContext(
-            {}, plugin_of(self.image, (), {}), kubelet=self.kubelet, has_api_server=False
+            {pod.uid: pod for pod in self.pods},
+            plugin_of(self.image, (), {}),
+            kubelet=self.kubelet,
+            has_api_server=False,
         )
         agent = NodeAgent(
             Settings(NodeName("n")),
@@ -236,6 +241,17 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         (),
         Machine(entries_=holding(*((f"{i:x>250}", [f"GPU-0::{i}"]) for i in range(2500)))),
         too_large("bytes, but at most 480,000"),
+    ),
+    "more refused pods than a list holds": (
+        (".status.history", ".status.history[].reason"),
+        Machine(
+            pods=[
+                NodePod(PodUid(f"u{i}"), "ns", "p", {("main", GPU): 1}, started=NOON,
+                        refused="OutOf" + "x" * 300)
+                for i in range(40)
+            ],
+        ),
+        nothing_lost,
     ),
     "two pods of one name that nobody knows": (
         (".status.allocations[].podUID",),

@@ -106,6 +106,12 @@ CANNOT = {
     ".status.health[].linksDown[]": "NVML knows 36 links of a GPU at most",
     ".status.missing[].name": "NVML's has 96 bytes at most",
     ".status.missing[].since": "our own clock",
+    ".status.history[].podUID": "the API server's own rule",
+    ".status.history[].namespace": "the API server's own rule",
+    ".status.history[].pod": "the API server's own rule",
+    ".status.history[].resource": "the API server's own rule",
+    ".status.history[].devices": "the API server's own rule for an amount",
+    ".status.history[].at": "the API server's own rule for a time",
     ".status.summary.links": "a word of each PCIe class at most",
     ".status.conditions": "three",
     ".spec.allocator.published": "not written",
@@ -149,6 +155,8 @@ def test_the_limits_are_the_schemas() -> None:
     assert of[".spec.devices[].migInstances"]["maxItems"] == recordlimits.MOST_MIG_INSTANCES
     assert of[".status.health"]["maxItems"] == recordlimits.MOST_HEALTH
     assert of[".status.missing"]["maxItems"] == recordlimits.MOST_MISSING
+    assert of[".status.history"]["maxItems"] == recordlimits.MOST_REFUSED
+    assert of[".status.history[].reason"]["maxLength"] == recordlimits.LONGEST_REASON
     assert of[".status.health[].reason"]["maxLength"] == recordlimits.LONGEST_REASON
     assert of[".status.allocatable[]"]["maxLength"] == recordlimits.LONGEST_NAME
     assert of[".status.conditions[].message"]["maxLength"] >= recordlimits.LONGEST_MESSAGE

@@ -53,6 +53,23 @@ def sink() -> Sink:
     return Sink()
 
 
+@pytest.mark.parametrize(
+    ("status", "refused"),
+    [
+        pytest.param({"phase": "Failed", "reason": "TopologyAffinityError"},
+                     "TopologyAffinityError", id="refused"),
+        pytest.param({"phase": "Failed", "reason": "Evicted", "message": "disk"}, "",
+                     id="evicted"),
+        pytest.param({"phase": "Running"}, "", id="running"),
+    ],
+)  # fmt: skip
+def test_a_refused_pod_is_news_once(sink: Sink, status: dict[str, str], refused: str) -> None:
+    for _ in range(2):
+        sink.pods.apply(raw(manifest("a", container("main", 1), status=status)))
+        assert sink.pods.snapshot()[0][PodUid("uid-a")].refused == refused
+        assert sink.news == 1
+
+
 def test_what_a_pod_asks_for(sink: Sink) -> None:
     side = container("side", 1, restartPolicy="Always")
     spec = {"initContainers": [container("warm", 4), side]}

@@ -1,0 +1,67 @@
+"""The refusals that a record keeps: each pod once, the newest, over restarts of the agent."""
+
+from __future__ import annotations
+
+from topology.agent.model.podentries import NodePod
+from topology.agent.model.recordlimits import LONGEST_REASON, MOST_REFUSED
+from topology.agent.model.refusals import RefusalTracker
+from topology.core.devices import PodUid
+from topology.core.report import RefusedPod
+
+GPU = "nvidia.com/gpu"
+AFFINITY = "TopologyAffinityError"
+
+
+def pod(uid: str, at: str, reason: str = AFFINITY, **wants: int) -> NodePod:
+    asked = {(container, GPU): devices for container, devices in wants.items()}
+    return NodePod(PodUid(uid), "ns", f"pod-{uid}", asked, started=at, refused=reason)
+
+
+def seen(*pods: NodePod) -> dict[PodUid, NodePod]:
+    return {each.uid: each for each in pods}
+
+
+def minute(n: int) -> str:
+    return f"2026-01-01T00:{n:02}:00Z"
+
+
+def test_a_refused_pod_counts_once_and_outlives_its_deletion() -> None:
+    tracker = RefusalTracker()
+    tracker.look(seen(pod("a", minute(1), main=2, side=1)))
+    once = tracker.latest
+    assert once == (RefusedPod(PodUid("a"), "ns", "pod-a", GPU, 3, AFFINITY, minute(1)),)
+    tracker.look(seen(pod("a", minute(1), main=2, side=1)))
+    tracker.look({})
+    assert tracker.latest == once, "equal histories cause no write"
+    assert tracker.counts == {AFFINITY: 1}
+
+
+def test_pods_without_gpus_and_pods_that_run_are_no_refusals() -> None:
+    tracker = RefusalTracker()
+    tracker.look(seen(pod("cpu", minute(1)), pod("runs", minute(1), "", main=1)))
+    assert (tracker.latest, tracker.counts) == ((), {})
+
+
+def test_the_newest_are_kept_and_the_others_are_not_counted_again() -> None:
+    tracker, pods = RefusalTracker(), [pod(str(n), minute(n), main=1) for n in range(40)]
+    for _ in range(2):
+        tracker.look(seen(*reversed(pods)))
+        assert [each.at for each in tracker.latest] == [minute(n) for n in range(8, 40)]
+        assert len(tracker.latest) == MOST_REFUSED
+    assert tracker.counts == {AFFINITY: 40}
+
+
+def test_a_new_agent_goes_on_where_the_former_one_ended() -> None:
+    former, tracker = RefusalTracker(), RefusalTracker()
+    former.look(seen(pod("a", minute(1), main=1)))
+    tracker.remember(former.latest)
+    tracker.look(seen(pod("a", minute(1), main=1), pod("b", minute(2), main=1)))
+    assert [each.pod_uid for each in tracker.latest] == ["a", "b"]
+    assert tracker.counts == {AFFINITY: 1}
+
+
+def test_any_resource_may_be_out() -> None:
+    tracker = RefusalTracker()
+    tracker.look(seen(pod("a", minute(1), "OutOf" + "r" * 300, main=1)))
+    assert len(tracker.latest[0].reason) == LONGEST_REASON
+    assert tracker.counts == {"OutOfDevices": 1}
