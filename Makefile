@@ -48,8 +48,8 @@ coverage: $(VENV)/dev.stamp     ## which lines every fourth test file runs; to t
 	$(BIN)/coverage report --sort=cover
 
 # Tests that start each command and ask what it serves; typer, fastapi, kubernetes and NVML are all in it.
-SMOKE := tests/scheduler_extender/cli/test_cli.py tests/scheduler_extender/test_demo.py \
-  tests/topology/agent/test_command.py \
+SMOKE := $(addprefix tests/scheduler_extender/cli/,test_cli.py test_check.py test_bad_input.py) \
+  tests/scheduler_extender/test_demo.py tests/topology/agent/test_command.py \
   --deselect tests/topology/agent/test_command.py::test_bad_input_is_one_line
 
 test-versions: $(VENV)/dev.stamp ## every command with the lowest versions that pyproject.toml allows, and with the newest

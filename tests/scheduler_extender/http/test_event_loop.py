@@ -1,10 +1,8 @@
-"""The event loop: it reads and sends, answers no verb, and waits for no lock."""
+"""The event loop reads and sends: it answers no verb and waits for no lock."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +22,6 @@ from tests.waiting import PATIENCE
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
 NODES = tuple(switched(4, f"node-{i}") for i in range(3))
 NAMES = [node.name for node in NODES]
 PAIR = pod(2, {"link": "nvlink"})
@@ -103,33 +100,6 @@ def test_the_loop_waits_for_no_lock() -> None:
                 assert service.http.get("/readyz").status_code == 200
             assert not any(one.done() for one in waiting)
         assert [one.result().status_code for one in waiting] == [200, 200, 204]
-
-
-LOADED = """
-import encodings.idna, http.client, json, sys
-from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.answers.decision import Settings
-from tests.nodes import pod, switched
-from topology.core.report import Report
-
-cluster = Cache(lambda: 0.0, Settings(stale_after=None))
-cluster.put_record(switched(4, "a"), Report("boot", 1))
-service, _ = in_memory(cluster)
-with in_thread(service) as servers:
-    before = set(sys.modules)
-    client = http.client.HTTPConnection("127.0.0.1", servers.ports[0])
-    body = {"Pod": pod(2, {"link": "nvlink"}), "NodeNames": ["a"]}
-    client.request("POST", "/scheduler/filter", json.dumps(body))
-    assert json.loads(client.getresponse().read())["NodeNames"] == ["a"]
-    print(sorted(set(sys.modules) - before))
-"""
-
-
-def test_the_first_verb_loads_no_module() -> None:
-    """A library that is loaded late is loaded on the loop, which answers nobody meanwhile."""
-    ran = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True)
-    assert ran.stdout.strip() == "[]", ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("path", ["/v1/nodes", "/v1/nodes/node-0", "/v1/explain/default/train-0"])

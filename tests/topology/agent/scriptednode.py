@@ -203,6 +203,9 @@ class Row:
     missing: Mapping[str, bool] | None = None
 
 
+Story = tuple[Row, ...]
+
+
 def play(rows: Sequence[Row]) -> ScriptedNode:
     """Play a table from its first row to its last; every row must come true."""
     node = ScriptedNode()

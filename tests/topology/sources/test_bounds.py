@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.topology.sources.test_pasted import FOUR, LIST, P2P
+from tests.topology.sources.pasted import FOUR, LIST, P2P
 from topology import codec
 from topology.core.devices import NodeName
 from topology.sources import MAX_TEXT, SourceError, read

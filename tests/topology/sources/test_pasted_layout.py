@@ -1,4 +1,4 @@
-"""Our own texts for each class of oddity in what people paste."""
+"""Pasted tables in another layout: quoted, broken into lines, without columns or blanks."""
 
 from __future__ import annotations
 
@@ -8,50 +8,16 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.topology.sources.pasted import FOUR, LIST, P2P, WHOLE, each
 from tests.topology.sources.reading import (
-    FOREIGN,
     NODE,
-    ONE_TABLE,
-    P2P_ONLY,
     link,
     numa,
     refused,
     told,
     word,
 )
-from topology.core.links import LinkKind, Via
 from topology.sources import SourceError, read
-
-# A table of our own, and the ways in which it is pasted.
-FOUR = """\
-	GPU0	GPU1	GPU2	GPU3	NIC0	NIC1	CPU Affinity	NUMA Affinity	GPU NUMA ID
-GPU0	 X 	NV4	NODE	SYS	PIX	NODE	0-7	0		N/A
-GPU1	NV4	 X 	SYS	SYS	NODE	NODE	0-7	0		N/A
-GPU2	NODE	SYS	 X 	NV4	SYS	PXB	8-15	1		N/A
-GPU3	SYS	SYS	NV4	 X 	SYS	NODE	8-15	1		N/A
-NIC0	PIX	NODE	SYS	SYS	 X 	SYS
-NIC1	NODE	NODE	PXB	NODE	SYS	 X
-
-Legend:
-
-  X    = Self
-  PIX  = Connection traversing at most a single PCIe bridge
-  NV#  = Connection traversing a bonded set of # NVLinks
-
-NIC Legend:
-
-  NIC0: mlx5_0
-  NIC1: mlx5_bond_1
-"""
-LIST = "".join(f"GPU {i}: NVIDIA RTX A6000 (UUID: GPU-{i}a)\n" for i in range(4))
-P2P = (
-    "\n \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n"
-)
-WHOLE = LIST + FOUR
-
-
-def each(before: str) -> Callable[[str], str]:
-    return lambda text: "".join(f"{before}{line}\n" for line in text.splitlines())
 
 
 def numbered(form: str) -> Callable[[str], str]:
@@ -155,46 +121,6 @@ def test_disguises(disguise: str) -> None:
     assert found.topology == plain.topology
 
 
-def test_p2p_of_one_gpu_is_passed_over() -> None:
-    one = "\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-7\t0\n"
-    p2p = "\n\tGPU0\n GPU0\tX\n\nLegend:\n  X    = Self\n  OK   = Status Ok\n"
-    found = read(one + p2p, NODE)
-    assert numa(found.topology) == "0"
-    assert "line 4: a matrix of `nvidia-smi topo -p2p` was skipped" in str(found.findings[-1])
-
-
-def test_two_machines_stay_refused() -> None:
-    assert refused(FOUR + FOUR.replace("NV4", "NV2")).startswith(f"line 19: {ONE_TABLE} 1")
-    assert refused(FOUR + P2P + FOUR.replace("PXB", "PIX")).startswith(f"line 28: {ONE_TABLE} 1")
-
-
-def test_rows_of_two_machines_in_one_table() -> None:
-    lines = FOUR.splitlines()
-    mixed = "\n".join(f"node{i % 2}: {line}" for i, line in enumerate(lines))
-    expected = (
-        "the rows are of several machines, by the text before them: 'node0:', 'node1:'; give "
-        "the rows of one"
-    )
-    assert refused(mixed) == f"line 2: {expected}"
-
-
-def test_the_same_table_of_two_machines_is_refused() -> None:
-    both = each("node1: ")(FOUR) + each("node2: ")(FOUR)
-    assert "a second table begins" in refused(both)
-
-
-def test_a_name_that_two_nics_have_is_refused() -> None:
-    text = FOUR + "\n" + FOUR.replace("NIC0: mlx5_0", "NIC0: mlx5_7")
-    assert (
-        refused(text)
-        == "line 36, NIC0: 'mlx5_7' here, but 'mlx5_0' before; give the text of one machine"
-    )
-
-
-def test_the_same_table_twice_is_said() -> None:
-    assert "line 19: the table of line 1 is repeated here; skipped" in told(read(FOUR + FOUR, NODE))
-
-
 class TestAffinityBeforeTheMatrix:
     ROWS = "0-7 0 GPU0 X SYS|8-15 1 GPU1 SYS X"
 
@@ -240,10 +166,6 @@ class TestLinesBrokenBeforeTheAffinity:
         found = read("\tGPU0\tGPU1\nCPU model: EPYC\nGPU0\tX\tPIX\nGPU1\tPIX\tX\n", NODE)
         assert word(link(found.topology, 0, 1)) == "PIX"
         assert "have been joined" not in str(told(found))
-
-
-def test_p2p_alone_names_what_to_paste() -> None:
-    assert refused(P2P) == f"line 2: {P2P_ONLY}; paste that of `nvidia-smi topo -m`"
 
 
 class TestCellsThatRunTogether:
@@ -337,213 +259,6 @@ class TestNumaColumn:
         assert numa(found.topology) == expected * 2
         if expected == "-":
             assert any("NUMA" in line or "not read" in line for line in told(found))
-
-
-class TestUnknownProduct:
-    """A number alone does not say whether a switch stands between; then a finding does."""
-
-    @pytest.mark.parametrize("cell", ["NV18", "NV12", "NV4"])
-    def test_a_pair(self, cell: str) -> None:
-        found = read(f"\tGPU0\tGPU1\nGPU0\t X \t{cell}\nGPU1\t{cell}\t X \n", NODE)
-        assert link(found.topology, 0, 1).via is Via.DIRECT
-        expected = f"{cell} may lead to the other GPU or to a switch, because "
-        assert (
-            f"line 1: {expected}the product is unknown; recorded as direct. Give --product"
-            in told(found)
-        )
-
-    def test_four_with_one_number(self) -> None:
-        row = ["NV6"] * 4
-        rows = [f"GPU{i}\t" + "\t".join([*row[:i], "X", *row[i + 1 :]]) for i in range(4)]
-        text = "\n".join(["\tGPU0\tGPU1\tGPU2\tGPU3", *rows])
-        assert "NV6 may lead to the other GPU or to a switch" in str(told(read(text, NODE)))
-
-    def test_different_numbers_are_no_switch(self) -> None:
-        text = "GPU0 GPU1 GPU2\nGPU0 X NV1 NV2\nGPU1 NV1 X NV2\nGPU2 NV2 NV2 X\n"
-        lines = told(read(text, NODE))
-        assert "NV1 may lead" not in str(lines)
-
-    def test_a_product_that_cannot_have_them_is_another_matter(self) -> None:
-        text = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"
-        found = read(text, NODE, product="NVIDIA A30")
-        assert "check the product" in str(told(found))
-        assert "the product is unknown" not in str(told(found))
-
-
-TWO = "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n"
-CARDS = """\
-+-----------------------------------------+------------------------+----------------------+
-|   0  NVIDIA L40S                    On  |   00000000:07:00.0 Off |                    0 |
-| N/A   30C    P8             35W /  350W |       1MiB /  46068MiB |      0%      Default |
-|                                         |                        |                  N/A |
-+-----------------------------------------+------------------------+----------------------+
-|   1  NVIDIA A30                     On  |   00000000:0F:00.0 Off |                    0 |
-| N/A   30C    P0             30W /  165W |       1MiB /  24576MiB |      0%      Default |
-|                                         |                        |              Enabled |
-+-----------------------------------------+------------------------+----------------------+
-"""
-L40S = ["NVIDIA L40S"] * 2
-
-
-class TestProductsInReports:
-    @pytest.mark.parametrize(
-        ("text", "products"),
-        [
-            ("GPU models and configuration: \nGPU 0: NVIDIA L40S\nGPU 1: NVIDIA A30\n",
-             ["NVIDIA L40S", "NVIDIA A30"]),
-            ("GPU 0: Tesla T4\nGPU 1: Tesla T4\n", ["Tesla T4"] * 2),
-            ("GPU 0: A100-SXM4-40GB\nGPU 1: A100-SXM4-40GB\n", ["A100-SXM4-40GB"] * 2),
-            ("GPU 0,1: NVIDIA L40S\nGPU 0,1 Compute Capability: 8.9\n", L40S),
-            ("NVIDIA L40S, 46068, 0\nNVIDIA L40S, 46068, 3\n", L40S),
-            ("0, NVIDIA L40S, 46068 MiB\n1, NVIDIA L40S, 46068 MiB\n", L40S),
-            (CARDS, ["NVIDIA L40S", "NVIDIA A30"]),
-            ("GPU 0: 45 C\nGPU 1: idle\n", ["unknown"] * 2),
-        ],
-        ids=["vLLM", "older", "oldest", "sglang", "CSV", "numbered CSV", "nvidia-smi", "prose"],
-    )  # fmt: skip
-    def test_are_read(self, text: str, products: list[str]) -> None:
-        for paste in (text + TWO, TWO + text, each("worker-0 | ")(text + TWO)):
-            assert [gpu.product for gpu in read(paste, NODE).topology.gpus] == products
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "GPU 0: NVIDIA L40S\nGPU 1: NVIDIA A30\nGPU 0 Compute Capability: 8.9\n",
-            "GPU 0: NVIDIA L40S\nGPU 0 Compute Capability: 8.9\n",
-            "NVIDIA L40S, 46068\nNVIDIA A30, 24576\n",
-        ],
-        ids=["CUDA's order", "CUDA sees fewer", "CSV of two kinds"],
-    )
-    def test_are_not_guessed(self, text: str) -> None:
-        found = read(text + TWO, NODE)
-        assert [gpu.product for gpu in found.topology.gpus] == ["unknown"] * 2
-        assert any(
-            "but not the product of each GPU; give --product" in line for line in told(found)
-        )
-
-    def test_the_table_of_nvidia_smi_tells_more(self) -> None:
-        first, second = read(CARDS + TWO, NODE).topology.gpus
-        assert [g.memory // 2**20 for g in (first, second)] == [46068, 24576]
-        assert [g.pci_bus_id for g in (first, second)] == ["0000:07:00.0", "0000:0f:00.0"]
-        assert [g.mig_mode for g in (first, second)] == ["disabled", "enabled"]
-
-    def test_a_name_that_is_cut_is_none(self) -> None:
-        cut = CARDS.replace("NVIDIA L40S", "NVIDIA L4...")
-        assert read(cut + TWO, NODE).topology.gpus[0].product == "unknown"
-
-    def test_lists_that_differ_are_refused(self) -> None:
-        text = "GPU 0: NVIDIA A30\n" + CARDS + TWO
-        assert refused(text).startswith("line 3, GPU 0: product 'NVIDIA L40S', but 'NVIDIA A30' on")
-
-
-class TestXmlAndMatrix:
-    XML = (
-        '<system version="1"><cpu numaid="0"><pci busid="0000:07:00.0" class="0x030200"/>'
-        "</cpu></system>\n"
-    )
-
-    def test_both_are_refused(self) -> None:
-        for text, at, row in ((TWO + self.XML, 4, 2), (self.XML + TWO, 1, 3)):
-            assert refused(text) == (
-                f"line {at}: XML begins here, but line {row} has a matrix; give only one of them"
-            )
-
-    def test_what_stands_around_it_is_passed_over(self) -> None:
-        plain = read(self.XML, NODE).topology
-        for text in (
-            self.XML + "root@node:~# exit\n",
-            "<!-- from the cloud -->\n" + self.XML,
-            "<?xml version='1.0'?>\n" + self.XML,
-            "<img src='a.png'>\n" + self.XML + P2P,
-        ):
-            assert read(text, NODE).topology == plain
-
-
-class TestPcieView:
-    LEGEND = "\n  X    = Self\n  PIX  = Connection traversing a bridge\n"
-
-    @pytest.mark.parametrize(
-        ("text", "view"),
-        [
-            (TWO + LEGEND, True),
-            ("$ nvidia-smi topo -mp\n" + TWO, True),
-            ("$ nvidia-smi topo -m\n" + TWO + LEGEND, False),
-            ("$ nvidia-smi topo --matrix\n" + TWO + LEGEND, False),
-            (TWO + LEGEND + "  SOC  = Connection traversing QPI\n", False),
-        ],
-        ids=["legend", "-mp", "-m", "--matrix", "before NVLink"],
-    )
-    def test_is_said_only_where_it_is_one(self, text: str, view: bool) -> None:
-        assert any("the PCIe view" in line for line in told(read(text, NODE))) is view
-
-
-class TestLostLinks:
-    def test_gpus_with_fewer_links_to_one_switch_are_said(self) -> None:
-        rows = [
-            ["X" if a == b else "NV13" if 2 in (a, b) else "NV18" for b in range(4)]
-            for a in range(4)
-        ]
-        text = "\n".join(
-            ["\tGPU0\tGPU1\tGPU2\tGPU3", *(f"GPU{a}\t" + "\t".join(r) for a, r in enumerate(rows))]
-        )
-        found = read(text, NODE, product="NVIDIA H100 80GB HBM3")
-        said = (
-            "line 1: GPU2: 13 NVLinks to the switch, but others have 18; check for links that "
-            "are down"
-        )
-        assert said in told(found)
-        assert "check for links that are down" not in str(
-            told(read(text.replace("NV13", "NV18"), NODE))
-        )
-
-    def test_in_xml_too(self) -> None:
-        pcis = "".join(
-            f'<pci busid="0000:0{i}:00.0" class="0x030200"><gpu dev="{i}">'
-            f'<nvlink target="0000:c0:00.0" count="{n}" tclass="0x068000"/></gpu></pci>'
-            for i, n in enumerate((18, 13, 18))
-        )
-        found = read(f'<system><cpu numaid="0">{pcis}</cpu></system>', NODE)
-        assert "GPU1: 13 NVLinks to the switch, but others have 18" in str(told(found))
-
-
-def test_a_compute_instance_is_served_as_its_gpu_instance() -> None:
-    listed = "GPU 0: NVIDIA H200 (UUID: GPU-0)\n  MIG 1c.3g.71gb  Device  0: (UUID: MIG-0)\n"
-    found = read(listed + "\tGPU0\nGPU0\t X \n", NODE).topology
-    assert [part.profile for part in found.gpus[0].mig_instances] == ["1c.3g.71gb"]
-    assert [served.name for served in found.resources] == ["nvidia.com/mig-3g.71gb"]
-
-
-TOOLS = {
-    "AMD's rocm-smi": "===== Hops between two GPUs =====\n GPU0 GPU1\nGPU0 0 1\nGPU1 1 0\n",
-    "AMD's amd-smi": "$ amd-smi topology\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n",
-    "MetaX's mx-smi": "# mx-smi topo -m\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n",
-    "Huawei's npu-smi": "\tNPU0\tNPU1\nNPU0\tX\tHCCS\nNPU1\tHCCS\tX\n",
-    "Intel's xpu-smi": "$ sudo xpu-smi topology -m\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n",
-}
-
-
-@pytest.mark.parametrize("whose", TOOLS)
-def test_whose_tool_it_is(whose: str) -> None:
-    expected = f"line 1: this is the output of {whose}, but {FOREIGN}"
-    assert refused(TOOLS[whose]) == expected
-
-
-def test_another_tool_before_the_matrix_does_not_matter() -> None:
-    text = "$ rocm-smi\nbash: rocm-smi: command not found\n$ nvidia-smi topo -m\n" + FOUR
-    assert read(text, NODE).topology == read(FOUR, NODE).topology
-    assert read(FOUR + "\n$ rocm-smi --showtopo\n", NODE).topology == read(FOUR, NODE).topology
-
-
-def test_what_the_tool_itself_said() -> None:
-    message = refused("$ nvidia-smi topo -m\nERROR: Option -m is unknown.\n")
-    assert message.startswith(
-        "line 2: this text has no matrix of `nvidia-smi topo -m`, but 'ERROR:"
-    )
-
-
-def test_a_board_is_still_a_board() -> None:
-    text = FOUR.replace("NODE\tSYS\tPIX", "PSB\tSYS\tPIX").replace("GPU2\tNODE", "GPU2\tPSB")
-    assert link(read(text, NODE).topology, 0, 2).pcie is LinkKind.BOARD
 
 
 @pytest.mark.parametrize(

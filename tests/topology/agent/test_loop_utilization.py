@@ -1,0 +1,77 @@
+"""The agent on a clock: use of GPUs that no pod holds, and idle pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.topology.agent.scriptednode import (
+    Row,
+    ScriptedNode,
+    bound,
+    holds,
+    listed,
+    play,
+    serves,
+    shows,
+)
+
+BUSY = shows(0, 1, 2, 3, gpu2={"processes": ((4711, 1 << 28),)})
+LOOKS = (Row(21, BUSY), Row(22, BUSY), Row(23, BUSY), Row(23.1))
+
+
+def unaccounted(node: ScriptedNode) -> str:
+    conditions = node.turn.picture.report.conditions
+    return next(c.message for c in conditions if c.type == "UnaccountedUse")
+
+
+def test_use_of_a_gpu_that_no_pod_holds_is_said_after_three_looks() -> None:
+    assert unaccounted(play((*LOOKS[:2], Row(23)))) == ""
+    node = play(LOOKS)
+    assert unaccounted(node) == "GPU 2"
+    bound("1", "a")(node)
+    listed(holds("a", 2))(node)
+    node.play_until(24)
+    BUSY(node)
+    node.play_until(25)
+    assert (node.holders(), unaccounted(node)) == ({"1": (2,)}, "")
+
+
+def test_use_is_not_counted_while_a_pod_is_to_come() -> None:
+    assert unaccounted(play((Row(20, bound("1", "a")), *LOOKS))) == ""
+
+
+def test_use_is_counted_anew_once_it_can_be_told_who_holds_which_gpu() -> None:
+    node = play((Row(1, serves("nvidia0")), *LOOKS))
+    assert unaccounted(node) == ""
+    serves("GPU-0", "GPU-1", "GPU-2", "GPU-3")(node)
+    node.play_until(40)
+    assert (unaccounted(node), node.turn.picture.unknown) == ("", 0)
+    for seconds in (41, 42, 43):
+        assert unaccounted(node) == ""
+        BUSY(node)
+        node.play_until(seconds)
+    assert unaccounted(node) == "GPU 2"
+
+
+ALL_WORK: dict[str, Any] = {f"gpu{n}": {"utilisation": 0.5} for n in range(4)}
+ALL_REST: dict[str, Any] = {f"gpu{n}": {"utilisation": 0.0} for n in range(4)}
+WORKS = shows(0, 1, 2, 3, **ALL_WORK)
+RESTS = shows(0, 1, 2, 3, **ALL_REST)
+COMES = (Row(1, bound("1", "a")), Row(2, listed(holds("a", 0))))
+
+
+def resting(begin: int, end: int) -> tuple[Row, ...]:
+    """A look every minute that shows no use."""
+    return tuple(Row(at, RESTS) for at in range(begin, end, 60))
+
+
+def test_an_idle_pod_makes_two_writes_an_hour_and_not_one_at_every_look() -> None:
+    node = play((*COMES, *resting(1200, 1260)))
+    records = [node.turn.picture.report.idle]
+    for at in range(1260, 2 * 3600, 60):
+        node.play_until(at)
+        (WORKS if at == 3600 else RESTS)(node)
+        node.play_until(at + 1)
+        if node.turn.picture.report.idle != records[-1]:
+            records.append(node.turn.picture.report.idle)
+    assert [bool(each) for each in records] == [False, True, False, True]
