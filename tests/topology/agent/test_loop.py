@@ -35,7 +35,7 @@ from tests.topology.agent.scriptednode import (
 from topology.agent.model.devicepolicy import REFUSED
 from topology.agent.model.nodecontext import Plugin
 from topology.agent.model.observations import NvmlState
-from topology.core.devices import GpuUuid
+from topology.core.devices import GpuUuid, PodUid
 from topology.core.report import READY, Condition, RefusedPod, Report
 
 PODS: dict[str, Story] = {
