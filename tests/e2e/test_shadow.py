@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.e2e.cluster import ROOT, RealCluster
+from tests.e2e.cluster import RealCluster
+from tests.manifests.building import entry_in_shadow
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
 
 NVLINK = {"link": "nvlink"}
-PAGE = ROOT / "docs" / "install" / "shadow-mode.md"
-
-
-def entry_of_the_page() -> dict[str, Any]:
-    """The fields that the page changes in kube-scheduler's entry for the extender."""
-    (block,) = re.findall(r"^ *```yaml\n( *extenders:\n.*?)^ *```", PAGE.read_text(), re.M | re.S)
-    (entry,) = yaml.safe_load(block)["extenders"]
-    del entry["urlPrefix"]
-    return {"bindVerb": None, "preemptVerb": None, **entry}
-
 
 @pytest.fixture(scope="module")
 def real(
@@ -33,7 +22,7 @@ def real(
 ) -> Iterator[RealCluster]:
     cluster = RealCluster(tmp_path_factory.mktemp("shadow"), control_plane_binaries)
     cluster.extender_flags = ("--shadow",)
-    cluster.changed_extender = entry_of_the_page()
+    cluster.changed_extender = entry_in_shadow()
     with cluster:
         cluster.add_machine(machine("rtx4090-8").topology("no-links"))
         yield cluster

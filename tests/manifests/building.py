@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -71,6 +72,15 @@ def scheduler_config() -> Object:
 def extender() -> Object:
     (only,) = scheduler_config()["extenders"]
     return only  # type: ignore[no-any-return]
+
+
+def entry_in_shadow() -> Object:
+    """The fields that docs/install/shadow-mode.md changes in the extender's entry."""
+    page = (ROOT / "docs" / "install" / "shadow-mode.md").read_text()
+    (block,) = re.findall(r"^ *```yaml\n( *extenders:\n.*?)^ *```", page, re.M | re.S)
+    (entry,) = yaml.safe_load(block)["extenders"]
+    del entry["urlPrefix"]
+    return {"bindVerb": None, "preemptVerb": None, **entry}
 
 
 def sample(path: Path) -> Object:

@@ -23,7 +23,7 @@ extenders:
 {{- end }}
   weight: 5
   nodeCacheCapable: true
-  httpTimeout: 10s
+  httpTimeout: {{ ternary "1s" "10s" (default false .Values.extender.shadow) }}
   ignorable: {{ default false .Values.extender.shadow }}
   managedResources:
   - name: nvidia.com/gpu
