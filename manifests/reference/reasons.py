@@ -193,6 +193,10 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do="`check` names the [hazard](../concepts/outcomes.md#hazards).",
         ),
         _on(
+            "not guaranteed: the record does not say on which NUMA nodes … (…)",
+            do="Let the agent read [the kubelet](agent.md#the-kubelets-certificate).",
+        ),
+        _on(
             "not guaranteed: the node's Topology Manager policy is unknown",
             do="Let the agent read [the kubelet](agent.md#the-kubelets-certificate).",
         ),

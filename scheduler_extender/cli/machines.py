@@ -32,12 +32,15 @@ def print_all() -> None:
 
 
 def print_one(name: str) -> None:
-    """Print a machine as a GPUTopology. Raises :class:`BadInputError`."""
+    """Print a machine as a GPUTopology that any policy of the kubelet can be written into.
+
+    Raises :class:`BadInputError`.
+    """
     try:
         known = machine(name)
     except UnknownMachine as error:
         raise BadInputError(str(error)) from error
-    document = codec.encode(known.topology(known.name))
+    document = codec.encode(known.topology(known.name, allocator=known.kubelet()))
     typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
 
 

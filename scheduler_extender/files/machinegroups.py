@@ -12,12 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from scheduler_extender.quantities import quantity
-from topology.codec import Record, first_error
+from topology.codec import Record, decode, encode, first_error
+from topology.codec.wire import Allocator
 from topology.core.devices import GpuResource, NodeName
-from topology.core.graph import NodeTopology, TopologyError
+from topology.core.graph import AllocatorConfig, NodeTopology, TopologyError
 from topology.core.report import Report
 from topology.machines import UnknownMachine, machine
 from topology.machines.mig import cut
+from topology.machines.notation import STOCK
 
 # The most GPUs of all MachineGroups of a file together; one line can ask for any number.
 MAX_GROUPED = 200_000
@@ -84,6 +86,7 @@ class MachineGroup(BaseModel):
     name_prefix: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*)$", max_length=240)]
     cpu: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
     memory: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
+    allocator: Allocator | None = None
     mig: _Mig | None = None
     sharing: _Sharing | None = None
 
@@ -104,16 +107,32 @@ class MachineGroup(BaseModel):
         given = {"cpu": self.cpu, "memory": self.memory}
         return {name: amount for name, amount in given.items() if amount is not None}
 
+    @property
+    def kubelet(self) -> AllocatorConfig:
+        """How kubelet and device plugin allocate devices: read as from a written record.
+
+        Raises :class:`ValueError`.
+        """
+        if self.allocator is None:
+            return STOCK
+        kind, amounts = machine(self.machine), allocatable_of(self.amounts)
+        stock = kind.kubelet(amounts.cpu // 1000, amounts.memory)
+        record: dict[str, Any] = encode(kind.topology("node", allocator=stock))
+        given = self.allocator.model_dump(by_alias=True, exclude_unset=True)
+        record["spec"]["allocator"] |= given
+        return replace(decode(record).topology.allocator, sees_topology=True)
+
     def records(self) -> Iterator[Record]:
-        """Yield the nodes, made one by one. Raises :class:`TopologyError`."""
-        kind, mig = machine(self.machine), self.mig
+        """Yield the nodes, made one by one. Raises :class:`ValueError`."""
+        kind, mig, kubelet = machine(self.machine), self.mig, self.kubelet
+        report = Report(holdings=None if kubelet.numa is None else ())
         for name in self.names:
-            node = kind.topology(name, group=self.name_prefix)
+            node = kind.topology(name, allocator=kubelet, group=self.name_prefix)
             if self.sharing is not None:
                 node = self.sharing.of(node)
             elif mig is not None:
                 node = cut(node, mig.profiles, strategy=mig.strategy, gpus=mig.gpus)
-            yield Record(node, Report())
+            yield Record(node, report)
 
 
 def read_group(item: Mapping[str, Any], room: int) -> MachineGroup:
@@ -122,7 +141,7 @@ def read_group(item: Mapping[str, Any], room: int) -> MachineGroup:
     Raises :class:`ValueError`.
     """
     try:
-        group = MachineGroup.model_validate(item)
+        group = MachineGroup.model_validate(item, extra="forbid")
     except ValidationError as error:
         raise ValueError(first_error(error)) from error
     try:

@@ -137,12 +137,13 @@ def _topology_nodes(gpu: Gpu, config: AllocatorConfig) -> list[int] | None:
     """Return the NUMA nodes that the plugin names to the kubelet; None leaves the field out.
 
     The field is left out if these NUMA nodes are unknown. It is also left out if the kubelet does
-    not align devices and the GPU's own NUMA node is the only one.
+    not align devices, the GPU's own NUMA node is the only one, and CPUs do not matter either.
     """
     alone = () if gpu.numa_node is None else (gpu.numa_node,)
     if not config.sees_topology:
         return None
-    if config.topology_manager_policy == "none" and gpu.topology_nodes == alone:
+    aligns = config.topology_manager_policy != "none" or config.numa is not None
+    if not aligns and gpu.topology_nodes == alone:
         return None
     return list(gpu.topology_nodes or ())
 

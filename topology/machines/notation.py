@@ -9,12 +9,16 @@ NICs (names). ``"nic0 PIX 0 PIX 1 PHB 2 PIX 3"`` puts GPUs 0 and 1 and a NIC und
 **A wiring** gives the NVLinks of each pair: :func:`drawn` from a matrix, :func:`groups`,
 :func:`all_to_all`, :func:`switched`, or :data:`UNLINKED`. The bandwidth per link comes from
 :func:`topology.core.links.nvlink_port`, which has it by product.
+
+**The CPUs** are sockets × cores × threads, and the NUMA nodes of a socket if it has several:
+``"2x64x2/4"`` is two sockets with 64 cores of two threads each, in eight NUMA nodes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import combinations
@@ -22,6 +26,7 @@ from itertools import combinations
 from topology.core.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import AllocatorConfig, NodeTopology, TopologyError
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
+from topology.core.numa import CpuSet, NumaConfig, NumaNode
 from topology.core.shape import Shape
 
 # The defaults of NVIDIA's device plugin for whole GPUs, and of a kubelet.
@@ -100,6 +105,8 @@ class Machine:
     # The reason if PCIe classes and NUMA nodes disagree: SYS within a NUMA node, or a nearer class
     # than SYS between two.
     numa_note: str = ""
+    # Empty if they are unknown, or if the NUMA nodes are not numbered from 0 on, as a record needs.
+    cpus: str = ""
     rack_scale: bool = False  # a tray of one multi-node NVLink fabric
     _shape: Shape | None = field(default=None, init=False, compare=False, repr=False)
 
@@ -110,6 +117,8 @@ class Machine:
         for what, given in (("numa", len(self.numa)), ("buses", len(self.buses.split()))):
             if given != self.size:
                 raise TopologyError(f"{self.name}: {what}: {given} for {self.size} GPUs")
+        if self.cpus and not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}(/[1-9]\d*)?", self.cpus):
+            raise TopologyError(f"{self.name}: cpus: {self.cpus}, but 2x64x2/4 is such a value")
 
     @cached_property
     def size(self) -> int:
@@ -163,6 +172,43 @@ class Machine:
     def pci_bus_ids(self) -> tuple[str, ...]:
         """The PCI address of each GPU, ``domain:bus:device.function``."""
         return tuple(_address(word) for word in self.buses.split())
+
+    def kubelet(self, cpus: int | None = None, memory: int | None = None) -> AllocatorConfig:
+        """Return :data:`STOCK` with the machine's NUMA nodes, as static managers count them.
+
+        Pods may have at most so many of the ``cpus`` exclusively, in whole cores; None means all
+        but one core. The ``memory`` in bytes is spread evenly. Siblings have the numbers that Linux
+        gives them on x86. The distances are usual ones; the kubelet reads only their order.
+
+        >>> from topology.machines import machine
+        >>> numa = machine("dgx-h100").kubelet(cpus=220).numa
+        >>> from topology.core.numa import cpu_list
+        >>> [cpu_list(node.cpus) for node in numa.nodes], cpu_list(numa.allocatable)
+        (['0-55,112-167', '56-111,168-223'], '2-111,114-223')
+        """
+        if not self.cpus:
+            return STOCK
+        sockets, cores, threads, of_socket = map(int, re.findall(r"\d+", f"{self.cpus}/1")[:4])
+        every, each = sockets * cores, cores // of_socket
+
+        def of(first: int, last: int) -> CpuSet:
+            """Return the CPUs of these cores."""
+            some = (1 << last) - (1 << first)
+            return CpuSet(sum(some << thread * every for thread in range(threads)))
+
+        numbers = range(sockets * of_socket)
+        there = () if memory is None else (("memory", memory // len(numbers)),)
+        nodes = tuple(
+            NumaNode(of(n * each, n * each + each), n // of_socket, there) for n in numbers
+        )
+        reserved = 1 if cpus is None else every - min(cpus // threads, every - 1)
+        left = of(reserved, every)
+        distances = tuple(
+            tuple(10 if a == b else 12 if a // of_socket == b // of_socket else 32 for b in numbers)
+            for a in numbers
+        )
+        numa = NumaConfig(nodes, left, left, threads)
+        return replace(STOCK, numa_distances=distances, numa=numa, full_cores_only=False)
 
     def topology(
         self, node: str, *, allocator: AllocatorConfig = STOCK, group: str = ""

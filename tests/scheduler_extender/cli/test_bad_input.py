@@ -185,6 +185,20 @@ BAD_CLUSTERS = [
             ),
             ("mig: {profiles: []}", "mig.profiles"),
             ("mig: {profiles: [1g.5gb], slices: 2}", "slices"),
+            (
+                "allocator: {topologyManagerPolicy: single-numa}",
+                "allocator.topologyManagerPolicy: input should be 'none', 'best-effort', "
+                "'restricted', 'single-numa-node' or 'unknown', not 'single-numa'",
+            ),
+            (
+                "allocator: {topologyManagerScope: node}",
+                "allocator.topologyManagerScope: input should be 'container' or 'pod', not 'node'",
+            ),
+            ("allocator: {cpuManagerPolicy: Static}", "input should be 'none' or 'static', not"),
+            ("allocator: {fullPcpusOnly: often}", "allocator.fullPcpusOnly"),
+            ("allocator: {topologyManager: restricted}", "allocator.topologyManager: unknown"),
+            ("allocator: {published: [8]}", "allocator.published: GPU 8 is not among the"),
+            ("cpu: -1, allocator: {}", "cpu: -1 is not between 0"),
             ("sharing: {replicas: 1}", "sharing.replicas"),
             ("sharing: {}", "sharing.replicas"),
             ("sharing: {replicas: 2, policy: best-effort}", "sharing.policy"),

@@ -47,6 +47,8 @@ def test_machines_lists_and_prints() -> None:
     assert "dgx1-v100" in run("machines").stdout
     record = yaml.safe_load(run("machines", "dgx1-v100").stdout)
     assert len(decode(record, strict=True).topology.gpus) == 8
+    record["spec"]["allocator"] |= {"topologyManagerPolicy": "restricted"}
+    assert decode(record).topology.allocator.sees_topology, "any policy can be written into it"
 
 
 def test_the_extender_serves_a_file_and_stops_when_told() -> None:

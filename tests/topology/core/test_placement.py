@@ -13,7 +13,7 @@ from topology.core.devices import Bytes
 from topology.core.devicesets import pack
 from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import GBps, LinkKind
-from topology.core.placement import UNASKED, Verdict, assess, satisfies
+from topology.core.placement import UNASKED, UNPLACED, Verdict, assess, satisfies
 from topology.core.requests import (
     Constraints,
     Pattern,
@@ -355,6 +355,15 @@ def test_an_unknown_topology_manager_is_the_reason_that_is_given() -> None:
     known = replace(config, topology_manager_policy="none")
     found = assess(Kubelet(node.shape, known), Availability(0b1111), request)
     assert found.verdict is Verdict.GUARANTEED
+
+
+def test_a_record_without_the_numa_nodes_of_gpus_is_the_reason_that_is_given() -> None:
+    config = AllocatorConfig(
+        "best-effort", topology_manager_policy="restricted", sees_topology=False
+    )
+    request = gpu_request(2, NVLINK)
+    found = assess(Kubelet(switched(4).shape, config), Availability(0b1111), request)
+    assert (found.verdict, found.rejection) == (Verdict.NOT_GUARANTEED, UNPLACED)
 
 
 def test_too_many_outcomes_are_judged_without_listing() -> None:

@@ -13,9 +13,11 @@ import networkx as nx
 import pytest
 
 from tests import recorded
+from topology import codec
 from topology.core.devices import MIB, subsets
 from topology.core.graph import AllocatorConfig, TopologyError
 from topology.core.links import Link, LinkKind, Via, canonical_product, nvlink_port
+from topology.core.numa import cpu_list
 from topology.core.scoring import best_ring
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
 from topology.machines.catalogue import _CATALOGUE
@@ -104,6 +106,39 @@ def test_every_nic_knows_every_gpu_and_shares_a_numa_node_with_the_near_ones(kin
         assert [index for index, _ in nic.distances] == list(range(kind.size))
         near = {kind.numa_nodes[i] for i, how in nic.distances if how > LinkKind.SYS}
         assert near == {nic.numa_node} if near else nic.numa_node is None
+
+
+@every_machine
+def test_every_numa_node_has_cpus_of_its_own(kind: Machine) -> None:
+    found = kind.kubelet()
+    if kind.name == "ac922-6":  # its NUMA nodes are 0 and 8, and a record numbers them from 0 on
+        assert (found.numa, set(kind.numa_nodes)) == (None, {0, 8})
+        return
+    assert found.numa is not None
+    assert found.numa_distances is not None
+    nodes = found.numa.nodes
+    assert len(found.numa_distances) == len(nodes) > max(n or 0 for n in kind.numa_nodes)
+    every = sum(node.cpus for node in nodes)
+    assert every == (1 << every.bit_length()) - 1, "each CPU is on one NUMA node"
+    assert (every & ~found.numa.allocatable).bit_count() == found.numa.threads, "one core"
+    record = codec.encode(kind.topology("n", allocator=found))
+    assert codec.decode(record, strict=True).topology.allocator == found
+
+
+def test_cpus_that_pods_may_not_have_are_whole_cores_from_the_first_one() -> None:
+    """dgx-a100: 128 cores of two threads, CPU n + 128 beside CPU n, 16 cores in a NUMA node."""
+    numa = machine("dgx-a100").kubelet(cpus=251, memory=8 * 2**30).numa
+    assert numa is not None
+    assert [cpu_list(node.cpus) for node in numa.nodes[:2]] == ["0-15,128-143", "16-31,144-159"]
+    assert [node.socket for node in numa.nodes] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert cpu_list(numa.allocatable) == "3-127,131-255", "256 CPUs without three cores"
+    assert numa.nodes[7].memory == (("memory", 2**30),)
+
+
+@pytest.mark.parametrize("cpus", ["2x64", "64", "2 x 64 x 2", "0x4x2"])
+def test_cpus_in_another_form_are_refused(cpus: str) -> None:
+    with pytest.raises(TopologyError, match="2x64x2/4"):
+        replace(machine("t4-1"), cpus=cpus)
 
 
 MODELS = re.compile(

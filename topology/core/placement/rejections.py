@@ -111,6 +111,12 @@ ALL_SICK = Rejection("the node would hand out a sick GPU", True, Reason.SICK)
 UNASKED = Rejection(
     "not guaranteed: the node's Topology Manager policy is unknown", True, Reason.KUBELET
 )
+UNPLACED = Rejection(
+    "not guaranteed: the record does not say on which NUMA nodes the GPUs are "
+    "(spec.devices[].topologyNodes)",
+    True,
+    Reason.KUBELET,
+)
 TOO_MUCH = Rejection(
     "not guaranteed: the node has too many possible outcomes to evaluate", True, Reason.UNDECIDED
 )

@@ -26,6 +26,7 @@ from topology.core.placement.rejections import (
     TOO_FEW_WHOLE,
     TOO_MUCH,
     UNASKED,
+    UNPLACED,
     Reason,
     Rejection,
     busy,
@@ -262,6 +263,8 @@ def _not_promised(
         rejection = SICK if judgement.some else ALL_SICK
     elif judgement.some and AFFINITY in hazards and policy == UNKNOWN:
         rejection = UNASKED
+    elif AFFINITY in hazards and not kubelet.config.sees_topology:
+        rejection = UNPLACED
     elif SPENT in hazards or TOO_MANY_NODES in hazards:
         rejection = TOO_MUCH
     elif hazards and (judgement.passing_fraction == 1 or not before.sets):
