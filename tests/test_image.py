@@ -34,14 +34,14 @@ for name in sys.argv[1:]:
 @pytest.mark.parametrize(
     ("said", "pushes"), [("", 0), ("0", 0), ("no", 0), ("false", 0), ("1", 2), ("yes", 2)]
 )
-def test_images_are_pushed_where_somebody_says_so(said: str, pushes: int) -> None:
+def test_images_are_pushed_only_on_request(said: str, pushes: int) -> None:
     make = ["make", "-n", "-C", str(ROOT), "images", f"PUSH={said}"]
     done = subprocess.run(make, capture_output=True, text=True, check=True)
     assert done.stdout.count(" push ") == pushes
 
 
 @pytest.mark.parametrize(("target", "program"), [("images", "DOCKER"), ("chart-package", "HELM")])
-def test_a_program_that_is_not_there_is_said_in_one_line(target: str, program: str) -> None:
+def test_a_program_that_is_not_there_is_reported_in_one_line(target: str, program: str) -> None:
     make = ["make", "-C", str(ROOT), target, f"{program}=no-such-program --flag"]
     done = subprocess.run(make, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -57,7 +57,7 @@ def program(path: Path, *lines: str) -> Path:
 
 
 @pytest.mark.parametrize("target", ["images", "lock-base"])
-def test_a_daemon_that_does_not_answer_is_said_in_one_line(target: str, tmp_path: Path) -> None:
+def test_a_daemon_that_does_not_answer_is_reported_in_one_line(target: str, tmp_path: Path) -> None:
     docker = program(tmp_path / "docker", 'echo "Cannot connect" >&2; exit 1')
     make = ["make", "-C", str(ROOT), target, f"DOCKER={docker}"]
     done = subprocess.run(make, capture_output=True, text=True, check=False)
@@ -102,7 +102,7 @@ def modules(folder: Path) -> int:
     return sum(1 for _ in folder.rglob("*.py")) - 1
 
 
-def test_every_stage_that_somebody_runs_is_tried() -> None:
+def test_every_stage_that_is_run_is_tried() -> None:
     found = stages((ROOT / "Dockerfile").read_text())
     assert {s.name for s in found.values() if any(w == "ENTRYPOINT" for w, _ in s.steps)} == {
         *STAGES

@@ -41,7 +41,7 @@ def test_what_lands_has_been_compared_with_reality() -> None:
     assert f"export {recorded.REQUIRE}=1\n" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_no_test_looks_for_the_data_in_a_way_of_its_own() -> None:
+def test_every_test_finds_the_data_in_the_same_way() -> None:
     """Or it would skip where it has to fail."""
     ways = re.compile(r"environ.*GPU_TOPOLOGY_SHARED|parent.*/ .shared.")
     others = [p for p in (ROOT / "tests").rglob("*.py") if p != Path(__file__).resolve()]

@@ -81,7 +81,7 @@ FORMER = re.compile(
 
 
 @pytest.mark.parametrize("unused", UNUSED, ids=lambda unused: unused.instead)
-def test_a_word_that_is_not_used_stands_nowhere(unused: Unused) -> None:
+def test_a_word_that_is_not_used_is_on_no_page(unused: Unused) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {line[:120]}"
         for path in unused.files
@@ -97,7 +97,7 @@ def test_a_word_is_found_and_its_exceptions_are_not() -> None:
     assert unused.places(f"{kept}\nIt has a pod group.") == ["It has a pod group."]
 
 
-def test_sentences_seldom_speak_of_whoever() -> None:
+def test_sentences_seldom_have_a_vague_subject() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()[:120]}"
         for path in EVERYWHERE

@@ -188,7 +188,7 @@ def test_a_replica_that_never_led_binds_nothing() -> None:
     assert [(f.check, "never led" in f.words) for f in told] == [("bound by deposed", True)]
 
 
-def test_a_bind_that_nobody_answered_belongs_to_the_one_who_asked() -> None:
+def test_a_bind_without_an_answer_belongs_to_the_replica_that_asked() -> None:
     entries: list[Entry] = []
     for entry in GOOD:
         if isinstance(entry, Written) and entry.name == "later":

@@ -30,7 +30,7 @@ def plugin() -> Iterator[NvidiaPlugin]:
         yield found
 
 
-def test_whatever_nvidias_plugin_chooses_was_foreseen(
+def test_whatever_nvidias_plugin_chooses_was_predicted(
     plugin: NvidiaPlugin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tallies = run(QUESTIONS, SEED, plugin)

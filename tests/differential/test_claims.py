@@ -28,7 +28,7 @@ def allocator(request: pytest.FixtureRequest) -> Path:
         return allocators()[str(request.param)]
 
 
-def test_whatever_the_scheduler_allocates_was_foreseen(
+def test_whatever_the_scheduler_allocates_was_predicted(
     allocator: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tally = run(QUESTIONS, SEED, allocator)
@@ -40,7 +40,7 @@ def test_whatever_the_scheduler_allocates_was_foreseen(
     assert tally.unusable == 0
 
 
-def test_what_pods_own_claims_get_was_foreseen(
+def test_what_pods_own_claims_get_was_predicted(
     allocator: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tally = run_own(QUESTIONS // 3, SEED, allocator)

@@ -38,14 +38,14 @@ def managers() -> Iterator[Managers]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_a_counterexample_of_the_past_is_foreseen_now(case: Path, managers: Managers) -> None:
+def test_a_counterexample_of_the_past_is_predicted_now(case: Path, managers: Managers) -> None:
     history = json.loads(case.read_text())
     played = [play(history, managers) for _ in range(TIMES)]
     assert any(one.admissions for one in played)
     assert [found for one in played for found in one.found if not found.unacknowledged] == []
 
 
-def test_whatever_the_real_managers_do_was_foreseen(managers: Managers) -> None:
+def test_whatever_the_real_managers_do_was_predicted(managers: Managers) -> None:
     table, seed = Table(), SEED
     while table.whole.admissions < ADMISSIONS:
         played = play(random_history(seed), managers)

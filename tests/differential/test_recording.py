@@ -20,7 +20,7 @@ def outside(choice: Choice) -> set[int]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_recorded_choice_was_foreseen(policy: str) -> None:
+def test_every_recorded_choice_was_predicted(policy: str) -> None:
     mine = [choice for choice in recorded() if choice.policy == policy]
     assert len(mine) >= LEAST
     assert sum(any(choice.required) for choice in mine) >= LEAST / 5
@@ -28,7 +28,7 @@ def test_every_recorded_choice_was_foreseen(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_foreseen_is_what_comes(policy: str) -> None:
+def test_the_prediction_is_what_comes(policy: str) -> None:
     """Where the model says that it is exact, and so often as the plugin was asked."""
     few = [c for c in recorded() if c.policy == policy and _is_exact(c)]
     assert len(few) >= LEAST / 2

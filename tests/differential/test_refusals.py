@@ -80,7 +80,9 @@ def splits(count: int, size: int) -> int:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_it_refuses_none_of_whom_we_say_so(allocator: Allocator, name: str) -> None:
+def test_the_allocator_refuses_no_pod_that_we_say_it_serves(
+    allocator: Allocator, name: str
+) -> None:
     node, rng = machine(name).topology(NodeName("n")), Random(name)
     allocator.begin(node)
     uuids = [gpu.uuid for gpu in node.gpus]

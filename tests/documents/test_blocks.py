@@ -94,7 +94,7 @@ def test_a_console_has_statements_and_what_they_print() -> None:
     assert statements(Block("page", 1, "console", "$ a b\nprinted\n$ c\n")) == ["a b", "c"]
 
 
-def test_a_statement_without_an_end_is_told() -> None:
+def test_a_statement_without_an_end_is_reported() -> None:
     with pytest.raises(ValueError, match=r"page:1: a statement has no end: for x in y; do"):
         statements(Block("page", 1, "sh", "for x in y; do\n  z\n"))
 

@@ -96,6 +96,6 @@ def test_every_event_has_a_row(reason: str) -> None:
     assert f"\n| `{reason}` " in BOTH
 
 
-def test_a_message_that_nobody_says_is_found() -> None:
+def test_a_message_that_the_program_never_prints_is_found() -> None:
     with pytest.raises(AssertionError):
         test_the_program_says_it("not enough spare GPUs")

@@ -176,7 +176,7 @@ def test_the_node_may_own_the_record(admin: httpx.Client, clients: Clients) -> N
     assert put_status(clients["n1"], "n1").status_code == 200
 
 
-def test_all_that_an_agent_tells_is_kept(admin: httpx.Client, clients: Clients) -> None:
+def test_everything_that_an_agent_writes_is_stored(admin: httpx.Client, clients: Clients) -> None:
     strict = {"fieldValidation": "Strict"}
     mig = {"uuid": "MIG-5f6d8a52", "profile": "1g.10gb", "memoryBytes": 10468982784}
     device = {"index": 0, "uuid": "GPU-5f", "product": "P", "memoryBytes": 1, "migInstances": [mig]}
@@ -314,7 +314,7 @@ def test_another_account_on_the_node_is_not_the_agent(
     assert POLICY not in answer.text
 
 
-def test_who_acts_as_the_agent_is_judged_as_the_agent(admin: httpx.Client) -> None:
+def test_a_client_with_the_agents_identity_is_judged_as_the_agent(admin: httpx.Client) -> None:
     headers = {"Impersonate-User": AGENT}
     refused(admin.post(RECORDS, json=record("n1"), headers=headers), "this token names no node")
 

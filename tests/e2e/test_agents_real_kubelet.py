@@ -105,7 +105,7 @@ def test_every_allocation_and_release_is_followed(real_nodes: RealNodes) -> None
     assert float(total[1]) > 0
 
 
-def test_a_restarted_kubelet_and_a_killed_agent_release_nobody(real_nodes: RealNodes) -> None:
+def test_a_restarted_kubelet_and_a_killed_agent_release_no_pod(real_nodes: RealNodes) -> None:
     _empty(real_nodes)
     pods = {f"stay-{i}": n for i, n in enumerate((1, 2, 1))}
     for name, count in pods.items():

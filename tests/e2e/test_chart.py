@@ -93,7 +93,7 @@ def test_a_value_without_a_word_is_no(helm: Helm) -> None:
     assert by_name(nobody).keys() == by_name(found).keys()
 
 
-def test_a_release_elsewhere_names_the_bases_namespace_nowhere(helm: Helm) -> None:
+def test_a_release_elsewhere_never_names_the_bases_namespace(helm: Helm) -> None:
     on = {"enabled": True}
     done = template(helm, "--namespace", "elsewhere", scheduler=on, certManager=on)
     assert done.returncode == 0, done.stderr

@@ -200,7 +200,7 @@ def test_all_is_well(led: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_a_client_that_the_extender_does_not_let_in_is_told_what_it_says(led: Site) -> None:
+def test_a_client_that_the_extender_does_not_let_in_learns_what_it_says(led: Site) -> None:
     with led.restored():
         led.call_scheduler("somebody")
         assert "403" in lines(led.doctor(), "probe", "fail")[0]
@@ -219,7 +219,7 @@ def test_requests_that_fail_are_counted(
     assert "requests failed" in lines(done, "scheduler", "fail")[0]
 
 
-def test_a_reader_is_told_what_was_not_seen(led: Site) -> None:
+def test_a_reader_learns_what_was_not_checked(led: Site) -> None:
     rules = [
         {"apiGroups": [group], "resources": [*resources], "verbs": ["get", "list"]}
         for group, resources in (("", ("pods", "nodes")), ("gpu-topology.io", ("gputopologies",)))

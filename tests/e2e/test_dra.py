@@ -208,7 +208,7 @@ def add_slice(real: RealCluster, node: str, driver: str, *devices: dict[str, Any
     real.create(f"{API}/resourceslices", body)
 
 
-def test_two_claims_of_one_gpu_each_are_foreseen_together(real: RealCluster) -> None:
+def test_two_claims_of_one_gpu_each_are_predicted_together(real: RealCluster) -> None:
     add_node(real, "apart", (0, 2, 1, 3))
     add_node(real, "linked", (3, 2, 0, 1))
     before = vetoes(real)

@@ -147,7 +147,7 @@ def test_a_pod_with_gpus_has_its_cpus_beside_them(real_nodes: RealNodes) -> None
     assert numa == set(on(found))
 
 
-def test_pods_without_gpus_are_told_too(real_nodes: RealNodes) -> None:
+def test_pods_without_gpus_are_reported_too(real_nodes: RealNodes) -> None:
     plain = create(real_nodes, "plain", {"cpu": "2", "memory": "64Mi"})
     fraction = create(real_nodes, "fraction", {"cpu": "500m", "memory": "64Mi"})
     create(real_nodes, "burstable", {"cpu": "2"})
@@ -164,7 +164,7 @@ def test_memory_of_two_numa_nodes_is_one_block(real_nodes: RealNodes) -> None:
     assert settled(real_nodes, "wide", uid).memory == (MemoryBlock("memory", 1200 * MIB, (0, 1)),)
 
 
-def test_containers_of_a_pod_are_told_together(real_nodes: RealNodes) -> None:
+def test_containers_of_a_pod_are_reported_together(real_nodes: RealNodes) -> None:
     """The sidecar too. What an ordinary init container had, the kubelet does not show.
 
     The app containers take its CPUs over as far as they need them. The rest stays taken until the

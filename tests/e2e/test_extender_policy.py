@@ -111,7 +111,7 @@ def refused(answer: httpx.Response, policy: str) -> None:
 
 
 @pytest.mark.parametrize("key", OURS)
-def test_nobody_else_changes_the_extenders_annotations(
+def test_no_other_client_changes_the_extenders_annotations(
     someone: httpx.Client, extender: httpx.Client, pod: str, key: str
 ) -> None:
     refused(patch(someone, pod, prefixed(**{key: "forged"})), "gpu-topology-annotations")
@@ -141,7 +141,9 @@ def test_no_pod_of_the_extenders_namespace_is_born_with_a_term(someone: httpx.Cl
 
 
 @pytest.mark.parametrize("path", ["/pods/{}/binding", "/bindings"])
-def test_nobody_else_binds_a_pod_with_a_promise(someone: httpx.Client, pod: str, path: str) -> None:
+def test_no_other_client_binds_a_pod_with_a_promise(
+    someone: httpx.Client, pod: str, path: str
+) -> None:
     where = PODS.removesuffix("/pods") + path.format(pod)
     promise = {"annotations": {"gpu-topology.io/placement": "{}"}}
     refused(someone.post(where, json=binding(pod, **promise)), "gpu-topology-annotations")
@@ -209,7 +211,7 @@ def test_the_extender_makes_no_pods(extender: httpx.Client) -> None:
     refused(extender.post(PODS, json=gpu_pod("made", [1])), "gpu-topology-extender")
 
 
-def test_records_are_written_by_agents_and_by_who_may_override_them(
+def test_agents_and_clients_that_may_override_them_write_records(
     someone: httpx.Client, admin: httpx.Client
 ) -> None:
     refused(someone.post(RECORDS, json=record("n1")), "gpu-topology-records")

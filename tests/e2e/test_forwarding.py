@@ -104,7 +104,7 @@ def test_the_map_opens_in_the_browser(
         httpx.get(url, trust_env=False, timeout=PATIENCE)
 
 
-def test_who_lacks_the_right_is_told_its_name(real: RealCluster) -> None:
+def test_a_client_without_the_right_reads_its_name(real: RealCluster) -> None:
     done = forwarded(real, BOB, "why", "default/quad")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (

@@ -150,7 +150,7 @@ def test_a_gang_that_fits_by_count_and_not_by_links_waits_whole_with_our_reason(
     removed(real, kubelets, pods)
 
 
-def test_siblings_may_break_up_what_a_cube_mesh_holds(
+def test_peers_may_break_up_what_a_cube_mesh_has(
     real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     """GPUs 1 to 4 of a DGX-1V promise one pair; two GPUs that are not linked may be left then."""

@@ -25,7 +25,7 @@ def _fleet(real: RealCluster) -> None:
     real.add_machine(BRIDGED, Report("boot", 1))
 
 
-def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(real: RealCluster) -> None:
+def test_events_name_a_placed_pod_and_the_pages_show_it(real: RealCluster) -> None:
     with (
         real.people() as browser,
         real.people() as other,

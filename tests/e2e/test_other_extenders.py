@@ -122,7 +122,7 @@ def answers(port: int) -> bool:
     return True
 
 
-def test_without_our_word_on_preemption_pods_are_evicted_and_nobody_is_helped(
+def test_without_our_preempt_verb_evictions_help_no_pod(
     real: RealCluster, full: OccupiedNode
 ) -> None:
     """The verb is left out of the configuration: filter still refuses what the evictions leave."""

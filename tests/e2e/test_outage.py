@@ -124,9 +124,7 @@ def test_a_gpu_that_is_gone_makes_it_refuse_where_it_is_asked_about(
 
 
 @pytest.mark.parametrize("version", versions())
-def test_a_plugin_that_watches_health_never_hears_that_a_gpu_is_gone(
-    lone: Make, version: str
-) -> None:
+def test_a_plugin_that_watches_health_does_not_notice_a_lost_gpu(lone: Make, version: str) -> None:
     """It opened the driver while the GPU was there, and keeps it open: it refuses everything."""
     plugin = lone(PluginSettings(version))
     client = plugin.start()

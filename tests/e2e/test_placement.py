@@ -89,7 +89,7 @@ def test_a_pod_that_ends_lets_the_waiting_one_in(real: RealCluster) -> None:
     assert real.node_of("pair-4") == "h100"
 
 
-def test_an_impossible_pod_stays_pending_and_is_quiet(real: RealCluster) -> None:
+def test_a_pod_that_can_never_fit_stays_pending_with_few_events(real: RealCluster) -> None:
     before = real.calls("filter")
     real.add_pod("quad", 4, {"gpu-model": "B200*", "link": "nvlink"})
     message = real.unschedulable("quad")

@@ -159,7 +159,7 @@ def test_a_quota_counts_what_is_asked_and_we_see_only_what_it_lets_in(real: Real
     assert runs_on(real, "one-more", team) in ("trainer", "server")
 
 
-def test_the_limits_that_a_namespace_gives_are_what_we_place(real: RealCluster) -> None:
+def test_pods_are_placed_by_the_limits_of_their_namespace(real: RealCluster) -> None:
     team = "team-with-limits"
     apply(real, "limit-range")
     assert runs_on(real, "limits-pair", team) == "trainer"
@@ -185,7 +185,7 @@ def test_the_limits_that_a_namespace_gives_are_what_we_place(real: RealCluster) 
     assert (real.calls("filter"), real.calls("bind")) == (asked[0] + 1, asked[1] + 1)
 
 
-def test_the_more_important_pod_goes_first_and_evicts_nobody_unless_it_may(
+def test_the_more_important_pod_goes_first_and_evicts_only_if_it_may(
     real: RealCluster,
 ) -> None:
     real.add_pod("holds", 4, nodeName="server")
@@ -212,7 +212,7 @@ def test_the_more_important_pod_goes_first_and_evicts_nobody_unless_it_may(
     assert real.pod("holds")["spec"]["nodeName"] == "server", "nobody else was evicted"
 
 
-def test_a_taint_keeps_away_who_does_not_tolerate_it(real: RealCluster) -> None:
+def test_a_taint_excludes_pods_that_do_not_tolerate_it(real: RealCluster) -> None:
     real.add_pod("untolerated", 4, NVLINK)
     words = real.unschedulable("untolerated")
     assert f"1 {UNTOLERATED}" in words

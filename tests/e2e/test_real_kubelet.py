@@ -187,7 +187,7 @@ def test_beside_a_sidecar_the_init_containers_are_used_again(
     assert shown.containers == {"i0": first.answer, "c0": second.answer}
 
 
-def test_a_restarted_kubelet_knows_who_holds_what(
+def test_a_restarted_kubelet_knows_which_pod_has_which_device(
     kubelets: dict[str, Kubelet], client: httpx.Client
 ) -> None:
     kubelet = kubelets["bridged"]
@@ -202,7 +202,7 @@ def test_a_restarted_kubelet_knows_who_holds_what(
     remove(kubelet, client, ["before", "after"])
 
 
-def test_a_restarted_kubelet_refuses_who_came_meanwhile_though_enough_is_free(
+def test_a_restarted_kubelet_refuses_pods_bound_meanwhile_though_enough_is_free(
     kubelets: dict[str, Kubelet], client: httpx.Client
 ) -> None:
     """Its checkpoint is of the last admission, and it reads it before it looks who has ended.

@@ -234,7 +234,7 @@ def sick_gpus(real: RealNodes, node: str) -> int:
     return sum(not found.healthy for found in report.health) if report else 0
 
 
-def test_a_crowd_on_a_healthy_node_is_not_held_up(
+def test_many_binds_to_a_healthy_node_are_not_delayed(
     real_nodes: RealNodes, statuses: PodStatuses
 ) -> None:
     """Eight pods at once: all run, and one after the other is bound as the kubelet answers."""
@@ -245,7 +245,7 @@ def test_a_crowd_on_a_healthy_node_is_not_held_up(
     print(f"\neight pods bound in {without_us:.2f} s by the scheduler alone, {with_us:.2f} s by us")
 
 
-def test_what_a_kubelet_writes_tells_admission_from_refusal(statuses: PodStatuses) -> None:
+def test_admission_and_refusal_differ_in_what_a_kubelet_writes(statuses: PodStatuses) -> None:
     """Of all pods that this module has made: the start time comes with the answer, not before.
 
     So whoever has a start time and was not refused has been admitted (``state/pods/record.py``), up

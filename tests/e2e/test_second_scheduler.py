@@ -137,7 +137,7 @@ def gpu_pod(name: str, resource: str = "nvidia.com/gpu", **spec: Any) -> dict[st
     }
 
 
-def test_a_gpu_pod_that_names_nobody_goes_through_ours(real: TwoSchedulers) -> None:
+def test_a_gpu_pod_without_a_scheduler_name_goes_through_ours(real: TwoSchedulers) -> None:
     real.add_pod("pair", 2, NVLINK)
     assert real.pod("pair")["spec"]["schedulerName"] == OURS
     assert real.node_of("pair") == "gpus"
@@ -213,7 +213,7 @@ def test_a_pod_that_cannot_be_promised_waits_and_the_stock_one_leaves_it_alone(
     real.remove_pod("too-many")
 
 
-def test_gpu_pods_wait_for_ours_and_others_for_nobody(real: TwoSchedulers) -> None:
+def test_gpu_pods_wait_for_our_scheduler_and_others_do_not(real: TwoSchedulers) -> None:
     real.stop_second()
     try:
         real.add_pod("later", 1)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.e2e
 
 NVLINK = {"link": "nvlink"}
 
+
 @pytest.fixture(scope="module")
 def real(
     control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
@@ -42,7 +43,7 @@ def events(real: RealCluster, pod: str) -> list[dict[str, Any]]:
     return list(found.json()["items"])
 
 
-def test_a_pod_that_would_wait_runs_and_is_told_of(real: RealCluster) -> None:
+def test_a_pod_that_would_wait_runs_and_is_reported(real: RealCluster) -> None:
     real.add_pod("linked", 2, NVLINK)
     assert real.node_of("linked") == "no-links"
     assert "gpu-topology.io/placement" not in real.pod("linked")["metadata"]["annotations"]
@@ -55,7 +56,7 @@ def test_a_pod_that_would_wait_runs_and_is_told_of(real: RealCluster) -> None:
     assert event["type"] == "Normal"
 
 
-def test_a_pod_that_fits_is_not_told_of(real: RealCluster) -> None:
+def test_a_pod_that_fits_is_not_reported(real: RealCluster) -> None:
     before = counted(real, "gpu_topology_would_have_waited_total")
     real.add_pod("plain", 1)
     assert real.node_of("plain") == "no-links"
@@ -63,7 +64,7 @@ def test_a_pod_that_fits_is_not_told_of(real: RealCluster) -> None:
     assert events(real, "plain") == []
 
 
-def test_nobody_waits_for_an_extender_that_is_gone(real: RealCluster) -> None:
+def test_no_pod_waits_for_an_extender_that_is_gone(real: RealCluster) -> None:
     real.stop_extender()
     try:
         real.add_pod("alone", 2, NVLINK)

@@ -144,7 +144,7 @@ def test_replicas_are_published(real_nodes: RealNodes, node: str, resource: str)
 
 
 @pytest.mark.parametrize(("node", "resource"), [("sliced", GPU), ("renamed", SHARED)])
-def test_replicas_lie_on_gpus_that_were_foreseen(
+def test_replicas_lie_on_gpus_that_were_predicted(
     real_nodes: RealNodes, node: str, resource: str
 ) -> None:
     """Spread over GPUs with the fewest pods: the second pod gets what the first left."""
@@ -159,7 +159,7 @@ def test_replicas_lie_on_gpus_that_were_foreseen(
     remove(real_nodes, node, *names)
 
 
-def test_feature_discovery_tells_of_sharing(real_nodes: RealNodes) -> None:
+def test_feature_discovery_labels_say_that_gpus_are_shared(real_nodes: RealNodes) -> None:
     labels = real_nodes.cluster.api.get("/api/v1/nodes/sliced").json()["metadata"]["labels"]
     assert labels["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
     assert labels["nvidia.com/gpu.replicas"] == "2"

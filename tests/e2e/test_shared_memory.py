@@ -93,7 +93,7 @@ def run_on(nodes: RealNodes, node: str, name: str) -> int:
     return position
 
 
-def test_who_wants_to_be_alone_gets_every_share_of_its_gpus(real_nodes: RealNodes) -> None:
+def test_a_pod_that_wants_gpus_alone_gets_every_share_of_them(real_nodes: RealNodes) -> None:
     """Twelve shares are all of four GPUs. Three may be of three GPUs: the plugin distributes."""
     create(real_nodes, "sliced", "three", 3, {"sharing": "exclusive"})
     stays_away(real_nodes, "three", "sharing=exclusive")

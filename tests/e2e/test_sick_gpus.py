@@ -36,7 +36,7 @@ def allocatable(nodes: RealNodes, node: str) -> frozenset[str]:
     return frozenset(map(str, (report.allocatable if report else None) or ()))
 
 
-def test_a_gpu_that_an_xid_has_hit_is_promised_to_nobody(real_nodes: RealNodes) -> None:
+def test_a_gpu_with_an_xid_is_promised_to_no_pod(real_nodes: RealNodes) -> None:
     """Plugin and agent each hear of the Xid; a plugin that is restarted knows nothing of it."""
     kubelet = real_nodes.kubelets["sick"]
     everything = frozenset(str(gpu.uuid) for gpu in kubelet.topology.gpus)

@@ -175,7 +175,7 @@ def test_the_gpu_operator_may_test_a_node(with_policies: Callable[..., Server], 
 
 
 @BOTH
-def test_whoever_may_name_nodes_is_said_by_a_value(
+def test_a_chart_value_says_which_clients_may_name_nodes(
     with_policies: Callable[..., Server], new: bool
 ) -> None:
     others = VALIDATOR.replace(":gpu-operator:", ":nvidia:")
@@ -187,7 +187,7 @@ def test_whoever_may_name_nodes_is_said_by_a_value(
 
 
 @BOTH
-def test_nobody_may_name_nodes_with_an_empty_list(
+def test_no_client_may_name_nodes_with_an_empty_list(
     with_policies: Callable[..., Server], new: bool
 ) -> None:
     server = with_policies(new=new, mayNameNodes=[])

@@ -72,7 +72,7 @@ def test_the_record_is_the_machine(real_nodes: RealNodes, node: str) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_what_is_handed_out_was_foreseen(real_nodes: RealNodes, node: str) -> None:
+def test_what_is_handed_out_was_predicted(real_nodes: RealNodes, node: str) -> None:
     told = go_through(real_nodes.cluster, node, real_nodes.kubelets[node])
     assert told["ran"] > STEPS / 3
     assert told[f"required {NVLINK}"] > 0

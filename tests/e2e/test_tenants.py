@@ -120,7 +120,7 @@ def test_an_operator_sees_everything(real: RealCluster) -> None:
     assert "default/train" in waiting.stdout
 
 
-def test_a_tenant_is_told_what_rbac_does_not_let_them_list(real: RealCluster) -> None:
+def test_a_tenant_reads_what_rbac_does_not_let_them_list(real: RealCluster) -> None:
     for command in ("map", "nodes", "waiting"):
         done = ask(real, TENANT, command, "-o", "json")
         notes = json.loads(done.stdout)["notes"]
@@ -170,7 +170,7 @@ def test_what_cannot_be_answered_is_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_waiting_pod_is_told_why_and_then_where_it_went(real: RealCluster) -> None:
+def test_a_waiting_pod_reads_why_and_then_where_it_went(real: RealCluster) -> None:
     real.until(lambda: WAITS in events(real, "train"), "an Event says why the pod waits")
     assert events(real, "train")[WAITS].startswith(f"no node takes it: {REASONS} (")
     done = ask(real, TENANT, "why", "train")
@@ -199,7 +199,7 @@ def test_a_waiting_pod_is_told_why_and_then_where_it_went(real: RealCluster) -> 
     real.remove_pod("train")
 
 
-def test_a_deployment_with_its_annotation_in_the_wrong_place(real: RealCluster) -> None:
+def test_a_deployment_with_its_annotation_on_the_wrong_object(real: RealCluster) -> None:
     labels = {"app": "serve"}
     container = {**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "3"}}}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}

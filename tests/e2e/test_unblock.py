@@ -59,7 +59,7 @@ def _classes(real: RealCluster) -> None:
     real.add_priority_classes(low=1, middle=500, high=1000)
 
 
-def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set(
+def test_a_quad_of_high_priority_evicts_only_pods_whose_gpus_complete_a_linked_set(
     real: RealCluster,
 ) -> None:
     node = OccupiedNode(real, DGX)
@@ -82,7 +82,7 @@ def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set
     assert left == {*node.held, "urgent-quad"}
 
 
-def test_nobody_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -> None:
+def test_no_pod_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -> None:
     """The pods that hold one half of each pair are as important as the one that asks."""
     pairs = machine("a100-pcie-4-bridged").topology("important")
     node = OccupiedNode(real, pairs)
@@ -149,7 +149,9 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: OccupiedN
     real.remove_pod(f"{name}-thief")
 
 
-def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: OccupiedNode) -> None:
+def test_a_client_that_may_not_reserve_evicts_no_pod(
+    real: RealCluster, blocked: OccupiedNode
+) -> None:
     """The rights to evict and to change pods are not enough."""
     name = blocked.node.name
     pod = f"{name}-waits"
@@ -162,7 +164,7 @@ def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: Occu
     assert "gpu-topology.io/reserved" not in real.pod(pod)["metadata"].get("annotations", {})
 
 
-def test_who_may_not_list_budgets_is_told_the_right(
+def test_a_client_that_may_not_list_budgets_reads_the_missing_right(
     real: RealCluster, blocked: OccupiedNode
 ) -> None:
     code, out, errors = unblock(real, f"{blocked.node.name}-waits", "--evict", user="reader")
@@ -172,7 +174,7 @@ def test_who_may_not_list_budgets_is_told_the_right(
     assert blocked.evicted() == []
 
 
-def test_a_budget_is_kept(real: RealCluster, blocked: OccupiedNode) -> None:
+def test_a_disruption_budget_is_respected(real: RealCluster, blocked: OccupiedNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
     real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
@@ -187,7 +189,7 @@ def test_a_budget_is_kept(real: RealCluster, blocked: OccupiedNode) -> None:
     assert blocked.evicted() == []
 
 
-def test_a_node_whose_cpus_are_taken_is_no_home(real: RealCluster) -> None:
+def test_no_pod_is_relocated_to_a_node_without_free_cpus(real: RealCluster) -> None:
     """Its GPUs are free. The extender keeps no picture of pods without GPUs: it asks."""
 
     def container(**asks: str) -> dict[str, object]:

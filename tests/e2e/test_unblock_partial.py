@@ -123,7 +123,9 @@ def scene(real: RealCluster) -> Scene:
     return Scene(real)
 
 
-def test_who_may_not_evict_all_keeps_no_place(real: RealCluster, scene: Scene) -> None:
+def test_a_client_that_may_not_evict_all_writes_no_reservation(
+    real: RealCluster, scene: Scene
+) -> None:
     """The caller may evict the first of two pods, and not the second."""
     one = {"apiGroups": [""], "resources": ["pods/eviction"], "resourceNames": [scene.first]}
     may(real, "one", {**one, "verbs": ["create"]})
@@ -223,7 +225,7 @@ def test_the_command_is_killed_half_way(real: RealCluster, scene: Scene, tmp_pat
     assert real.node_of(scene.waits) == scene.name
 
 
-def test_a_place_that_was_taken_is_no_reason_to_evict(
+def test_a_reservation_that_was_taken_is_no_reason_to_evict(
     real: RealCluster, scene: Scene, tmp_path: Path
 ) -> None:
     """Between two calls an operator binds a pod by hand to GPUs of the place."""
@@ -237,7 +239,7 @@ def test_a_place_that_was_taken_is_no_reason_to_evict(
     assert scene.node.evicted() == [scene.first]
 
 
-def test_a_place_ends_though_the_command_and_the_leader_are_killed(
+def test_a_reservation_ends_though_the_command_and_the_leader_are_killed(
     real: RealCluster, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "KEEP", "30")
@@ -254,7 +256,7 @@ def test_a_place_ends_though_the_command_and_the_leader_are_killed(
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_who_interrupts_it_was_told_what_was_done(
+def test_an_interrupted_command_has_said_what_it_did(
     real: RealCluster, scene: Scene, tmp_path: Path
 ) -> None:
     evicting = waits_for_a_budget(real, scene, tmp_path)

@@ -103,7 +103,7 @@ def test_the_agent_is_probed_on_the_port_that_it_opens() -> None:
     assert agent_container()["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
 
 
-def test_only_who_may_scrape_reaches_the_agents_port() -> None:
+def test_only_clients_that_may_scrape_reach_the_agents_port() -> None:
     (policy,) = (o["spec"] for o in objects(AGENT) if o["kind"] == "NetworkPolicy")
     for each in daemon_sets().values():
         pod = each["spec"]["template"]["metadata"]["labels"].items()
@@ -156,7 +156,7 @@ def test_an_option_changes_what_it_says(tmp_path: Path) -> None:
     assert {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"} in own["env"]
 
 
-def test_the_agents_pods_are_the_daemonsets_and_nobody_elses() -> None:
+def test_the_agents_pods_are_the_daemonsets_alone() -> None:
     deployment = the("Deployment")["spec"]["selector"]["matchLabels"]
     for found in daemon_sets().values():
         labels = found["spec"]["template"]["metadata"]["labels"]

@@ -47,7 +47,7 @@ def test_make_chart_says_what_is_out_of_date(
     assert capsys.readouterr().err == "rbac.yaml is out of date: run `make chart`\n"
 
 
-def test_the_chart_is_not_made_of_a_base_that_has_no_such_place(
+def test_the_chart_is_not_generated_from_a_base_without_the_placeholder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base = [each for each in objects() if each["kind"] != "DaemonSet"]
@@ -136,7 +136,7 @@ def test_every_value_is_explained_and_used() -> None:
         assert f"\n{group}:" in text
 
 
-def test_gpu_pods_are_told_by_the_resources_that_the_code_manages() -> None:
+def test_gpu_pods_are_recognised_by_the_resources_that_the_code_manages() -> None:
     text = (CHART / "templates" / "_helpers.tpl").read_text()
     (listed,) = re.findall(r"\bname in \[(.*?)\]", text)
     prefixes = re.findall(r"startsWith\('(.*?)'\)", text)

@@ -45,7 +45,7 @@ def test_every_manifest_of_a_folder_is_built(folder: Path, also: set[str]) -> No
     assert set(kustomization["resources"]) == here | also
 
 
-def test_every_object_says_whose_it_is() -> None:
+def test_every_object_names_its_owner() -> None:
     for found in objects():
         labels = found["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] == "gpu-topology"

@@ -32,7 +32,7 @@ DIGEST = "0" * 64
         "https://files.example.com/a b",
     ],
 )
-def test_an_address_that_nobody_can_download_from_is_refused_before_anything_is_built(
+def test_an_address_that_krew_cannot_download_from_is_refused_before_the_build(
     address: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "plugin"
@@ -50,7 +50,7 @@ def test_there_is_no_address_by_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("below", "why"), [("", "File exists"), ("plugin", "Not a directory")])
-def test_a_folder_that_cannot_be_written_is_said_in_one_line(
+def test_a_folder_that_cannot_be_written_is_reported_in_one_line(
     below: str, why: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -67,7 +67,7 @@ def test_the_manifest_names_every_python_that_runs_it() -> None:
     assert caveats.startswith("Python 3.11, 3.12 or 3.13 must be on the PATH.")
 
 
-def test_a_python_that_is_not_there_is_said_in_one_line(
+def test_a_python_that_is_not_there_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--output", str(tmp_path), "--address", "https://a.example", "--python", "python9"]

@@ -34,7 +34,7 @@ def test_each_object_is_valid(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("found", [d for d in documents() if d.values[0]["kind"] == "Pod"])
-def test_each_pod_is_one_that_we_place(found: dict[str, Any]) -> None:
+def test_each_sample_pod_is_managed_by_the_extender(found: dict[str, Any]) -> None:
     request = parse(read_pod(found))
     if found["metadata"]["name"] in DEFAULTED:
         assert request is None

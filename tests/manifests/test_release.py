@@ -64,7 +64,7 @@ def test_the_sums_are_those_of_all_other_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"), [("no/where", "No such file"), ("bad", "not a gzip file")], ids=["no", "bad"]
 )
-def test_a_folder_that_cannot_be_finished_is_said_in_one_line(
+def test_a_folder_that_cannot_be_finished_is_reported_in_one_line(
     name: str, why: str, tmp_path: Path
 ) -> None:
     (tmp_path / "bad").mkdir()

@@ -129,7 +129,7 @@ def asked(found: World, name: str) -> tuple[list[Answer], Explanation]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_agree_on_who_takes_a_pod_in_which_order_and_why_not(seed: int) -> None:
+def test_all_agree_which_nodes_take_a_pod_in_which_order_and_why_not(seed: int) -> None:
     found = world(random.Random(seed))
     for name, manifest in found.waiting.items():
         record, wire = record_of(manifest), msgspec.convert(manifest, Pod)

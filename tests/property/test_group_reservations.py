@@ -107,7 +107,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_remembered_of_groups_is_what_is_found_anew(seed: int) -> None:
+def test_cached_answers_about_groups_equal_fresh_ones(seed: int) -> None:
     world = World(seed)
     kept = 0
     for _ in range(STEPS):

@@ -354,7 +354,7 @@ def machines_that_crash(draw: st.DrawFn) -> NodeTopology:
 
 @given(machines_that_crash(), facts_of_kubelets, several, st.data())
 @settings(max_examples=100, deadline=None)
-def test_who_knows_less_of_a_node_promises_no_more(
+def test_less_knowledge_of_a_node_gives_no_more_promises(
     node: NodeTopology, config: AllocatorConfig, counts: Counts, data: st.DataObject
 ) -> None:
     """A coarser model is a superset: it keeps every set, and every refusal of the finer one."""

@@ -228,7 +228,7 @@ def compare(history: History) -> int:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_remembered_is_what_is_found_anew(seed: int) -> None:
+def test_cached_answers_equal_fresh_ones(seed: int) -> None:
     history = History(seed)
     promised = 0
     for _ in range(40):

@@ -124,7 +124,7 @@ def told(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
         max_size=14,
     )
 )
-def test_nominated_pods_count_alike_in_whatever_order_we_hear(
+def test_nominated_pods_count_alike_in_any_order_of_events(
     events: list[tuple[tuple[str, str], int]],
 ) -> None:
     last = dict(events)

@@ -274,7 +274,7 @@ class History:
 
 
 @pytest.mark.parametrize("kind", NODES)
-def test_nobody_takes_a_reservation(kind: str) -> None:
+def test_no_bound_pod_takes_a_reservation(kind: str) -> None:
     seen = Counter[str]()
     for seed in range(34):
         history = History(kind, seed)

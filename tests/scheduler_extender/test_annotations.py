@@ -174,7 +174,7 @@ def test_a_pod_asks_the_same_before_and_after_it_is_bound() -> None:
     assert template_of(first).manifest != template_of(other).manifest
 
 
-def test_what_cannot_be_remembered_is_read_all_the_same() -> None:
+def test_annotations_that_cannot_be_cached_are_read_all_the_same() -> None:
     deep: dict[str, Any] = {}
     for _ in range(5000):
         deep = {"podAffinity": deep}

@@ -683,7 +683,7 @@ def test_check_and_what_if_say_the_same_of_a_file(build: Callable[[], Scene], ri
 
 
 @pytest.mark.parametrize("named", ["first", "second"])
-def test_of_two_pods_that_ask_the_same_the_metric_tells_the_one_whose_status_names_a_claim(
+def test_of_two_pods_that_ask_the_same_the_metric_counts_the_one_whose_status_names_a_claim(
     named: str,
 ) -> None:
     """12. Pods to which all nodes answer alike are looked at together."""
@@ -697,7 +697,7 @@ def test_of_two_pods_that_ask_the_same_the_metric_tells_the_one_whose_status_nam
 
 
 @pytest.mark.parametrize("named", ["first", "second"])
-def test_of_two_pods_that_ask_the_same_the_metric_tells_the_one_whose_claim_has_gpus(
+def test_of_two_pods_that_ask_the_same_the_metric_counts_the_one_whose_claim_has_gpus(
     named: str,
 ) -> None:
     """12. No other pod can have these, and kube-scheduler has not written yet where it sends it."""
@@ -712,7 +712,7 @@ def test_of_two_pods_that_ask_the_same_the_metric_tells_the_one_whose_claim_has_
     assert {reason: pods for reason, pods in counted.items() if pods} == {"busy": 1, "none": 1}
 
 
-def test_the_copies_of_a_pod_are_counted_where_a_place_yields_to_them() -> None:
+def test_the_copies_of_a_pod_are_counted_where_a_reservation_yields_to_them() -> None:
     """2. Of each of the two nodes three GPUs are free; two are reserved on one of them."""
     scene = of_two_pairs(priority=11)
     spec = {"replicas": 6, "template": scene.manifest}

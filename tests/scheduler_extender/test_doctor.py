@@ -40,7 +40,7 @@ def site(installed: Site) -> Iterator[Site]:
         yield installed
 
 
-def test_of_a_whole_installation_nothing_is_said_but_that_it_is_well(site: Site) -> None:
+def test_a_good_installation_is_reported_as_well(site: Site) -> None:
     found = site.findings()
     bad = [each.text for every in found.values() for each in every if each.state is not State.OK]
     assert len(bad) == 1
@@ -52,7 +52,7 @@ def test_of_a_whole_installation_nothing_is_said_but_that_it_is_well(site: Site)
 
 
 @pytest.mark.parametrize(("breaks", "check", "state", "said"), CASES)
-def test_what_is_wrong_is_said_with_what_to_do(
+def test_what_is_wrong_is_reported_with_what_to_do(
     site: Site, breaks: Callable[[Installation], None], check: str, state: str, said: str
 ) -> None:
     breaks(site)
@@ -108,7 +108,7 @@ def test_nodes_with_a_dra_driver_need_no_plugin(site: Site) -> None:
 
 
 @pytest.mark.parametrize("hidden", ["deviceclasses", "resourceclaims", "resourceslices"])
-def test_who_may_not_read_dras_objects_is_not_told_that_all_is_well(
+def test_a_client_that_may_not_read_dra_objects_does_not_read_that_all_is_well(
     site: Site, hidden: str
 ) -> None:
     by_dra(BUS, "nvidia.com/gpu")(site)
@@ -143,7 +143,7 @@ def test_what_may_not_be_read_is_not_seen_and_nothing_fails_for_that(
     assert {each.state for each in every} <= {State.OK, State.UNSEEN}, every
 
 
-def test_who_may_read_nothing_is_told_of_nothing_else(site: Site) -> None:
+def test_a_client_that_may_read_nothing_reads_only_that(site: Site) -> None:
     found = site.findings(".*")
     assert {each.state for name in CHECKS for each in found[name]} == set(State) - {State.WARN}
     assert [each.state for each in found["scheduler"]] == [State.OK], "the file is ours to read"

@@ -66,7 +66,7 @@ def test_memory_of_a_reservation_stays_free(newcomer: dict[str, str]) -> None:
     assert refused(there.cluster, wants) == ""
 
 
-def test_who_lacks_memory_anyway_reads_of_memory() -> None:
+def test_a_pod_that_lacks_memory_anyway_reads_of_memory() -> None:
     there = shared.Node(shared.node(1, 4))
     reserve(there.cluster, shared.manifest("wants", 1, shared.uses(5)), NODE)
     said = refused(there.cluster, shared.manifest("other", 1, shared.uses(41)))
@@ -76,7 +76,7 @@ def test_who_lacks_memory_anyway_reads_of_memory() -> None:
 # Reservations of members of groups.
 
 
-def test_a_place_that_is_kept_for_a_member_is_a_place_of_its_group() -> None:
+def test_a_reservation_for_a_member_counts_for_its_group() -> None:
     scheduler = Scheduler({"a": 2})
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
     last = reserve(scheduler.cluster, member("m1", size=2), "a-01")
@@ -85,7 +85,7 @@ def test_a_place_that_is_kept_for_a_member_is_a_place_of_its_group() -> None:
     assert scheduler.bind(last, "a-01") == ""
 
 
-def test_a_group_starts_beside_the_place_of_its_own_member() -> None:
+def test_a_group_starts_beside_the_reservation_of_its_own_member() -> None:
     scheduler = Scheduler({"a": 2})
     last = reserve(scheduler.cluster, member("m1", size=2), "a-01")
     assert scheduler.passing(member("m0", size=2)) == ["a-00"]
@@ -93,7 +93,7 @@ def test_a_group_starts_beside_the_place_of_its_own_member() -> None:
     assert scheduler.bind(last, "a-01") == ""
 
 
-def test_a_place_that_is_reserved_for_another_group_is_none() -> None:
+def test_a_reservation_for_another_group_is_not_free() -> None:
     scheduler = Scheduler({"a": 2})
     reserve(scheduler.cluster, member("m1", "other", 2), "a-01")
     assert scheduler.passing(member("m0", size=2)) == []
@@ -133,7 +133,7 @@ def started(groups: int, nodes: int) -> Scheduler:
     return scheduler
 
 
-def test_nobody_passes_before_all_places_that_are_kept_are_known() -> None:
+def test_no_pod_passes_before_all_reservations_are_known() -> None:
     scheduler = started(3, 50)
     asked = msgspec.convert(member("x", "x", 2, 1, {"group-domain": "zone"}), Pod)
     filter_nodes(
@@ -150,7 +150,7 @@ def test_nobody_passes_before_all_places_that_are_kept_are_known() -> None:
 # Evictions for members of groups.
 
 
-def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
+def test_no_pod_is_evicted_outside_of_the_groups_domain() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     scheduler.cluster.budgets = ()
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
@@ -188,7 +188,7 @@ def test_a_reservation_is_none_any_more_once_the_group_is_elsewhere() -> None:
     assert not holds()
 
 
-def test_nobody_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:
+def test_no_pod_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:
     scheduler = Scheduler({"a": 2})
     scheduler.cluster.budgets = ()
     for i in range(2):
@@ -243,7 +243,7 @@ def plan(cluster: Cache, manifest: Mapping[str, Any]) -> set[str]:
     return {step.pod for step in found.plan.steps} if found.plan else set()
 
 
-def test_shares_are_unblocked_for_who_wants_the_gpu_alone() -> None:
+def test_shares_are_unblocked_for_a_pod_that_wants_the_gpu_alone() -> None:
     topology = shared.node(1, 4)
     gpu = topology.gpus[0].uuid
     there = holding(topology, shared.GPU, {"a": [f"{gpu}::0"], "b": [f"{gpu}::1"]})
@@ -269,7 +269,7 @@ def test_mig_instances_are_unblocked() -> None:
 # Words that somebody else wrote.
 
 
-def test_a_time_beyond_the_years_keeps_no_place() -> None:
+def test_a_time_beyond_all_years_reserves_nothing() -> None:
     there = shared.Node(shared.node(1, 4))
     manifest = shared.manifest("wants", 1, {"min-gpu-memory": "1Gi"})
     written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'

@@ -156,7 +156,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("written", KEPT.values(), ids=KEPT)
-def test_a_snapshot_keeps_the_membership(written: dict[str, Any]) -> None:
+def test_a_snapshot_keeps_the_group_reference(written: dict[str, Any]) -> None:
     record = record_of(written)
     assert record.group_ref is not None
     again = record_of(manifest_of(record))

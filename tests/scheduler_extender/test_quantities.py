@@ -49,7 +49,7 @@ def test_a_number_of_bytes_that_no_gpu_has_is_refused_with_the_unit_that_was_mea
 
 
 @pytest.mark.parametrize("text", ["0", "-80", "80.5", "8e1", "63Mi", "40k", "40000m", "", "1e9m"])
-def test_what_else_is_no_memory_is_told_what_is(text: str) -> None:
+def test_an_invalid_memory_is_answered_with_what_is_allowed(text: str) -> None:
     with pytest.raises(BadValueError) as refused:
         memory(text)
     assert str(refused.value) == MEMORY
@@ -60,6 +60,6 @@ def test_memory_from_64_mebibytes_on_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_who_writes_the_memory_that_is_shown_gets_the_gpu(name: str) -> None:
+def test_a_pod_that_asks_for_the_memory_shown_gets_the_gpu(name: str) -> None:
     for gpu in MACHINES[name].topology(NodeName("n")).gpus:
         assert gpu.memory - (1 << 30) < memory(at_most(gpu.memory)) <= gpu.memory

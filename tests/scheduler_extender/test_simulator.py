@@ -77,7 +77,7 @@ def holders(server: FakeApiServer) -> set[str]:
     return {a.pod for a in report.allocations} if report else set()
 
 
-def test_pods_run_end_and_go_and_the_record_says_who_holds_what(
+def test_pods_run_end_and_go_and_the_record_says_which_gpus_they_have(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
     seen = Seen()

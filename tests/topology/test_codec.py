@@ -221,7 +221,7 @@ def test_the_largest_machine_goes_there_and_back(distances: Any) -> None:
         pytest.param("spec.allocator.alignBySocket", id="the option"),
     ],
 )
-def test_a_machine_that_is_told_in_part_is_not_known(missing: str) -> None:
+def test_a_machine_that_is_reported_in_part_is_not_known(missing: str) -> None:
     wire = static()
     _without(missing)(wire)
     assert decode(wire).topology.allocator.numa is None
@@ -292,7 +292,7 @@ def test_any_machine_and_any_holdings_go_there_and_back(
     assert record.report.holdings == holdings
 
 
-def test_that_nobody_has_looked_is_not_that_nobody_has_any() -> None:
+def test_unobserved_is_not_the_same_as_empty() -> None:
     wire = static()
     wire["status"]["exclusive"] = []
     report = decode(wire).report
@@ -502,7 +502,7 @@ def test_the_other_wrong_fields_are_named_too() -> None:
         decode(wire)
 
 
-def test_a_long_field_is_told_in_part() -> None:
+def test_a_long_field_is_reported_in_part() -> None:
     wire = yaml.safe_load(EXAMPLE)
     wire["spec"]["x" * 5000] = 1
     with pytest.raises(RecordError) as caught:

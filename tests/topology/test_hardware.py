@@ -88,7 +88,7 @@ def test_what_is_odd_has_to_be_decoded(change: Any) -> None:
     assert known.topology("n" * 254, spec) is None
 
 
-def test_kinds_are_remembered_within_the_bound_of_all_memories(
+def test_cached_kinds_count_against_the_bound_of_all_caches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from topology.codec.hardware import DECODED, LONGEST

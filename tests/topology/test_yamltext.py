@@ -69,7 +69,7 @@ def test_what_stands_for_too_much_is_refused_at_little_cost(text: str, words: st
         ("x: &x {a: 1}\ny: {<<: *x, b: 1, b: 2}", "line 2: the key 'b' stands twice"),
     ],
 )
-def test_what_is_no_yaml_is_said_in_one_line(text: str, words: str) -> None:
+def test_what_is_no_yaml_is_reported_in_one_line(text: str, words: str) -> None:
     with pytest.raises(YamlTextError) as caught:
         documents(text)
     assert words in str(caught.value)

@@ -63,7 +63,7 @@ def test_rare_pods_are_left_out() -> None:
     assert Typical([ONE] * 94 + [TWO] * 6, ["T4"]).size == 2
 
 
-def test_a_model_that_is_not_allowed_is_no_place() -> None:
+def test_a_job_is_not_placed_on_a_model_it_does_not_allow() -> None:
     picky = PodKind(1, 1, 1, WHOLE, frozenset({"A10"}))
     state = Nodes.empty([NODE, NodeKind(16_000, 64_000, 2, "A10")], ["A10", "T4"])
     assert feasible(state, picky, np.array([True, False])).tolist() == [False, True]
@@ -136,7 +136,7 @@ def test_nothing_is_given_twice_and_nothing_is_forgotten(
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_remembered_scores_are_those_that_a_fresh_look_gives(policy: str) -> None:
+def test_cached_scores_equal_fresh_scores(policy: str) -> None:
     """A run in which every pod is a kind of its own remembers nothing."""
     rng = np.random.default_rng(3)
     machines = [NODE, NodeKind(32_000, 64_000, 8, "T4"), NodeKind(8_000, 64_000, 4, "T4")] * 3

@@ -58,7 +58,7 @@ def in_racks(kinds: Counter[str]) -> int:
     return kinds["rack"] + kinds["gang-rack"]
 
 
-def test_memory_that_nobody_adds_up_is_counted(planted: pytest.MonkeyPatch) -> None:
+def test_memory_over_a_gpus_total_is_counted(planted: pytest.MonkeyPatch) -> None:
     """A bug that is planted: its row says that something was not kept."""
     planted.setattr(verdict, "short_of_memory", lambda *_: None)
     first = next(kind for kind in KINDS.values() if kind.workload == "shares")

@@ -74,7 +74,7 @@ def test_no_guaranteed_promise_is_ever_broken(
     assert naive.broken.total() > 0
 
 
-def test_nothing_happens_that_was_not_foreseen(tallies: dict[Play, Tally]) -> None:
+def test_everything_that_happens_was_predicted(tallies: dict[Play, Tally]) -> None:
     """Verification sees every pod's GPUs in the outcomes of the moment before its report."""
     for what, tally in tallies.items():
         if what.policy == "extender" and not what.foreign:
@@ -177,7 +177,7 @@ def test_a_stale_extender_does_not_promise() -> None:
     assert happened["unexcused"] == 0
 
 
-def test_force_deletions_that_nobody_sees_break_nothing() -> None:
+def test_unseen_force_deletions_break_no_promise() -> None:
     faults = Faults(forced=0.3, stale_every=30.0)
     happened = kept(Play("extender", 400, 174, foreign=0.0, runs=20.0, faults=faults))
     assert happened["forced"] > 50
@@ -313,12 +313,12 @@ def test_the_memory_of_shared_gpus_is_never_exceeded() -> None:
     kept(shared(271, foreign=0.0, restarts=5), fitting=0.4)
 
 
-def test_memory_is_kept_beside_pods_that_others_bind() -> None:
+def test_memory_stays_promised_beside_pods_that_others_bind() -> None:
     """What these use when nobody has seen them yet is not held against the extender."""
     kept(shared(281, foreign=0.1), fitting=0.4)
 
 
-def test_memory_is_kept_where_everything_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_stays_promised_where_everything_fails(capsys: pytest.CaptureFixture[str]) -> None:
     faults = Faults(gpus_sicken=5.0, sick_for=8.0, kubelets_restart=60.0, forced=0.1)
     happened = kept(shared(291, foreign=0.0, faults=faults), fitting=0.3)
     told(happened, capsys)

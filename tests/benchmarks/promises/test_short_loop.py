@@ -77,7 +77,9 @@ def test_no_gang_is_half_bound_where_nothing_changes_after_filter() -> None:
     assert tally.gang_refusals == 0
 
 
-def test_gangs_that_filter_lets_go_anywhere_are_half_bound(planted: pytest.MonkeyPatch) -> None:
+def test_the_judge_finds_gangs_that_filter_lets_go_to_any_domain(
+    planted: pytest.MonkeyPatch,
+) -> None:
     """A bug that is planted: filter takes no group into account; bind does."""
     of_set = GroupsRule.of_set
 
@@ -88,7 +90,7 @@ def test_gangs_that_filter_lets_go_anywhere_are_half_bound(planted: pytest.Monke
     assert play(replace(GANGS, pods=100)).gang_refusals > 0
 
 
-def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
+def test_the_judge_finds_claims_whose_devices_were_not_checked(
     planted: pytest.MonkeyPatch,
 ) -> None:
     """A bug that is planted: bind takes filter's word. Pods come so fast that some are chosen for
@@ -108,7 +110,7 @@ def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
     assert play(burst).broken.total() > 0
 
 
-def test_the_judge_finds_an_order_that_nobody_has_read(planted: pytest.MonkeyPatch) -> None:
+def test_the_judge_finds_an_order_that_was_never_read(planted: pytest.MonkeyPatch) -> None:
     """A bug that is planted: devices are thought to be taken in the order of their numbers."""
     outcomes = FirstFit.outcomes
 

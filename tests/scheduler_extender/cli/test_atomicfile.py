@@ -92,13 +92,13 @@ def test_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
         Files(tmp_path).text("/loop")
 
 
-def test_a_place_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     """As a folder of root's is to others."""
     (tmp_path / "odd").symlink_to("x" * 300)
     with pytest.raises(BadInputError, match="xxx: File name too long"):
         Files(tmp_path).text("/odd")
 
 
-def test_nobody_is_shown_a_secret() -> None:
+def test_no_other_user_can_read_a_secret() -> None:
     change = Change(path="/key", old_text=None, new_text="secret", secret=True)
     assert change.difference() == "/key: new; a secret, so its content is not shown\n"

@@ -54,7 +54,7 @@ def shows(folder: Path, which: str) -> ssl.SSLContext:
     return context
 
 
-def test_kube_scheduler_gets_in_with_what_it_makes_and_nobody_else(tmp_path: Path) -> None:
+def test_only_kube_scheduler_gets_in_with_what_it_makes(tmp_path: Path) -> None:
     made("--output", tmp_path / "tls")
     folder = tmp_path / "tls"
     tls = Tls(
@@ -111,7 +111,7 @@ def test_the_authoritys_key_stays_where_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "sent" / same).read_bytes() == (tmp_path / "safe" / same).read_bytes()
 
 
-def test_the_secret_is_the_extenders_and_nobody_elses(tmp_path: Path) -> None:
+def test_the_secret_is_the_extenders_alone(tmp_path: Path) -> None:
     done = made("--output", tmp_path, "--secret", "--namespace", "gpus")
     secret = yaml.safe_load(done.stdout)
     assert secret["metadata"]["name"] == "gpu-topology-tls"
@@ -246,7 +246,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("writes", range(7))
 @pytest.mark.parametrize("renewing", [False, True])
-def test_who_is_killed_half_way_runs_the_command_again(
+def test_a_killed_command_can_be_run_again(
     tmp_path: Path, writes: int, renewing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words: list[object] = [f"--output={tmp_path}"]

@@ -48,7 +48,7 @@ def test_check_as_json_follows_the_contract() -> None:
     assert bad["resolvable"] is False
 
 
-def test_check_warns_on_stderr_of_what_counts_for_nothing() -> None:
+def test_check_warns_on_stderr_of_what_has_no_effect() -> None:
     pod = yaml.safe_load(PAIR.read_text())
     made = {"metadata": {"name": "train", **pod["metadata"]}, "spec": {"template": pod}}
     done = run("check", "-", "--cluster", CLUSTER, given=yaml.safe_dump({"kind": "Job", **made}))

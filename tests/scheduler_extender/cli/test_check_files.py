@@ -134,7 +134,7 @@ def test_a_warning_is_bad_where_checks_are_strict(tmp_path: Path) -> None:
     assert check(written(tmp_path / "b.yaml", PAIR), "--strict").returncode == 0
 
 
-def test_it_is_said_how_many_copies_fit(tmp_path: Path) -> None:
+def test_the_number_of_copies_that_fit_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "a.yaml", deployment(30))
     done = check(path)
     assert done.returncode == 0
@@ -211,7 +211,7 @@ def test_a_pod_with_claims_of_its_own_is_not_left_out_in_silence(tmp_path: Path)
     assert check(path, "--strict").returncode == 1
 
 
-def test_an_object_whose_operator_makes_the_pods_is_not_left_out_in_silence(tmp_path: Path) -> None:
+def test_an_object_whose_operator_makes_the_pods_is_reported(tmp_path: Path) -> None:
     cache, service = ({"kind": k, "metadata": {"name": "llm"}} for k in ("NIMCache", "NIMService"))
     path = written(tmp_path / "a.yaml", cache, service)
     done = check(path)

@@ -82,7 +82,7 @@ def test_what_makes_pods_has_the_claim_in_its_template() -> None:
     assert len(requests(template)[0]["firstAvailable"]) <= 8
 
 
-def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+def test_what_is_left_out_is_reported(tmp_path: Path) -> None:
     names = ("dgx1-v100", "a100-pcie-4-bridged", "a30-4-bridged")
     groups = "---\n".join(
         GROUP.format(name).replace("n-", f"n{i}-") for i, name in enumerate(names)
@@ -115,7 +115,7 @@ def test_no_set_is_a_no(tmp_path: Path) -> None:
     )
 
 
-def test_why_there_is_no_set_is_said(tmp_path: Path) -> None:
+def test_why_there_is_no_set_is_reported(tmp_path: Path) -> None:
     """It spoke of PCI addresses where no node had a record that could be used."""
     (tmp_path / "pod.yaml").write_text(POD)
     record: dict[str, Any] = codec.encode(machine("a100-pcie-4-bridged").topology("n"))
@@ -177,7 +177,7 @@ def test_every_template_that_asks_for_the_same_has_the_claim() -> None:
         assert container["resources"]["claims"] == [{"name": "gpus"}]
 
 
-def test_a_template_that_asks_for_something_else_is_said_to_be_left(tmp_path: Path) -> None:
+def test_a_template_that_asks_for_something_else_is_reported_and_stays(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "workloads" / "leaderworkerset.yaml").read_text()
     first, _, last = text.rpartition("nvidia.com/gpu: 8")
     done = claim(tmp_path, f"{first}nvidia.com/gpu: 4{last}", GROUP.format("dgx-h100"))
@@ -189,7 +189,7 @@ def test_a_template_that_asks_for_something_else_is_said_to_be_left(tmp_path: Pa
     assert done.stdout.count("resourceClaims") == 1
 
 
-def test_what_counts_for_nothing_is_said(tmp_path: Path) -> None:
+def test_what_has_no_effect_is_reported(tmp_path: Path) -> None:
     done = claim(tmp_path, POD.replace("{gpu-", "{gpu-topolgy.io/nic: pix, gpu-"))
     assert done.returncode == 0
     assert done.stderr.startswith("note: annotation gpu-topolgy.io/nic has no effect")
@@ -252,7 +252,7 @@ def test_machines_without_dra_are_left_out_where_some_have_it(tmp_path: Path) ->
     assert done.stdout.count("productName") == 2
 
 
-def test_what_could_not_be_seen_of_the_cluster_is_said(tmp_path: Path) -> None:
+def test_unreadable_parts_of_the_cluster_are_reported(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(POD)
     with FakeApiServer() as fake:
         cluster = Cluster(fake, tmp_path)
@@ -262,7 +262,7 @@ def test_what_could_not_be_seen_of_the_cluster_is_said(tmp_path: Path) -> None:
     assert done.stderr.startswith("note: you may not list nodes: ")
 
 
-def test_products_are_told_apart() -> None:
+def test_products_are_distinguished() -> None:
     found = selector([("A", "0000:01:00.0"), ("B", "0000:02:00.0"), ("A", "0000:03:00.0")])
     assert found.count(" || ") == 1
     assert 'productName == "A" && ' in found

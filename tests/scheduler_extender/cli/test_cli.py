@@ -51,7 +51,7 @@ def test_machines_lists_and_prints() -> None:
     assert decode(record).topology.allocator.sees_topology, "any policy can be written into it"
 
 
-def test_the_extender_serves_a_file_and_stops_when_told() -> None:
+def test_the_extender_serves_a_file_and_stops_at_a_signal() -> None:
     command = [sys.executable, "-m", "scheduler_extender", "extender", "--cluster", str(CLUSTER)]
     command += ["--port", "0", "--admin-port", "0", "--metrics-port", "0"]
     pod = yaml.safe_load(PAIR.read_text())
@@ -84,7 +84,7 @@ def test_the_extender_serves_a_file_and_stops_when_told() -> None:
         assert child.wait(PATIENCE) == 0
 
 
-def test_plain_http_outside_loopback_is_said_loudly() -> None:
+def test_plain_http_outside_loopback_is_a_warning() -> None:
     command = [sys.executable, "-m", "scheduler_extender", "extender", "--cluster", str(CLUSTER)]
     command += ["--host", "0.0.0.0", "--port", "0", "--admin-port", "0", "--metrics-port", "0"]
     with started(command, stderr=subprocess.PIPE, cwd=ROOT) as child:

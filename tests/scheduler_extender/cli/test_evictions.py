@@ -125,7 +125,7 @@ def written(cluster: Cluster) -> Any:
     return None if value is None else json.loads(value)
 
 
-def test_the_place_is_kept_before_a_pod_is_evicted(cluster: Cluster) -> None:
+def test_the_reservation_is_written_before_a_pod_is_evicted(cluster: Cluster) -> None:
     cluster.fake.refuse(422, None, path="eviction$")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 1
@@ -135,7 +135,7 @@ def test_the_place_is_kept_before_a_pod_is_evicted(cluster: Cluster) -> None:
     assert evictions(cluster) == kept["victims"]
 
 
-def test_who_may_not_evict_keeps_no_place(cluster: Cluster) -> None:
+def test_a_client_that_may_not_evict_writes_no_reservation(cluster: Cluster) -> None:
     cluster.fake.refuse(403, None, path="eviction$")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 2
@@ -178,7 +178,7 @@ def test_victims_that_another_wrote_are_judged_as_if_planned(
 
 
 @pytest.mark.parametrize("priority_of_b", [0, 3])
-def test_a_victim_stays_whose_place_another_victim_goes_to(
+def test_a_victim_stays_if_another_victim_goes_where_it_would_go(
     cluster: Cluster, priority_of_b: int
 ) -> None:
     """a moves to the other node, and b, which may be on this one only, to the GPU of a."""
@@ -211,7 +211,7 @@ def test_the_api_servers_clock_says_until_when(cluster: Cluster) -> None:
     assert "evict 1 pod" in cluster.asked("unblock", "team/waits").stdout, "it ended by that clock"
 
 
-def test_a_write_without_an_answer_leaves_it_open_whether_a_place_is_kept(cluster: Cluster) -> None:
+def test_after_a_write_without_an_answer_the_reservation_is_unknown(cluster: Cluster) -> None:
     cluster.fake.commit_then_hang(f"^{WAITS}$")
 
     def cut() -> None:
@@ -227,7 +227,7 @@ def test_a_write_without_an_answer_leaves_it_open_whether_a_place_is_kept(cluste
     assert evictions(cluster) == []
 
 
-def test_an_answer_that_came_late_does_not_say_that_no_place_is_kept(
+def test_a_late_answer_does_not_say_that_there_is_no_reservation(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     late = EvictionAdvice("team/waits", "waits", None, undecided=LATE)
@@ -236,21 +236,21 @@ def test_an_answer_that_came_late_does_not_say_that_no_place_is_kept(
     assert f"no more pods are evicted: {LATE}" in capsys.readouterr().err
 
 
-def test_a_place_too_far_ahead_is_told(cluster: Cluster) -> None:
+def test_a_reservation_too_far_ahead_is_reported(cluster: Cluster) -> None:
     value = value_of(PodUid("waits"), NodeName("pairs"), time.time() + 7200, [])
     cluster.pod(pod(2, {"link": "nvlink", "reserved": value}, name="waits", uid="waits"), "team")
     done = cluster.asked("unblock", "team/waits")
     assert "the annotation gpu-topology.io/reserved is not in effect yet: it ends at" in done.stdout
 
 
-def test_a_cluster_without_records_is_told(cluster: Cluster) -> None:
+def test_a_cluster_without_records_is_reported(cluster: Cluster) -> None:
     cluster.fake.refuse(404, None, path=f"^{RECORDS_PATH}$")
     done = cluster.asked("unblock", "team/waits")
     assert (done.returncode, done.stdout) == (2, "")
     assert "is gpu-topology installed?" in done.stderr
 
 
-def test_a_list_that_fails_for_a_moment_ends_nothing(cluster: Cluster) -> None:
+def test_a_list_that_fails_once_ends_nothing(cluster: Cluster) -> None:
     cluster.fake.refuse(429, 2, path="eviction$")  # the dry run, and the first try
     cluster.fake.refuse(404, None, path="eviction$")  # then the pod has gone
 
@@ -283,7 +283,7 @@ def test_each_victim_is_retried_for_as_long_as_the_first_one(cluster: Cluster) -
     assert evictions(cluster).count("b") > evictions(cluster).count("a")
 
 
-def test_no_pod_is_evicted_where_the_place_cannot_be_written(cluster: Cluster) -> None:
+def test_no_pod_is_evicted_where_the_reservation_cannot_be_written(cluster: Cluster) -> None:
     cluster.fake.refuse(403, None, path=f"^{WAITS}$")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 2
@@ -291,7 +291,7 @@ def test_no_pod_is_evicted_where_the_place_cannot_be_written(cluster: Cluster) -
     assert evictions(cluster) == []
 
 
-def test_no_pod_is_evicted_where_an_older_pods_place_counts(cluster: Cluster) -> None:
+def test_no_pod_is_evicted_where_an_older_pods_reservation_counts(cluster: Cluster) -> None:
     """Both were written at once."""
     node, until = NodeName("pairs"), time.time() + 600
     for name, created in (("waits", "2026-01-02T00:00:00Z"), ("older", "2026-01-01T00:00:00Z")):
@@ -309,7 +309,9 @@ def test_no_pod_is_evicted_where_an_older_pods_place_counts(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("kind", ["pods", "poddisruptionbudgets", "nodes", "gputopologies"])
-def test_who_may_not_list_all_is_told_the_right(cluster: Cluster, kind: str) -> None:
+def test_a_client_that_may_not_list_all_reads_the_missing_right(
+    cluster: Cluster, kind: str
+) -> None:
     cluster.fake.refuse(403, None, path=f"^/api[^?]*/{kind}$")
     for words in ((), ("--evict",)):
         done = cluster.asked("unblock", "team/waits", *words)

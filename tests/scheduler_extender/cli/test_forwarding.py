@@ -164,7 +164,7 @@ def test_what_cannot_be_forwarded_is_one_line(kubectl: Installed, does: str, sai
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: --forward: {said}\n")
 
 
-def test_a_pod_that_does_not_answer_is_told_with_what_kubectl_says(kubectl: Installed) -> None:
+def test_a_pod_that_does_not_answer_is_reported_with_what_kubectl_says(kubectl: Installed) -> None:
     kubectl.forwards(free_port(), STAYS, then="error: lost connection to pod")
     done = opened(kubectl)
     assert (done.returncode, done.stdout) == (2, "")
@@ -209,7 +209,7 @@ def test_without_kubectl(kubectl: Installed, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def test_without_a_pod_that_is_ready_there_is_nobody_to_ask(kubectl: Installed) -> None:
+def test_without_a_ready_pod_there_is_no_extender_to_ask(kubectl: Installed) -> None:
     done = forwarded(kubectl, "nodes", "--system", "elsewhere")
     assert (done.returncode, done.stderr) == (
         2,
@@ -263,7 +263,7 @@ def test_the_extender_is_asked_for_what_it_knows(kubectl: Installed, command: st
     assert not kubectl.runs
 
 
-def test_of_one_node_the_extender_tells_all(kubectl: Installed) -> None:
+def test_the_extender_answers_everything_about_one_node(kubectl: Installed) -> None:
     with running(switched()) as service:
         kubectl.forwards(service.ports[1])
         done = forwarded(kubectl, "node", "switched")
@@ -304,7 +304,7 @@ def test_the_extender_says_why_a_pod_waits(kubectl: Installed) -> None:
         )
 
 
-def test_doctor_is_told_what_kube_scheduler_has_asked(kubectl: Installed) -> None:
+def test_doctor_reads_what_kube_scheduler_has_asked(kubectl: Installed) -> None:
     with running(switched()) as service:
         kubectl.forwards(service.ports[-1])
         done = forwarded(kubectl, "doctor", "-o", "json")
@@ -329,7 +329,7 @@ def test_a_file_has_no_extender_to_ask(kubectl: Installed) -> None:
         pytest.param(("map", "--open"), "/map", id="map"),
     ],
 )
-def test_a_port_without_the_path_is_told(
+def test_a_port_without_the_path_is_reported(
     kubectl: Installed, words: tuple[str, ...], path: str
 ) -> None:
     with running(switched()) as service:

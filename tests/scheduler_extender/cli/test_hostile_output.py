@@ -94,7 +94,7 @@ COMMANDS = (
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @given(stranger=STRANGERS, colours=st.sampled_from(["", "1"]))
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_text_of_a_stranger_breaks_a_line_or_steers(
+def test_no_untrusted_text_breaks_a_line_or_steers(
     words: tuple[str, ...],
     stranger: str,
     colours: str,

@@ -50,7 +50,7 @@ def test_it_fits_a_terminal_and_cuts_no_name(
     assert "\x1b" not in done.stdout
 
 
-def test_only_who_has_been_idle_for_longer() -> None:
+def test_only_pods_that_have_been_idle_for_longer() -> None:
     assert idle("-A", *FILE, "--longer-than", "5h", "-o", "name").stdout == (
         "pod/notebook\npod/debug\n"
     )
@@ -139,7 +139,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(fake, tmp_path)
 
 
-def test_with_a_kubeconfig_alone_it_says_who_holds_up_whom(cluster: Cluster) -> None:
+def test_with_a_kubeconfig_alone_it_names_the_pods_in_the_way(cluster: Cluster) -> None:
     cluster.node("n", serve=("team-a", 0, 3), notebook=("team-b", 2, 5), busy=("team-b", 3, 0))
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
     assert cluster.rows("-n", "team-a") == {"team-a/serve": ["team-a/train"]}
@@ -198,6 +198,6 @@ def test_of_many_old_reports_the_oldest_are_named_and_the_others_counted(cluster
     ]
 
 
-def test_an_agent_from_before_tells_of_nobody(cluster: Cluster) -> None:
+def test_an_older_agent_reports_no_idle_pod(cluster: Cluster) -> None:
     cluster.node("n", serve=("team-a", 0, 0))
     assert cluster.rows("-A") == {}

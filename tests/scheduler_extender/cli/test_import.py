@@ -81,7 +81,7 @@ def test_the_allocator_is_written(policy: str) -> None:
     assert "is assumed" not in said
 
 
-def test_the_default_allocator_is_said_aloud() -> None:
+def test_the_default_allocator_is_reported() -> None:
     record, said = imported()
     assert record["spec"]["allocator"]["policy"] == "best-effort"  # type: ignore[index]
     assert "standard input: allocator: best-effort is assumed, NVIDIA's unmodified plugin" in said

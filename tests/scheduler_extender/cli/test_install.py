@@ -119,9 +119,7 @@ def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
     assert removed("kubeadm", kubeadm).stdout == "nothing to change\n"
 
 
-def test_certificates_that_a_killed_removal_left_are_read_by_nobody(
-    kubeadm: Path, tls: Path
-) -> None:
+def test_certificates_that_a_killed_removal_left_stay_private(kubeadm: Path, tls: Path) -> None:
     installed("kubeadm", kubeadm, tls)
     left = kubeadm / staticpod.FOLDER.lstrip("/") / "scheduler.crt"
     text = left.read_text()
@@ -188,7 +186,7 @@ def own(kubeadm: Path) -> Path:
 
 
 @pytest.mark.parametrize("connection", ["", "clientConnection: {qps: 5}\n"])
-def test_a_configuration_that_leads_to_no_api_server_is_told(
+def test_a_configuration_that_leads_to_no_api_server_is_reported(
     own: Path, tls: Path, connection: str
 ) -> None:
     placed(own, OWN, HEAD + connection)
@@ -214,7 +212,9 @@ def test_a_configuration_that_kube_scheduler_no_longer_reads_is_not_edited(
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o640, 0o400])
-def test_a_key_that_is_there_is_opened_to_nobody(kubeadm: Path, tls: Path, mode: int) -> None:
+def test_an_existing_key_stays_readable_to_its_owner_alone(
+    kubeadm: Path, tls: Path, mode: int
+) -> None:
     key = kubeadm / staticpod.FOLDER.lstrip("/") / "scheduler.key"
     for text in ("another key", (tls / "scheduler.key").read_text()):
         placed(kubeadm, f"{staticpod.FOLDER}/scheduler.key", text)
@@ -466,7 +466,7 @@ def test_a_file_that_k3s_cannot_read_is_one_line(server: Path, tls: Path) -> Non
     refused(asked(main, "install", "k3s", *words), f"{k3s.FILE}: line 2: not YAML")
 
 
-def test_where_k3s_keeps_its_data_and_what_its_flags_say_is_kept(server: Path, tls: Path) -> None:
+def test_the_data_folder_and_the_flags_of_k3s_are_respected(server: Path, tls: Path) -> None:
     said = "data-dir: /data\nkube-scheduler-arg: [profiling, kube-api-burst=90]\n"
     placed(server, k3s.FILE, said)
     installed("k3s", server, tls)
@@ -491,7 +491,7 @@ SERVICE = "[Service]\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'{word}'
         ("system/k3s.service.env", "{word}\n", "K3S_CONFIG_FILE='/own.yaml'"),
     ],
 )
-def test_what_k3s_is_told_beside_its_files_is_one_line(
+def test_settings_of_k3s_outside_its_files_are_one_line(
     server: Path, tls: Path, path: str, text: str, name: str
 ) -> None:
     path = f"/etc/systemd/{path}"

@@ -46,7 +46,7 @@ MOST_EARLY = 0.05
         pytest.param(9973, SERVED, id="until the extender serves", marks=pytest.mark.long),
     ],
 )
-def test_ctrl_c_at_many_moments(every: int, words: tuple[str, ...]) -> None:
+def test_ctrl_c_at_many_points(every: int, words: tuple[str, ...]) -> None:
     """A copy of the program is made at each of the moments, and Ctrl-C pressed in it."""
     interrupting = "tests.scheduler_extender.cli.interrupting"
     command = [sys.executable, "-m", interrupting, str(every), *words]
@@ -135,7 +135,7 @@ def test_the_extender_ends_though_python_drops_the_exception(
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_whoever_lets_a_program_ignore_ctrl_c_is_heard() -> None:
+def test_a_program_may_ignore_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_at_once()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -130,7 +130,7 @@ def test_a_shell_completes_commands_and_options_without_a_model(
         pytest.param(("why", "team-a/train", "--cluster", "examples/clusters/why.yaml"), id="why"),
     ],
 )
-def test_nobody_loads_servers_or_clients_who_needs_none(words: tuple[str, ...]) -> None:
+def test_no_command_loads_servers_or_clients_without_need(words: tuple[str, ...]) -> None:
     modules = loaded(*words)
     assert not OTHERS & set(modules)
 

@@ -143,12 +143,12 @@ def test_as_data(cluster: Cluster) -> None:
     assert devices[3]["problem"] == "Xid 79"
 
 
-def test_nobody_selected_is_a_no(cluster: Cluster) -> None:
+def test_no_node_selected_is_a_no(cluster: Cluster) -> None:
     done = cluster.asked("nodes", "-l", "pool=none")
     assert (done.returncode, done.stdout) == (1, "no node with GPUs is known\n")
 
 
-def test_a_tenant_is_told_which_pods_are_not_counted(cluster: Cluster) -> None:
+def test_a_tenant_reads_which_pods_are_not_counted(cluster: Cluster) -> None:
     cluster.fake.refuse(403, None, path=f"^{PODS_PATH}$")
     done = cluster.asked("node", "train-07")
     assert done.returncode == 0
@@ -251,7 +251,7 @@ def test_a_node_that_is_not_there(cluster: Cluster, name: str, said: str) -> Non
     refused(done, said)
 
 
-def test_a_record_that_cannot_be_used_is_told(cluster: Cluster) -> None:
+def test_a_record_that_cannot_be_used_is_reported(cluster: Cluster) -> None:
     record = cluster.fake.read(f"{RECORDS_PATH}/serve-01")
     cluster.fake.put(RECORDS_PATH, {**record, "spec": {**record["spec"], "devices": "none"}})
     nodes = cluster.asked("nodes")

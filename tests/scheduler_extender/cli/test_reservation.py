@@ -47,7 +47,7 @@ def file(folder: Path) -> Path:
     return path
 
 
-def test_others_are_told_until_when_a_place_is_kept(
+def test_others_read_until_when_a_reservation_lasts(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")  # so that no cell of a table is broken
@@ -71,20 +71,20 @@ def test_others_are_told_until_when_a_place_is_kept(
     assert "reserved for team-b/urgent" in done.stdout
 
 
-def test_the_pod_whose_place_it_is_may_come(cluster: Cluster) -> None:
+def test_the_pod_with_the_reservation_may_come(cluster: Cluster) -> None:
     kept(cluster, KEPT_FOR)
     found = json.loads(cluster.why("team-b/urgent", "-o", "json").stdout)
     assert (found["takes"], found["rejections"]) == (1, {})
 
 
-def test_a_place_is_kept_no_longer_than_it_says(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_reservation_lasts_no_longer_than_it_says(cluster: Cluster, tmp_path: Path) -> None:
     kept(cluster, -5.0)
     assert json.loads(cluster.why("train", "-o", "json").stdout)["takes"] == 1
     done = cluster.asked("check", file(tmp_path))
     assert (done.returncode, "reserved for" in done.stdout) == (0, False)
 
 
-def test_a_tenant_is_told_no_more_than_that_a_place_is_kept(cluster: Cluster) -> None:
+def test_a_tenant_reads_only_that_there_is_a_reservation(cluster: Cluster) -> None:
     """Without the right to list the pods of others the annotation is not read: it is on the pod."""
     kept(cluster, KEPT_FOR)
     cluster.fake.refuse(403, None, path="^/api/v1/pods")

@@ -22,7 +22,7 @@ WHY = "examples/clusters/why.yaml"
         (["unblock", "train"], "did you mean team-a/train?"),
     ],
 )
-def test_a_name_that_is_like_another_one_is_told(words: list[str], meant: str) -> None:
+def test_a_name_that_is_like_another_one_is_reported(words: list[str], meant: str) -> None:
     done = asked(main, *words, "--cluster", WHY)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -44,7 +44,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield found
 
 
-def test_it_says_whom_to_evict(cluster: Cluster) -> None:
+def test_it_names_the_pods_to_evict(cluster: Cluster) -> None:
     done = cluster.asked("unblock", "team/wants")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
@@ -64,7 +64,7 @@ def test_it_says_so_as_data(cluster: Cluster) -> None:
     assert found["reservation"] is None
 
 
-def test_who_is_not_waiting_and_who_is_unknown(cluster: Cluster) -> None:
+def test_pods_that_do_not_wait_and_unknown_pods(cluster: Cluster) -> None:
     assert cluster.asked("unblock", "team/a").stdout == "team/a is on pairs\n"
     done = cluster.asked("unblock", "team/nobody")
     refused(done, "no pod team/nobody with GPUs")
@@ -98,7 +98,7 @@ def test_no_pod_is_evicted_for_one_that_is_not_scheduled(
     ("victims", "problem"),
     [(["a"], ""), ([], "pairs has no guaranteed placement for the pod")],
 )
-def test_a_place_that_is_kept_is_told(cluster: Cluster, victims: list[str], problem: str) -> None:
+def test_a_reservation_is_reported(cluster: Cluster, victims: list[str], problem: str) -> None:
     value = value_of(PodUid("wants"), NodeName("pairs"), time.time() + 60, map(PodUid, victims))
     cluster.pod(wanting(reserved=value), "team")
     found = json.loads(cluster.asked("unblock", "team/wants", "--output=json").stdout)
@@ -108,7 +108,7 @@ def test_a_place_that_is_kept_is_told(cluster: Cluster, victims: list[str], prob
     assert problem in cluster.asked("unblock", "team/wants").stdout
 
 
-def test_there_is_a_new_plan_once_a_places_time_is_up(cluster: Cluster) -> None:
+def test_there_is_a_new_plan_once_a_reservation_has_ended(cluster: Cluster) -> None:
     value = value_of(PodUid("wants"), NodeName("pairs"), time.time() - 1, [PodUid("b")])
     cluster.pod(wanting(reserved=value), "team")
     found = json.loads(cluster.asked("unblock", "team/wants", "--output=json").stdout)
@@ -117,7 +117,7 @@ def test_there_is_a_new_plan_once_a_places_time_is_up(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("keep", ["5", "100000"])
-def test_a_place_is_kept_for_a_while(cluster: Cluster, keep: str) -> None:
+def test_a_reservation_lasts_for_a_while(cluster: Cluster, keep: str) -> None:
     done = cluster.asked("unblock", "team/wants", "--evict", "--keep", keep)
     assert done.returncode == 2
     assert "--keep: allowed are 30 to 3600 seconds" in done.stderr

@@ -94,7 +94,7 @@ def test_selected_pods(cluster: Cluster) -> None:
     assert (none.returncode, none.stdout) == (0, said)
 
 
-def test_nobody_anywhere() -> None:
+def test_no_pod_waits() -> None:
     none = asked(main, "waiting", "-A", "--cluster", "examples/clusters/mixed.yaml")
     assert (none.returncode, none.stdout) == (0, "no pod waits for GPUs\n")
 
@@ -123,7 +123,9 @@ def test_gates_and_bad_annotations(cluster: Cluster) -> None:
     assert "annotation gpu-topology.io/lnik: unknown key" in reasons["team-a/typo"]
 
 
-def test_a_pod_about_which_nobody_asks_says_so_and_what_helps(cluster: Cluster) -> None:
+def test_a_pod_that_the_extender_is_not_asked_about_reads_so_and_what_helps(
+    cluster: Cluster,
+) -> None:
     """check, why and waiting say the same."""
     unseen = waits(2, name="unseen")
     (main_container,) = unseen["spec"]["containers"]

@@ -90,7 +90,7 @@ def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
         ),
     ],
 )
-def test_an_api_server_that_is_gone_for_a_while_is_said_and_followed_again(
+def test_an_api_server_that_is_gone_for_a_while_is_reported_and_watched_again(
     verb: tuple[str, ...], lost: str, back: str, cluster: Cluster
 ) -> None:
     cluster.pod(pod(8, name="first", uid="first"))

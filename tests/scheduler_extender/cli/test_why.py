@@ -36,7 +36,7 @@ def test_a_pod_is_named_with_its_namespace(cluster: Cluster) -> None:
     assert "GPU 0 is held by team-b/serve" in done.stdout, "its own namespace can be seen"
 
 
-def test_what_stands_in_the_wrong_place_on_the_pod_is_said(cluster: Cluster) -> None:
+def test_a_misplaced_annotation_is_reported(cluster: Cluster) -> None:
     cluster.node(switched(2, "node"))
     manifest = pod(2, {}, name="train", uid="train")
     manifest["metadata"]["labels"] = {"gpu-topology.io/link": "nvlink"}
@@ -56,7 +56,7 @@ def test_an_unreadable_annotation_is_the_answer(cluster: Cluster) -> None:
     assert 'no node takes it: annotation gpu-topology.io/link="rope": allowed are' in done.stdout
 
 
-def test_a_placed_pod_is_told_what_it_got(cluster: Cluster) -> None:
+def test_a_placed_pod_reads_what_it_got(cluster: Cluster) -> None:
     node = bridged(4, "node")
     cluster.node(node)
     placement = json.dumps(
@@ -136,7 +136,7 @@ def test_a_record_that_cannot_be_used_does_not_spoil_the_json(cluster: Cluster) 
     assert json.loads(done.stdout)["rejections"] == {"record-unusable": 1}
 
 
-def test_a_pod_that_only_closed_nodes_would_take_goes_nowhere(tmp_path: Path) -> None:
+def test_a_pod_that_only_ineligible_nodes_would_take_goes_to_no_node(tmp_path: Path) -> None:
     text = (ROOT / "examples/clusters/template.yaml").read_text()
     file = tmp_path / "cluster.yaml"
     file.write_text(text.replace("tolerations:", "volumes:"))

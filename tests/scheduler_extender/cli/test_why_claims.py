@@ -102,7 +102,7 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
     assert (row["node"], row["verdict"], row["outcomes"]) == (NODE, "guaranteed", [[2, 3]])
 
 
-def test_of_two_pods_that_ask_the_same_waiting_tells_the_one_whose_claim_has_gpus(
+def test_of_two_pods_that_ask_the_same_waiting_names_the_one_whose_claim_has_gpus(
     claiming: Cluster,
 ) -> None:
     for name, gpus in (("second", (0, 1)), ("stranger", (2, 3))):
@@ -151,7 +151,7 @@ def test_a_node_of_which_a_part_may_not_be_seen_has_nothing_free(
         ),
     ],
 )
-def test_where_a_claim_gets_nothing_or_nobody_can_say_it_why_does(
+def test_why_says_that_a_claim_gets_nothing_or_that_it_is_unknown(
     claiming: Cluster, requests: list[dict[str, Any]], says: str
 ) -> None:
     if requests:
@@ -180,7 +180,7 @@ SPLIT = msgspec.json.decode(a_slice(device(0, consumesCounters=[{"counterSet": "
                      id="not followed"),
     ],
 )  # fmt: skip
-def test_what_keeps_a_node_with_dra_from_serving_is_said(
+def test_what_keeps_a_node_with_dra_from_serving_is_reported(
     claiming: Cluster, where: str, obj: Any, says: str
 ) -> None:
     """kube-scheduler would send the pod nowhere, and why said that the node would take it; or that
@@ -200,7 +200,7 @@ def test_what_keeps_a_node_with_dra_from_serving_is_said(
         pytest.param(with_claim("p", "g", policy="preferred"), "every GPU meets", id="anything"),
     ],
 )
-def test_a_pod_whose_claims_are_judged_by_nobody_reads_why(
+def test_a_pod_whose_claims_are_not_judged_reads_why(
     claiming: Cluster, manifest: dict[str, Any], says: str
 ) -> None:
     claiming.pod(manifest, "ns")

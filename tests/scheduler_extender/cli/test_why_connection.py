@@ -46,7 +46,7 @@ def test_with_a_kubeconfig_alone_it_says_what_the_extender_would(cluster: Cluste
     )
 
 
-def test_what_the_caller_may_not_list_is_said(cluster: Cluster) -> None:
+def test_what_the_caller_may_not_list_is_reported(cluster: Cluster) -> None:
     cluster.node(PAIRS, serve=("team-b", 0), notebook=("team-b", 2))
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
     cluster.fake.refuse(403, None, path="^/api/v1/(pods|nodes)")

@@ -133,7 +133,7 @@ JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("word", JOBS)
-def test_of_a_workload_without_pods_its_template_is_told(cluster: Cluster, word: str) -> None:
+def test_of_a_workload_without_pods_its_template_is_reported(cluster: Cluster, word: str) -> None:
     group, plural, spec = JOBS[word]
     cluster.node(switched(2, "node"))
     kind = kind_named(word)
@@ -192,7 +192,7 @@ def test_pods_without_gpus_of_a_workload_are_passed_over(cluster: Cluster) -> No
     assert not reads, "pods are listed, not asked for one by one"
 
 
-def test_what_a_workload_says_of_itself_is_told(cluster: Cluster) -> None:
+def test_what_a_workload_says_of_itself_is_reported(cluster: Cluster) -> None:
     """A quota keeps the pods from being made: nobody would look for it at a pod."""
     cluster.node(switched(2, "node"))
     quota = {

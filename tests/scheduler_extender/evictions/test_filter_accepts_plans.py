@@ -102,7 +102,7 @@ def test_a_node_that_takes_the_pod_is_one_to_which_filter_sends_the_gang() -> No
     assert trays.unblock(asked).takes == "b-00"
 
 
-def test_nobody_is_evicted_outside_of_the_domain_that_was_chosen() -> None:
+def test_no_pod_is_evicted_outside_of_the_domain_that_was_chosen() -> None:
     """A sibling was sent to rack b just now, and since then a pod has come there. An eviction in
     rack a, whose name comes first, would help nobody: filter sends the gang to rack b."""
     trays = Trays({"a": 2, "b": 2}, {"a-00": [0]})
@@ -117,7 +117,7 @@ def test_nobody_is_evicted_outside_of_the_domain_that_was_chosen() -> None:
     assert "b-01" in trays.passing(gang("m1", 2))
 
 
-def test_kube_scheduler_evicts_nobody_there_either() -> None:
+def test_kube_scheduler_evicts_no_pod_there_either() -> None:
     trays = Trays({"a": 2, "b": 2}, {"a-00": [0], "b-01": [3]})
     trays.evict(["b-01-3"])
     assert trays.passing(gang("m0", 2)) == ["b-00", "b-01"]
@@ -127,7 +127,7 @@ def test_kube_scheduler_evicts_nobody_there_either() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_plan_makes_a_place_that_filter_takes(seed: int) -> None:
+def test_filter_passes_the_node_of_every_plan(seed: int) -> None:
     rng = random.Random(seed)
     racks = {name: rng.randint(1, 3) for name in ("a", "b", "c")}
     names = [f"{name}-{i:02}" for name, count in racks.items() for i in range(count)]
@@ -168,7 +168,7 @@ def test_no_victim_goes_where_another_member_of_the_gang_has_to_go() -> None:
     assert trays.passing(gang("m0", 2)) == ["r-00", "r-01"]
 
 
-def test_the_plays_have_plans_and_places() -> None:
+def test_the_plays_have_plans_and_relocations() -> None:
     """Else the test above would be about nothing."""
     outcomes = set()
     for held in ({"a-00": [0], "a-01": [1]}, {}):

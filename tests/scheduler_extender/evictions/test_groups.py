@@ -58,7 +58,7 @@ def test_a_member_moves_within_its_domain() -> None:
     assert relocations(plan(cluster(BLOCK))) == {"near"}
 
 
-def test_a_member_of_a_group_that_is_on_one_node_has_no_home_elsewhere() -> None:
+def test_a_member_of_a_group_on_one_node_is_not_relocated() -> None:
     found = plan(cluster(NODE))
     assert found.plan is None
     assert found.whole
@@ -69,11 +69,11 @@ def test_a_member_of_a_group_that_is_on_one_node_has_no_home_elsewhere() -> None
     [(None, Policy.REQUIRED), (BLOCK, Policy.PREFERRED)],
     ids=["a group that may go anywhere", "a group that only prefers one domain"],
 )
-def test_others_move_anywhere(domain: str | None, policy: Policy) -> None:
+def test_pods_without_a_group_move_to_any_node(domain: str | None, policy: Policy) -> None:
     assert len(relocations(plan(cluster(domain, policy)))) == 2
 
 
-def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home() -> None:
+def test_of_two_equal_nodes_the_one_whose_members_can_be_relocated_is_chosen() -> None:
     """They differ in their block alone, and so do the homes of their pods."""
     other = machine("a100-pcie-4-bridged").topology("a-pairs")  # comes first
     nodes = cluster(BLOCK)

@@ -29,7 +29,7 @@ PAIR = gpu_request(2, NVLINKED)
 
 @pytest.mark.parametrize("priority", [0, 5, 10])
 @pytest.mark.parametrize("terminating", [True, False])
-def test_a_place_that_is_taken_by_a_nominated_pod_is_none(
+def test_a_nominated_pod_takes_the_node_of_a_relocation(
     priority: int, *, terminating: bool
 ) -> None:
     """Two of four GPUs are free. They are nominated for a pod: it comes first unless its priority
@@ -65,7 +65,7 @@ def test_a_plan_leaves_the_links_that_a_nominated_pod_requires() -> None:
 
 
 @pytest.mark.parametrize("priority", [0, 7])
-def test_nobody_is_sent_to_a_node_that_is_kept_in_mind_for_another_pod(priority: int) -> None:
+def test_no_pod_is_relocated_to_a_node_that_another_pod_is_nominated_to(priority: int) -> None:
     """The only other node has two free GPUs, nominated for a pod of any priority."""
     other = machine("hgx-a100-4").topology("other")
     cluster = cluster_of(
@@ -84,7 +84,7 @@ def test_nobody_is_sent_to_a_node_that_is_kept_in_mind_for_another_pod(priority:
 
 
 @pytest.mark.parametrize(("priority", "beside"), [(3, 1), (-1, 2)])
-def test_a_place_that_yields_to_one_member_has_no_room_for_its_siblings(
+def test_a_reservation_that_yields_to_one_member_leaves_nothing_for_its_peers(
     priority: int, beside: int
 ) -> None:
     """Two of the GPUs that come free are nominated for a pod that gives way to the first member of

@@ -230,7 +230,7 @@ def test_a_pod_whose_successor_has_its_claim_at_once_is_not_evicted(
     assert (found.plan is not None) is bool(annotation)
 
 
-def test_where_nobody_can_say_what_a_claim_gets_no_node_is_called_unfit() -> None:
+def test_no_node_is_called_unfit_where_it_is_unknown_what_a_claim_gets() -> None:
     found = evictions(Scene(HALVES, exactly(2, 'device.driver.substring(1) == "x"')).world())
     assert found.plan is None
     assert (
@@ -238,7 +238,7 @@ def test_where_nobody_can_say_what_a_claim_gets_no_node_is_called_unfit() -> Non
     )
 
 
-def test_a_claim_of_nobody_is_freed_by_no_eviction() -> None:
+def test_no_eviction_frees_a_claim_without_a_pod() -> None:
     scene = Scene((Holder("a", (0,), ()), Holder("b", (2,), ())), *JUST_A_PAIR)
     found = evictions(scene.world())
     assert found.plan is None
@@ -336,7 +336,7 @@ def test_a_reservation_holds_until_the_pod_comes(kept: DraWorld) -> None:
     assert filter_nodes(kept.cluster, pod_decoder.decode(raw(wanted)), [NODE]).node_names == [NODE]
 
 
-def test_a_reservation_that_somebody_has_taken_is_lost(kept: DraWorld) -> None:
+def test_a_reservation_that_another_pod_has_taken_is_lost(kept: DraWorld) -> None:
     kept.claims.apply(claim("thief", 1, pod="thief"))
     found = evictions(kept).reservation
     assert found is not None
@@ -346,7 +346,7 @@ def test_a_reservation_that_somebody_has_taken_is_lost(kept: DraWorld) -> None:
 # Counted, and told.
 
 
-def test_a_pod_that_waits_is_counted_and_told() -> None:
+def test_a_waiting_pod_is_counted_and_reported() -> None:
     scene = Scene(HALVES, exactly(2))
     world = scene.world()
     assert WaitingReasons(world.cluster).count()["scattered"] == 1
@@ -358,7 +358,7 @@ def test_a_pod_that_waits_is_counted_and_told() -> None:
     assert "no node takes it: the next free GPUs do not meet link=nvlink (1 node)" in text
 
 
-def test_who_has_gpus_by_claims_is_named_on_the_node_and_does_not_end() -> None:
+def test_a_pod_with_gpus_by_claims_is_named_on_the_node_and_does_not_end() -> None:
     """Also a claim that pods share, or that nobody has freed."""
     more = (Holder("s", (1,), ("s1", "s2")), Holder("o", (3,), ()))
     world = Scene((*HALVES, *more), exactly(2)).world()
@@ -368,7 +368,7 @@ def test_who_has_gpus_by_claims_is_named_on_the_node_and_does_not_end() -> None:
     assert holders == [(f"ns/{name}", Use.IN_USE) for name in names]
 
 
-def test_a_pod_whose_devices_nobody_can_say_counts_as_one_that_some_node_takes() -> None:
+def test_a_pod_with_unknown_devices_counts_as_one_that_some_node_takes() -> None:
     world = Scene(HALVES, exactly(2, 'device.driver.substring(1) == "x"')).world()
     assert WaitingReasons(world.cluster).count()["none"] == 1
 
@@ -396,7 +396,7 @@ def test_a_pod_is_woken_once_its_claims_would_get_what_it_requires() -> None:
     assert api.woken == [WANTS], "nothing has changed since"
 
 
-def test_no_pod_is_woken_for_a_node_that_is_closed_to_it() -> None:
+def test_no_pod_is_woken_for_an_ineligible_node() -> None:
     world = Scene((Holder("a", (0, 1, 2), ("a",)),), *JUST_A_PAIR).world()
     api = Api()
     waker = Waker(world.cluster, api, clock=lambda: 0.0)

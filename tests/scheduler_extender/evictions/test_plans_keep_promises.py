@@ -190,7 +190,7 @@ def test_filter_keeps_what_unblock_and_preempt_promise(part: int) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 2, 3])
-def test_nobody_is_evicted_whose_group_is_owed_the_very_place(left: int) -> None:
+def test_no_pod_is_evicted_if_its_group_has_the_reservation(left: int) -> None:
     """A group has a member on each of two nodes of a zone, and other pods leave fewer GPUs on the
     second one than the first one has. A pair of pods needs the first node whole: the second one has
     no NVLinks. Its member evicted, the group would wait for the place that has come free."""
@@ -216,7 +216,7 @@ def test_nobody_is_evicted_whose_group_is_owed_the_very_place(left: int) -> None
     assert world.passing(asked) == [], "else the eviction would have helped"
 
 
-def test_a_plan_for_the_first_member_tells_that_it_counts_places_of_others() -> None:
+def test_a_plan_for_the_first_member_says_that_it_counts_its_peers() -> None:
     world = World("gb200-tray", {"a": 1}, random.Random(1))
     world.run(pod(4, name="old"), "a-0", priority=0)
     for size, said in ((2, True), (4, False)):

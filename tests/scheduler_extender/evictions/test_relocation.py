@@ -65,20 +65,20 @@ def test_a_pod_moves_where_cpus_are_left() -> None:
     assert relocations(plan(nodes, pair(), busy(roomy=60_000))) == {"pcie"}
 
 
-def test_who_moved_before_counts() -> None:
+def test_pods_that_moved_before_count() -> None:
     """There are GPUs for both victims; CPUs for the second one are missing, or just there."""
     assert plan(cluster((PCIE, "15")), pair(), busy()).plan is None
     assert relocations(plan(cluster((PCIE, "16")), pair(), busy())) == {"pcie"}
 
 
-def test_where_no_node_has_cpus_nobody_moves() -> None:
+def test_where_no_node_has_cpus_no_pod_moves() -> None:
     nodes = cluster((PCIE, "7"), (ROOMY, "64"))
     found = plan(nodes, pair(), busy(roomy=57_000))
     assert found.plan is None
     assert found.whole
 
 
-def test_the_place_itself_needs_cpus() -> None:
+def test_the_waiting_pod_needs_cpus_itself() -> None:
     """Without two of the four pods 16 CPUs are free on the node; the pod asks for more."""
     nodes = cluster((PCIE, "64"))
     assert relocations(plan(nodes, pair((("cpu", 16_000),)), busy())) == {"pcie"}
@@ -89,7 +89,7 @@ def test_the_place_itself_needs_cpus() -> None:
     assert plan(nodes, pair((("cpu", 33_000),)), busy()).plan is None
 
 
-def test_a_node_that_has_gpus_and_no_cpus_takes_nobody() -> None:
+def test_a_node_with_gpus_but_no_cpus_takes_no_pod() -> None:
     free = machine("a100-pcie-4-bridged").topology("free")
     nodes = cluster((free, "64"))
     assert plan(nodes, pair(), busy()).takes == "free"
@@ -125,7 +125,7 @@ def test_the_number_of_pods_is_limited_too() -> None:
     assert relocations(plan(nodes, pair(), full)) == {"roomy"}
 
 
-def test_what_is_not_known_is_told() -> None:
+def test_what_is_not_known_is_reported() -> None:
     nodes = cluster((PCIE, "64"))
     found = plan(nodes, pair(), lambda name: None)
     assert relocations(found) == {"pcie"}

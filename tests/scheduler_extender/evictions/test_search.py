@@ -82,7 +82,7 @@ def test_a_pod_moves_to_another_node() -> None:
     assert set(steps(found).values()) == {"pcie"}
 
 
-def test_a_pod_that_nobody_makes_anew_is_lost_and_only_below_ours() -> None:
+def test_a_pod_without_a_controller_is_lost_and_only_at_a_lower_priority() -> None:
     pods = {"a": Held((0,), controller=""), "b": Held((2,), controller="")}
     cluster = cluster_of({PAIRS: pods, PCIE: {}})
     assert plan_for(cluster, pair()).plan is None
@@ -94,7 +94,7 @@ def test_a_pod_that_nobody_makes_anew_is_lost_and_only_below_ours() -> None:
     assert "no controller" in step.why
 
 
-def test_a_pod_without_a_place_elsewhere_is_lost() -> None:
+def test_a_pod_that_cannot_be_relocated_is_lost() -> None:
     cluster = cluster_of({PAIRS: singles(1, 1, 0, 0)})
     found = plan_for(cluster, pair(priority=5))
     assert steps(found) == {"h2": None, "h3": None}
@@ -115,7 +115,7 @@ def test_no_pod_of_a_higher_priority_moves() -> None:
     assert plan_for(cluster, pair(priority=7)).plan is not None
 
 
-def test_nobody_is_evicted_against_a_budget() -> None:
+def test_no_pod_is_evicted_against_a_budget() -> None:
     labels = (("app", "web"),)
     cluster = cluster_of({PAIRS: {"a": Held((0,), labels=labels), "b": Held((2,), 3)}})
     ours = pair(priority=3)
@@ -131,7 +131,7 @@ def test_a_promised_pod_moves_only_to_where_it_is_promised_the_same() -> None:
     assert plan_for(cluster_of({PAIRS: held, OTHER: {}}), pair()).takes == "other"
 
 
-def test_who_is_ending_is_waited_for() -> None:
+def test_terminating_pods_are_waited_for() -> None:
     cluster = cluster_of(
         {
             PAIRS: {
@@ -147,7 +147,7 @@ def test_who_is_ending_is_waited_for() -> None:
     assert {pod.name for pod in found.plan.terminating} == {"a", "b"}
 
 
-def test_hardware_that_never_can_is_said() -> None:
+def test_hardware_that_never_can_is_reported() -> None:
     found = plan_for(cluster_of({PCIE: singles(0, 0, 0, 0)}), pair(priority=9))
     assert found.plan is None
     assert "ever" in found.reason

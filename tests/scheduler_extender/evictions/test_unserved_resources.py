@@ -81,7 +81,7 @@ def test_unblock_and_preempt_answer(cluster: Cache, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ASKS)
-def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
+def test_filter_rejects_it_and_no_pod_is_woken_for_it(kind: str) -> None:
     found = cluster_of({MIG: {}})
     asks, annotations = ASKS[kind]
     found.put_pod(waiting("wants", asks))
@@ -94,7 +94,7 @@ def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
     assert (waker.looks > 0, waker.woken) == (True, 0)
 
 
-def test_a_node_object_that_begins_to_advertise_the_resource_is_heard() -> None:
+def test_a_node_that_begins_to_advertise_the_resource_counts() -> None:
     """The agent's record says so later: until then the node is like one that nobody knows."""
     shares = replace(WHOLE, resources=(GpuResource("nvidia.com/gpu.shared"),))
     found = cluster_of({shares: {}})

@@ -56,7 +56,7 @@ def uids(found: MetaVictims | None) -> list[str] | None:
     return None if found is None else [each.uid for each in found.pods or ()]
 
 
-def test_a_quad_evicts_exactly_whose_gpus_complete_an_all_linked_set() -> None:
+def test_a_quad_evicts_only_pods_whose_gpus_complete_an_all_linked_set() -> None:
     cluster = cluster_of({DGX: singles(*[0] * 8)})
     found = uids(ask(cluster, quad(), "dgx", "h0", "h2", "h5", "h7"))
     assert found is not None
@@ -90,13 +90,13 @@ def test_victims_that_will_do_are_kube_schedulers_own() -> None:
     assert uids(ask(cluster, quad(), "dgx", "h0", "h1", "h2", "h3")) == ["h0", "h1", "h2", "h3"]
 
 
-def test_nobody_of_the_same_or_a_higher_priority_is_evicted() -> None:
+def test_no_pod_of_the_same_or_a_higher_priority_is_evicted() -> None:
     cluster = cluster_of({BRIDGED: singles(0, 10, 0, 20)})
     assert ask(cluster, quad(2, priority=10), "pairs", "h0", "h2") is None
     assert uids(ask(cluster, quad(2, priority=11), "pairs", "h0", "h2")) == ["h1", "h0"]
 
 
-def test_a_sibling_of_the_same_group_is_no_victim() -> None:
+def test_a_peer_of_the_same_group_is_no_victim() -> None:
     """The group would lack it, and nothing would be gained. h1 is a sibling, and h0 is of use only
     with h1: so the other pair goes, though it is more important."""
     cluster = cluster_of({BRIDGED: singles(0, 0, 5, 5)})
@@ -149,7 +149,7 @@ def test_nothing_is_replaced_as_long_as_budgets_are_unknown() -> None:
     assert uids(ask(cluster, quad(), "dgx", "h0", "h1", "h2", "h3")) == ["h0", "h1", "h2", "h3"]
 
 
-def test_pods_that_are_ending_need_no_eviction() -> None:
+def test_terminating_pods_need_no_eviction() -> None:
     pods = singles(0, 0, 0, 0)
     pods["h0"] = replace(pods["h0"], terminating=True)
     cluster = cluster_of({BRIDGED: pods})
@@ -169,7 +169,7 @@ def test_as_much_cpu_comes_free_as_kube_schedulers_victims_would_free() -> None:
     assert set(uids(ask(cluster, narrow, "pairs", "h0", "h2")) or ()) == {"h0", "h1"}
 
 
-def test_who_minds_the_other_pods_gets_all_of_kube_schedulers_victims_out() -> None:
+def test_a_pod_that_shares_with_no_other_evicts_all_of_kube_schedulers_victims() -> None:
     cluster = cluster_of({BRIDGED: singles(0, 0, 0, 0)})
     apart = quad(2, affinity={"podAntiAffinity": {"requiredDuringScheduling": []}})
     found = uids(ask(cluster, apart, "pairs", "h0", "h2"))

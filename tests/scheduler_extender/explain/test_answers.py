@@ -36,7 +36,7 @@ def bind(service: Running, manifest: dict[str, Any], node: str) -> None:
     assert service.bind(manifest, node) == ""
 
 
-def test_of_several_reasons_about_the_group_the_most_frequent_one_is_told() -> None:
+def test_of_several_reasons_about_the_group_the_most_frequent_one_is_given() -> None:
     found = Counts(9, rejected={NEVER: 2, TOO_SMALL: 6, NO_DOMAIN: 1})
     assert found.headline == (
         "no node takes it: 9 nodes do not suit the pod's group "
@@ -66,7 +66,7 @@ def test_a_pod_whose_gpus_are_reported_is_not_counted_against_itself_either() ->
         assert (home["verdict"], home["message"]) == ("guaranteed", "")
 
 
-def test_what_is_promised_is_told_apart_from_what_is_free() -> None:
+def test_what_is_promised_is_distinguished_from_what_is_free() -> None:
     with running(switched()) as service:
         told = service.admin.get("/v1/nodes/switched").json()
         assert (told["free"], told["promised"], told["remaining"]) == ([0, 1, 2, 3], 0, 4)
@@ -111,7 +111,7 @@ def test_what_is_unknown_is_an_error_of_the_same_form_as_all_others(
         assert (answer.status_code, answer.json()) == (status, {"error": error})
 
 
-def test_what_a_stale_extender_answers_is_told() -> None:
+def test_what_a_stale_extender_answers_is_reported() -> None:
     """The answers that it remembers are not those that filter gives now."""
     watches: list[Watch] = []
     cluster = Cache(lambda: 1000.0, watches=lambda: watches)

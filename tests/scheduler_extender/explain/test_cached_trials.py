@@ -81,7 +81,7 @@ def clusters(draw: st.DrawFn) -> Cache:
     st.sampled_from([Verdict.EXPECTED, Verdict.GUARANTEED]),
     st.data(),
 )
-def test_a_remembered_answer_is_the_one_that_is_worked_out(
+def test_a_cached_answer_equals_a_fresh_one(
     cluster: Cache, requests: list[GpuRequest], weakest: Verdict, data: st.DataObject
 ) -> None:
     settings = cluster.settings = Settings(weakest, None)

@@ -63,7 +63,7 @@ def relaxed(found: Explanation) -> dict[str | None, tuple[str | None, int]]:
     return {each.key: (each.value, each.nodes) for each in found.helps if each.kind == "relax"}
 
 
-def test_nodes_are_counted_by_reason_and_the_nearest_is_named_with_who_is_in_the_way() -> None:
+def test_nodes_are_counted_by_reason_and_the_nearest_names_the_pods_in_the_way() -> None:
     busy = {name: Held((i,)) for i, name in enumerate("abcdefgh")}
     cluster = cluster_of(
         {
@@ -91,7 +91,7 @@ def test_nodes_are_counted_by_reason_and_the_nearest_is_named_with_who_is_in_the
     assert near(found)["full"].startswith("0 of 4 linked GPUs are free; ")
 
 
-def test_what_all_nodes_of_a_kind_say_is_said_and_else_what_they_have_in_common() -> None:
+def test_what_all_nodes_of_a_kind_say_is_reported_and_else_what_they_have_in_common() -> None:
     silent = (MissingGpu("GPU 2", counted=True),)
     cluster = cluster_of({})
     for name in "ab":
@@ -139,7 +139,7 @@ def test_what_is_nearest_and_what_would_help_name_the_same_pods(seed: int) -> No
     assert set(re.findall(r"team/\w+", words)) == set(help_.pods)
 
 
-def test_nodes_with_the_same_words_are_told_once_and_leave_room_for_others() -> None:
+def test_nodes_with_the_same_message_are_listed_once() -> None:
     held = {"one": Held((0,))}
     cluster = cluster_of(
         {bridged(4, name): held if name == "a" else {} for name in "abcd"}
@@ -263,7 +263,7 @@ def test_a_looser_request_never_asks_for_more() -> None:
         assert explained(cluster, waiting(one.words, one.request)).takes == 1, one.words
 
 
-def test_what_would_help_is_only_tried_for_who_waits() -> None:
+def test_remedies_are_tried_only_for_pods_that_wait() -> None:
     cluster = cluster_of({switched(4, "node"): {"there": Held((0, 1), constraints=NVLINKED)}})
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert (found.takes, list(found.helps), found.unblocks) == (1, [], False)
@@ -316,7 +316,7 @@ def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
 
 
 @pytest.mark.parametrize(("priority", "nodes"), [(1, 0), (2, 1)])
-def test_a_place_that_yields_to_a_pod_is_there_for_what_it_may_ask_instead(
+def test_a_reservation_that_yields_to_a_pod_is_free_for_what_it_may_ask_instead(
     priority: int, nodes: int
 ) -> None:
     cluster = cluster_of({DGX: {}})
@@ -340,7 +340,7 @@ def test_members_of_a_group_are_loosened_within_their_group() -> None:
 # --- Placed ---------------------------------------------------------------------------------------
 
 
-def test_a_placed_pod_is_told_its_promise_and_whether_its_gpus_keep_it() -> None:
+def test_a_placed_pod_reads_its_promise_and_whether_its_gpus_keep_it() -> None:
     cluster = cluster_of({bridged(4, "node"): {"pair": Held((0, 1), constraints=NVLINKED)}})
     (pod,) = cluster.node_info(NodeName("node")).pods.bound.alive.values()
     written = Written("guaranteed", "node", "pair", [[0, 1], [2, 3]])
@@ -411,7 +411,7 @@ def test_shares_and_instances_are_called_so() -> None:
     assert row.message == "node has fewer MIG instances than requested"
 
 
-def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
+def test_nodes_that_kube_scheduler_will_not_choose_are_distinguished() -> None:
     cluster = cluster_of({switched(2, "open"): {}, switched(2, "tainted"): {}})
     cluster.put_node(NodeName("open"), NodeObject())
     cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
@@ -426,7 +426,7 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     assert not explained(cluster, replace(pod, called_unschedulable=False)).notes
 
 
-def test_what_would_help_is_only_told_of_nodes_that_are_open_to_the_pod() -> None:
+def test_remedies_are_named_only_on_eligible_nodes() -> None:
     cluster = cluster_of({switched(4, "tainted"): {"one": Held((0,))}, pcie(4, "cordoned"): {}})
     cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
     cluster.put_node(NodeName("cordoned"), NodeObject(cordoned=True))
@@ -437,7 +437,7 @@ def test_what_would_help_is_only_told_of_nodes_that_are_open_to_the_pod() -> Non
     assert relaxed(explained(cluster, QUAD))["link"] == ("node", 1)
 
 
-def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> None:
+def test_a_pod_that_fits_on_ineligible_nodes_only_reads_what_would_help_elsewhere() -> None:
     cluster = cluster_of({switched(4, "closed"): {}, switched(4, "open"): {"one": Held((0,))}})
     cluster.put_node(NodeName("closed"), NodeObject(cordoned=True))
     cluster.put_node(NodeName("open"), NodeObject())

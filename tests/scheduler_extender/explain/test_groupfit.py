@@ -23,7 +23,7 @@ GANG = GroupReference(Group("team", "podgroup/gang"), None, None, gang=True)
     st.sampled_from(REQUESTS),
     st.integers(1, 8),
 )
-def test_members_that_ask_the_same_fit_as_often_as_there_are_places(
+def test_members_that_ask_the_same_fit_as_often_as_the_capacity_allows(
     kinds: list[tuple[str, int]], asked: GpuRequest, members: int
 ) -> None:
     nodes = {
@@ -48,7 +48,7 @@ def test_members_that_ask_the_same_fit_as_often_as_there_are_places(
         assert whole.fit < members
 
 
-def test_a_member_that_has_come_needs_no_place() -> None:
+def test_a_bound_member_needs_no_gpus() -> None:
     node = machine("a100-pcie-4-bridged").topology(NodeName("n"))
     cluster = cluster_of({node: {"w0": Held((0, 1))}})
     pod = waiting("w0", gpu_request(2, NVLINKED))

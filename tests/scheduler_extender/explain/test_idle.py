@@ -58,7 +58,7 @@ def helped(found: Tried) -> dict[str, list[tuple[list[str], set[str]]]]:
     }
 
 
-def test_idle_pods_are_told_with_their_gpus_the_longest_idle_first() -> None:
+def test_idle_pods_are_reported_with_their_gpus_the_longest_idle_first() -> None:
     _, idle = scene(
         {PAIRS: {"a": Held((0, 2)), "b": Held((1,))}, OTHER: {"c": Held((3,)), "d": Held((0,))}},
         a="11:00",
@@ -93,7 +93,7 @@ def test_a_container_that_works_makes_its_pod_partly_idle() -> None:
     assert tried(cluster, found) == Tried(), "its end would end work, too"
 
 
-def test_a_mig_instance_is_told_by_its_gpu() -> None:
+def test_a_mig_instance_is_recognised_by_its_gpu() -> None:
     part = MigInstance("MIG-1", "1g.5gb", Bytes(MIB))
     gpus = tuple(replace(gpu, mig_mode="enabled", mig_instances=()) for gpu in PAIRS.gpus)
     node = replace(PAIRS, gpus=(*gpus[:3], replace(gpus[3], mig_instances=(part,))), links=())
@@ -114,7 +114,7 @@ def test_a_time_that_is_none_is_passed_over(since: str) -> None:
     assert idle_pods(cluster.snapshot(), TODAY) == []
 
 
-def test_who_stands_in_the_way_of_a_pair_is_named_and_who_does_not_is_not() -> None:
+def test_only_pods_in_the_way_of_a_pair_are_named() -> None:
     cluster, idle = scene(
         {PAIRS: {"a": Held((0,)), "b": Held((2,)), "c": Held((3,))}},
         a="10:00",
@@ -148,7 +148,7 @@ def test_a_pod_that_some_node_takes_does_not_wait_for_idle_gpus() -> None:
     assert helped(tried(cluster, idle)) == {}
 
 
-def test_a_node_to_which_the_pod_may_not_go_helps_nobody() -> None:
+def test_an_idle_pod_on_an_ineligible_node_unblocks_no_pod() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,)), "c": Held((2,))}}, a="10:00")
     cluster.put_node(NodeName("pairs"), NodeObject())
     elsewhere = SchedulingAttributes(
@@ -160,14 +160,14 @@ def test_a_node_to_which_the_pod_may_not_go_helps_nobody() -> None:
     assert helped(tried(cluster, idle)) == {"a": [(["v"], set())]}
 
 
-def test_where_there_is_no_time_it_is_said() -> None:
+def test_where_there_is_no_time_the_answer_says_so() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,)), "c": Held((2,))}}, a="10:00")
     cluster.put_pod(waiting("w", gpu_request(2, NVLINKED)))
     found = what_ends_would_do(cluster.snapshot(), idle, ending_when(lambda: True))
     assert (found.completes, found.whole) == ({}, False)
 
 
-def test_that_a_pod_is_idle_changes_no_answer_and_wakes_nobody() -> None:
+def test_an_idle_pod_changes_no_answer_and_wakes_no_pod() -> None:
     """An extender from before reads a record without the field, and this one decides alike."""
     cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
     (before,) = cluster.snapshot().nodes
@@ -181,7 +181,7 @@ def test_that_a_pod_is_idle_changes_no_answer_and_wakes_nobody() -> None:
     assert after.report.allocations == before.report.allocations
 
 
-def test_a_place_that_yields_to_the_waiting_pod_is_none_of_the_things_in_its_way() -> None:
+def test_a_reservation_that_yields_to_the_waiting_pod_is_not_in_its_way() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,))}}, a="11:00")
     nominated = SchedulingAttributes(nominated=PAIRS.name, priority=1)
     cluster.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), attributes=nominated))

@@ -85,7 +85,7 @@ def test_a_reason_is_looked_for_again_after_a_while_and_forgotten_with_its_pods(
     assert not reasons._known
 
 
-def test_whom_a_look_does_not_get_to_the_next_ones_do() -> None:
+def test_pods_that_one_round_does_not_reach_the_next_rounds_reach() -> None:
     class Slow(Clock):
         """Each time that somebody looks at it, a part of the time for one look is gone."""
 

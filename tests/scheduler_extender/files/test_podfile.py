@@ -37,7 +37,7 @@ QUAD_TEMPLATE = {
 }
 
 
-def test_pods_of_another_kind_that_are_left_out_are_told() -> None:
+def test_pods_of_another_kind_that_are_left_out_are_reported() -> None:
     replicas = {"Master": {"template": PAIR_TEMPLATE}, "Worker": {"template": QUAD_TEMPLATE}}
     made = {"kind": "PyTorchJob", "metadata": {"name": "t"}, "spec": {"replicaSpecs": replicas}}
     asked = read(yaml.safe_dump(made))
@@ -96,20 +96,22 @@ def test_the_pod_is_found_among_other_objects() -> None:
         ),
     ],
 )
-def test_it_is_said_of_what_counts_for_nothing(item: dict[str, object], warned: str) -> None:
+def test_what_has_no_effect_is_reported(item: dict[str, object], warned: str) -> None:
     (note,) = read(yaml.safe_dump(item)).notes
     assert note.startswith(warned)
 
 
 @pytest.mark.parametrize("key", ["example.com/link", "nvidia.com/gpu.present", "policy"])
-def test_nothing_is_said_of_what_others_write(key: str) -> None:
+def test_annotations_of_others_are_not_reported(key: str) -> None:
     item = yaml.safe_load(PAIR.read_text())
     item["metadata"]["annotations"][key] = "x"
     assert read(yaml.safe_dump(item)).notes == ()
 
 
 @pytest.mark.parametrize(("beside", "told"), [("", True), (', nvidia.com/gpu: "0"', False)])
-def test_a_pod_about_which_nobody_asks_is_judged_and_says_so(beside: str, told: bool) -> None:
+def test_a_pod_that_the_extender_is_not_asked_about_is_judged_and_reads_so(
+    beside: str, told: bool
+) -> None:
     text = (
         "kind: Pod\nmetadata: {name: dc, annotations: {gpu-topology.io/link: nvlink}}\n"
         "spec: {containers: [{name: m, resources: {limits: "

@@ -203,7 +203,7 @@ BESIDE = [{"name": "train", "container": TWO}, {"dag": {"tasks": [{"template": "
         ("Workflow", {"templates": BESIDE}),
     ],
 )
-def test_it_is_said_where_pods_are_not_counted(kind: str, spec: dict[str, Any]) -> None:
+def test_uncounted_pods_are_reported(kind: str, spec: dict[str, Any]) -> None:
     made = {"kind": kind, "metadata": {"name": "a"}, "spec": spec}
     (asked,) = read_each(yaml.safe_dump(made)).wanted
     assert asked.notes == (f"{kind} a: the number of its pods is unknown, so one is evaluated",)

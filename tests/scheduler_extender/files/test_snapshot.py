@@ -129,7 +129,7 @@ def test_a_node_with_dra_is_replayed(named: bool) -> None:
     assert answers(replayed(world.cluster)) == answers(world.cluster)
 
 
-def test_it_is_yaml_for_everybody() -> None:
+def test_every_yaml_reader_reads_it() -> None:
     text = b"".join(cluster_file(lived_in(1))).decode()
     documents = list(yaml.safe_load_all(text))
     assert {d["kind"] for d in documents} == {"GPUTopology", "Pod"}
@@ -138,7 +138,7 @@ def test_it_is_yaml_for_everybody() -> None:
     assert mixed == parse(text)
 
 
-def test_what_cannot_be_replayed_is_said() -> None:
+def test_what_cannot_be_replayed_is_reported() -> None:
     clock = [0.0]
     cluster = Cache(lambda: clock[0], Settings(stale_after=10))
     node: NodeTopology = machine("l40s-4").topology("old")
@@ -185,7 +185,7 @@ def test_a_cordon_is_replayed() -> None:
     }
 
 
-def test_a_pod_in_flight_is_written_once() -> None:
+def test_an_assumed_pod_is_written_once() -> None:
     cluster = lived_in(0)
     known = record("twice", 1)
     cluster.put_pod(known)
@@ -221,7 +221,7 @@ status: {allocatable: {cpu: 3500m, memory: 1Gi, pods: "30", nvidia.com/gpu: "4"}
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"])
-def test_a_pod_whose_words_end_lines_makes_no_snapshot_unreadable(end: str) -> None:
+def test_line_breaks_in_a_pods_texts_make_no_snapshot_unreadable(end: str) -> None:
     """To Python these end a line, and to JSON they do not; what follows is no YAML at all."""
     cluster = lived_in(1)
     kept = {"uid": "uid-waits", "node": f"n{end}\x7f", "until": "2999-01-01T00:00:00Z"}
@@ -458,7 +458,7 @@ def test_a_file_has_the_budgets_and_the_same_plan(budgets: tuple[Budget, ...]) -
     assert bool(plans[0].plan) == (BUDGETS[0] not in budgets)
 
 
-def test_budgets_that_nobody_knows_are_left_out_and_said() -> None:
+def test_unknown_budgets_are_left_out_and_reported() -> None:
     text = b"".join(cluster_file(crowded(None))).decode()
     assert text.splitlines()[0].endswith(
         "PodDisruptionBudgets are left out, because they could not be read."
@@ -510,7 +510,7 @@ def test_what_kube_scheduler_gives_out_is_replayed() -> None:
     }
 
 
-def test_a_pod_whose_claim_has_gpus_is_nominated_by_nobody_in_the_file() -> None:
+def test_a_pod_whose_claim_has_gpus_is_not_nominated_in_the_file() -> None:
     world = two_pairs()
     world.claims.apply(claim("c", 0, 1, pod="wants"))
     world.cluster.put_pod(record_of(pod(2, {"link": "nvlink"}, name="wants", uid="wants")))

@@ -35,7 +35,7 @@ def test_every_command_reads_it(words: list[str], code: int) -> None:
     assert done.stdout
 
 
-def test_a_running_pod_without_a_record_is_told_of() -> None:
+def test_a_running_pod_without_a_record_is_reported() -> None:
     done = asked(main, "nodes", "--cluster", TEMPLATE)
     assert done.stderr == (
         "note: team-a/notebook counts as assumed, because no status.allocations of a "
@@ -44,7 +44,7 @@ def test_a_running_pod_without_a_record_is_told_of() -> None:
     )
 
 
-def test_nothing_is_told_of_a_pod_that_is_only_bound(tmp_path: Path) -> None:
+def test_a_pod_that_is_only_bound_is_not_reported(tmp_path: Path) -> None:
     documents = list(yaml.safe_load_all((ROOT / TEMPLATE).read_text()))
     for each in documents:
         each.pop("status", None)

@@ -102,7 +102,7 @@ def test_pod_whose_status_names_a_claim(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["dra", WithClaims.name])
-def test_who_holds_a_device(policy: str) -> None:
+def test_which_pod_has_a_device(policy: str) -> None:
     """A claim lasts: what it has is not about to become free, though its pod is not known."""
     offer = cluster_of(policy).node_info(NODE).last_offer("nvidia.com/gpu")
     expected = cluster_of("dra").node_info(NODE).last_offer("nvidia.com/gpu")

@@ -88,7 +88,7 @@ def test_the_first_of_each_is_what_filter_would_promise(kind: str) -> None:
             assert many * count <= len(node.gpus) - len(holds)
 
 
-def test_a_sick_gpu_is_stranded_nowhere_and_strands_others() -> None:
+def test_a_sick_gpu_strands_others_and_is_not_stranded_itself() -> None:
     node = bridged(4)
     sick = replace(held(node, []), health=(Health(node.gpus[0].uuid, False, "Xid"),))
     assert capacity(node, sick).nodes == 0

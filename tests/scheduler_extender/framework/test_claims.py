@@ -91,13 +91,13 @@ def test_what_is_chosen_for_a_nominated_pod_does_not_come(world: DraWorld) -> No
     assert refusal(world, of_claim(NVLINK, "c")) == ""
 
 
-def test_a_node_passes_where_nobody_can_say_which_come(world: DraWorld) -> None:
+def test_a_node_passes_where_the_devices_are_unknown(world: DraWorld) -> None:
     assert refusal(world, of_claim(NVLINK, "unseen")) == ""
     assert scored(world, of_claim(NVLINK, "unseen")) == 0
 
 
 @pytest.mark.parametrize("key", ["group", "group-size", "group-domain"])
-def test_a_group_that_nobody_would_keep_together_is_refused(world: DraWorld, key: str) -> None:
+def test_a_group_that_no_rule_would_hold_together_is_rejected(world: DraWorld, key: str) -> None:
     world.claims.apply(asking("c", exactly(1)))
     for more in ({}, NVLINK):
         answered = verbs.filter_nodes(world.cluster, of_claim({key: "4", **more}, "c"), [NODE])
@@ -115,7 +115,7 @@ def test_a_group_that_nobody_would_keep_together_is_refused(world: DraWorld, key
         (0, {"group": "g"}, False),
     ],
 )
-def test_nobody_is_evicted_for_cpus_where_the_devices_that_come_will_not_do(
+def test_no_pod_is_evicted_for_cpus_where_the_devices_that_come_will_not_do(
     world: DraWorld, held: int, annotations: dict[str, str], helps: bool
 ) -> None:
     """kube-scheduler's dry run knows no links, and asks filter about no node that lacks CPUs."""
@@ -275,7 +275,7 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
         assume(world.cluster, record, OTHER, lambda: "")
 
 
-def test_a_bind_that_waits_hears_of_the_names_of_claims(world: DraWorld) -> None:
+def test_a_waiting_bind_notices_the_names_of_claims(world: DraWorld) -> None:
     world.claims.apply(claim("c", 2, 3, pod="a"))
     wanted = of_claim(NVLINK, "c")
     record = requesting_record(wanted, MANAGED)

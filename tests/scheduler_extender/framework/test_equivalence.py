@@ -119,7 +119,7 @@ def test_such_nodes_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(checked) == 3
 
 
-def test_a_place_that_is_kept_depends_on_what_is_left_too() -> None:
+def test_a_reservation_depends_on_the_free_devices_too() -> None:
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     for name in ("a", "b"):
         topology = machine("dgx1-v100").topology(NodeName(name))

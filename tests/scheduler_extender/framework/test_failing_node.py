@@ -82,7 +82,7 @@ def test_one_node_does_not_fail_the_answer_for_the_others(
 
 
 @pytest.mark.parametrize(("size", "passes"), [(2, ["a", "c"]), (9, [])])
-def test_a_node_whose_offer_fails_costs_a_group_only_itself(
+def test_a_node_that_fails_costs_a_group_only_itself(
     monkeypatch: pytest.MonkeyPatch, size: int, passes: list[str]
 ) -> None:
     """Places are kept in its domain for another group, or the domain has too few."""
@@ -113,14 +113,14 @@ def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
     assert found.failed == {"b": IN_PROGRESS.message}
 
 
-def test_a_fault_is_not_remembered(cluster: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_not_cached(cluster: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(devices, "assess", lambda *_: 1 // 0)
         assert ask(cluster, 2, NVLINK).node_names == []
     assert ask(cluster, 2, NVLINK).node_names == NAMES
 
 
-def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
+def test_a_bind_to_such_a_node_is_rejected_and_loses_no_assumed_pod(
     cluster: Cache, broken: list[str]
 ) -> None:
     train = record_of(pod(2, NVLINK))
@@ -247,7 +247,7 @@ def test_a_state_that_no_node_is_in_is_forgotten() -> None:
     assert cluster.answers.size() == Size(classes=0, requests=1, answers=0)
 
 
-def test_the_answers_remembered_are_bounded_in_number(
+def test_the_number_of_cached_answers_is_bounded(
     cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answercache, "CACHED_ANSWERS", 7)

@@ -48,7 +48,7 @@ def total(seen: Snapshot) -> int:
     return CapacityCounter(seen, NO_DEADLINE).totals(SINGLE, "rack", ["r"])["r"]
 
 
-def test_a_sum_of_a_domain_is_not_remembered_once_a_node_has_come_into_it() -> None:
+def test_a_sum_of_a_domain_is_not_cached_once_a_node_has_come_into_it() -> None:
     """Else the domain would be without the node until one of its nodes changes."""
     cluster = racks(a="r", b="r", c="other")
     former = cluster.snapshot()
@@ -61,7 +61,7 @@ def test_a_sum_of_a_domain_is_not_remembered_once_a_node_has_come_into_it() -> N
     assert total(cluster.snapshot()) == 8
 
 
-def test_a_sum_of_a_domain_is_not_remembered_once_a_node_of_it_is_open_again() -> None:
+def test_a_sum_of_a_domain_is_not_cached_once_a_node_of_it_is_open_again() -> None:
     """Else the domain would be without the node until one of its nodes changes."""
     cluster = racks(a="r", b="r")
     move(cluster, "b", "r", cordoned=True)
@@ -71,7 +71,7 @@ def test_a_sum_of_a_domain_is_not_remembered_once_a_node_of_it_is_open_again() -
     assert total(cluster.snapshot()) == 8
 
 
-def test_whoever_asks_on_a_former_snapshot_gets_the_sum_of_its_moment() -> None:
+def test_a_former_snapshot_has_its_own_sum() -> None:
     """Else a member that is bound meanwhile counts in the domain, and is still to come: its
     siblings' binds were refused."""
     cluster = racks(a="r", b="r")
@@ -86,7 +86,7 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_sum_of_its_moment() -> None:
     assert total(former) == 4
 
 
-def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> None:
+def test_the_capacity_of_a_rack_is_not_cached_once_a_tray_has_come_into_it() -> None:
     """Else its score would be without the tray until one of its trays changes."""
     cluster = racks(a="r", b="r", c="other", d="other")
     cluster.put_pod(record_of(member("w", "train", 2, 1)))  # somebody asks for a rack
@@ -96,7 +96,7 @@ def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> 
     assert rack_rooms(cluster.snapshot(), gpu_request(1), ["a"]) == [13]
 
 
-def test_what_if_a_pod_were_gone_is_not_remembered_of_its_rack() -> None:
+def test_a_trial_without_a_pod_is_not_cached_for_its_rack() -> None:
     """Else scores would rest on a rack without the pod until one of its trays changes."""
     cluster = racks(a="r", b="r")
     cluster.put_pod(record_of(member("w", "train", 2, 1)))
@@ -113,7 +113,7 @@ def reserved_on(seen: Snapshot) -> set[NodeName]:
     return set(CapacityCounter(seen, NO_DEADLINE).reservations().reserved)
 
 
-def test_whoever_asks_on_a_former_snapshot_gets_the_reservations_of_its_moment() -> None:
+def test_a_former_snapshot_has_its_own_reservations() -> None:
     """Else what they take from nodes as they were then would be remembered for those who ask
     later."""
     cluster = racks(a="r", b="r")
@@ -127,7 +127,7 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_reservations_of_its_moment()
     assert reserved_on(cluster.snapshot()) == {NodeName("b")}
 
 
-def test_members_and_places_are_counted_at_one_moment() -> None:
+def test_members_and_capacity_are_counted_on_one_snapshot() -> None:
     """A member that comes while places are counted takes one. Beside the members of before, the
     places of afterwards would be too few: a refusal that is never true."""
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))

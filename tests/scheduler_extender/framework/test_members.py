@@ -30,7 +30,7 @@ def kind(gib: int, count: int = 1) -> GpuRequest:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_largest_kinds_are_told_whoever_comes_and_goes(seed: int) -> None:
+def test_the_largest_kinds_are_listed_as_members_come_and_go(seed: int) -> None:
     random = Random(seed)
     groups, there = Groups(), dict[str, GpuRequest]()
     for _ in range(200):

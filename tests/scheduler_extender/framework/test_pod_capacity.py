@@ -32,7 +32,7 @@ def info_of(kubelet: EmulatedKubelet, kind: str) -> NodeInfo:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4])
 @pytest.mark.parametrize("constraints", [Constraints(), NVLINK, Constraints(same_numa=True)])
-def test_as_many_pods_as_there_are_places_are_promised_what_they_ask(
+def test_as_many_pods_as_the_capacity_are_promised_what_they_ask(
     kind: str, gpus: int, constraints: Constraints
 ) -> None:
     request = gpu_request(gpus, constraints)
@@ -68,7 +68,9 @@ def admit(kubelet: EmulatedKubelet, name: str, request: GpuRequest) -> None:
         pytest.param((0, 6), 2, 0, id="no pair"),
     ],
 )
-def test_the_places_of_a_cube_mesh(free: range | tuple[int, ...], gpus: int, expected: int) -> None:
+def test_the_pod_capacity_of_a_cube_mesh(
+    free: range | tuple[int, ...], gpus: int, expected: int
+) -> None:
     node = machine("dgx1-v100").topology("n")
     ids = tuple(DeviceId(g.uuid) for p, g in enumerate(node.gpus) if p not in free)
     held = Allocation(PodUid("x"), "default", "x", "main", "nvidia.com/gpu", ids)

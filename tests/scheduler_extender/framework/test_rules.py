@@ -146,7 +146,7 @@ def helped_by_an_end() -> dict[str, bool]:
     }
 
 
-def test_a_new_rule_is_seen_by_all_who_ask() -> None:
+def test_a_new_rule_counts_in_every_answer() -> None:
     assert all(takes_free().values()), takes_free()
     assert all(helped_by_an_end().values()), helped_by_an_end()
     RULES.append(OddShape())
@@ -252,7 +252,7 @@ def test_a_feature_is_deleted_by_deleting_its_file_and_its_line(
         registry.write_text(lines)
 
 
-def test_every_rule_that_refuses_is_told() -> None:
+def test_every_rule_that_refuses_is_reported() -> None:
     """kube-scheduler hears the one that no eviction turns; people hear the others, too."""
     RULES.append(OddShape())
     try:

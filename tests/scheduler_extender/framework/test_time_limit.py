@@ -99,7 +99,7 @@ def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cache) -> N
     assert found.failed == {"n9": IN_PROGRESS.message}
 
 
-def test_nodes_that_nobody_knows_are_told_apart(cluster: Cache) -> None:
+def test_unknown_nodes_are_rejected_by_another_reason(cluster: Cache) -> None:
     found = verbs.filter_nodes(
         cluster, asked(1, {}), [*NAMES, "unknown"], within(cluster.clock, 2.5)
     )
@@ -129,7 +129,9 @@ def test_scores_that_were_not_worked_out_are_neutral(cluster: Cache, clock: Cloc
     assert clock.now - began <= 14, "each state is worked out once, or interrupted once"
 
 
-def test_preempt_evicts_nobody_for_what_it_did_not_look_at(cluster: Cache, clock: Clock) -> None:
+def test_preempt_evicts_no_pod_on_nodes_that_it_did_not_evaluate(
+    cluster: Cache, clock: Clock
+) -> None:
     victims = {name: MetaVictims([MetaPod("v")]) for name in NAMES[5:]}
     args = PreemptionArgs(asked(2, NVLINK), None, dict(victims))
     assert set(preemption.preempt(cluster, args).meta_victims) == set(NAMES[5:])
@@ -233,7 +235,7 @@ def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:
     assert not equivalence.ask(cluster.snapshot(), gpu_request(1), names).late
 
 
-def test_what_is_worked_out_of_a_former_moment_is_not_taken_for_the_next(
+def test_answers_of_a_former_snapshot_are_not_used_for_the_next(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, node = Cache(clock), switched(4, "c")

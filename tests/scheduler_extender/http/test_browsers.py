@@ -51,7 +51,7 @@ def test_a_page_of_another_site_is_refused(
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:8889", "a.localhost:1", "127.0.0.1", "[::1]:8889", "10.0.0.7"]
 )
-def test_whoever_comes_by_a_name_of_this_machine_is_answered(host: str) -> None:
+def test_a_request_by_a_name_of_this_machine_is_answered(host: str) -> None:
     with running(switched()) as service:
         for headers in ({"host": host}, {"host": host, "origin": f"http://{host}"}):
             assert of_page(service, 1, "/v1/nodes", headers).status_code == 200

@@ -209,7 +209,7 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         assert len(everything(client)) < len(body)
 
 
-def test_answers_that_nobody_reads_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answers_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them may wait for write_seconds; 512 of the admin port's would fill the memory."""
     monkeypatch.setattr("scheduler_extender.http.endpoint.PIECE", 1 << 30)  # as the admin port's
     names = [f"{'n' * 200}{i}" for i in range(50_000)]
@@ -233,7 +233,7 @@ def test_a_long_answer_that_is_read_arrives_whole() -> None:
         assert [row["Host"] for row in answer.json()] == names
 
 
-def test_whoever_waits_without_a_request_makes_room() -> None:
+def test_an_idle_connection_makes_room() -> None:
     with running(NODE, limits=replace(UNHURRIED, connections=4)) as service, ExitStack() as stack:
         half = [stack.enter_context(connected(service.ports[0])) for _ in range(4)]
         for client in half:
@@ -262,7 +262,7 @@ def test_whoever_waits_without_a_request_makes_room() -> None:
         pytest.param(b"GET /healthz HTTP/1.1\r\n\r\n" + head(1000), id="the second one"),
     ],
 )
-def test_slow_clients_keep_nobody_out(port: int, sent: bytes) -> None:
+def test_slow_clients_exclude_no_other(port: int, sent: bytes) -> None:
     limits = replace(UNHURRIED, connections=8)
     with running(NODE, limits=limits) as service, ExitStack() as stack:
         for number in range(45):  # more than are taken for probes where all are busy
@@ -281,7 +281,7 @@ def test_slow_clients_keep_nobody_out(port: int, sent: bytes) -> None:
         eventually(lambda: service.service.bodies.held <= 8 * 1000)
 
 
-def test_a_crowd_that_comes_and_goes_leaves_no_connection(
+def test_many_clients_that_come_and_go_leave_no_connection(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Who is cut off in the moment in which the connection begins is forgotten, too."""

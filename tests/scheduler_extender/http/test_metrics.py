@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from scheduler_extender.http.metrics import Metrics
 
 
-def test_no_series_tells_when_another_was_made() -> None:
+def test_no_series_says_when_another_was_created() -> None:
     metrics = Metrics()
     metrics.requests.labels("filter", "200").inc()
     metrics.seconds.labels("filter").observe(1.0)

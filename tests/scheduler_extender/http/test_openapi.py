@@ -148,7 +148,7 @@ def test_a_node_says_which_instances_of_its_gpus_are_free(service: Running) -> N
     ]
 
 
-def test_a_node_says_who_shares_its_gpus_and_what_they_use(service: Running) -> None:
+def test_a_node_names_the_pods_that_share_its_gpus_and_what_they_use(service: Running) -> None:
     found = service.admin.get("/v1/nodes/shared").json()
     gpu = {"resource": "nvidia.com/gpu", "profile": "", "shares": 4, "memory": 46068 * MIB}
     part = 46068 * MIB // 4

@@ -79,7 +79,7 @@ def test_probes_and_metrics_are_not_for_people(service: Running, path: str) -> N
 @pytest.mark.parametrize(
     "path", ["/map", "/v1/nodes", "/v1/snapshot", "/openapi.json", "/docs", "/scheduler/filter"]
 )
-def test_the_port_for_metrics_tells_nothing_of_pods(service: Running, path: str) -> None:
+def test_the_metrics_port_names_no_pod(service: Running, path: str) -> None:
     assert status(service.ports[2], path) == 404
 
 
@@ -161,7 +161,7 @@ def test_a_request_has_one_host(service: Running) -> None:
     assert b"more than one Host header" in answer
 
 
-def test_a_fault_of_ours_is_told_once_in_a_while(
+def test_a_fault_of_ours_is_logged_once_in_a_while(
     service: Running, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*_: object) -> None:

@@ -105,7 +105,7 @@ async def until(happens: Callable[[], bool]) -> None:
         pytest.param("/map/nodes/{}", "node_info", 2, id="the map's node"),
     ],
 )
-def test_readers_are_bounded_and_nobody_else_waits(
+def test_readers_are_bounded_and_other_requests_do_not_wait(
     path: str, asks: str, threads: int, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readers = PEOPLE_WAITING + 10
@@ -161,7 +161,7 @@ def test_the_map_waits_for_no_question_of_the_what_if_box(
         assert Counter(each.result() for each in asked) == {200: 20 - left_over, 503: left_over}
 
 
-def test_who_asks_before_an_answer_has_begun_shares_it(work: Work) -> None:
+def test_requests_before_an_answer_has_begun_share_it(work: Work) -> None:
     async def play() -> list[int]:
         queue = RequestQueue(1, 3)
 

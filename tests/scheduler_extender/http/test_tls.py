@@ -206,7 +206,7 @@ def test_two_authorities_in_one_file_are_both_trusted(service: Running, files: T
     assert answers(service, scheduler(signer=CA))
 
 
-def test_a_certificate_that_expires_soon_is_said(files: TlsFiles) -> None:
+def test_a_certificate_that_expires_soon_is_reported(files: TlsFiles) -> None:
     found = certificates.Certificates(files.tls)
     expires = found.contexts.expires
     assert found.expiry_warning(expires - timedelta(days=15)) is None
@@ -259,7 +259,7 @@ def _no_ca(files: TlsFiles) -> None:
         pytest.param(lambda files: files.tls.key.unlink(), "tls.key", id="a file is gone"),
     ],
 )
-def test_files_that_cannot_be_used_change_nothing_and_are_told(
+def test_unusable_files_change_nothing_and_are_logged(
     service: Running, files: TlsFiles, breaks: object, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files.tls.certificate.read_bytes(), files.tls.key.read_bytes()
@@ -285,7 +285,9 @@ def test_files_that_cannot_be_used_change_nothing_and_are_told(
     assert ask(service, scheduler()) == 200
 
 
-def test_the_same_trouble_is_told_once(files: TlsFiles, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_problem_is_logged_once(
+    files: TlsFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = certificates.Certificates(files.tls)
     _cut(files)
     for _ in range(3):
@@ -304,7 +306,7 @@ def test_the_metric_says_when_the_certificate_expires(service: Running, files: T
     assert shown(service, "tls_expires_timestamp_seconds") == expires
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked(files: TlsFiles) -> None:
+def test_an_encrypted_key_is_refused_without_a_prompt(files: TlsFiles) -> None:
     key = form.load_pem_private_key(files.tls.key.read_bytes(), None)
     sealed = form.BestAvailableEncryption(b"secret")
     files.tls.key.write_bytes(
@@ -411,7 +413,7 @@ def test_a_client_that_does_not_say_goodbye_holds_up_no_stop(
         assert "graceful shutdown exceeded" not in capfd.readouterr().err
 
 
-def test_a_crowd_that_comes_and_goes_leaves_the_port_open(files: TlsFiles) -> None:
+def test_many_clients_that_come_and_go_leave_the_port_open(files: TlsFiles) -> None:
     """Descriptors are used again while handshakes are cut off: each belongs to one connection."""
     limits = replace(UNHURRIED, handshakes=2)
     with running(NODE, where=Addresses(tls=files.tls), limits=limits) as service:

@@ -58,7 +58,7 @@ def test_what_the_work_raises_is_raised() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_who_goes_away_holds_up_no_other(most: int) -> None:
+def test_a_client_that_goes_away_delays_no_other(most: int) -> None:
     goes_on = threading.Event()
 
     async def ask(workers: Workers) -> int:

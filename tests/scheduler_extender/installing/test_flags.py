@@ -32,7 +32,7 @@ PROFILING, CONTENTION = ["enableProfiling"], ["enableContentionProfiling"]
         ),
     ],
 )
-def test_a_flag_that_is_passed_over_is_said(words: list[str], said: Any) -> None:
+def test_a_flag_that_is_passed_over_is_reported(words: list[str], said: Any) -> None:
     assert flags.settings(flags.read(words)) == said
 
 

@@ -77,7 +77,7 @@ def test_json_is_taken_too() -> None:
     assert yaml.safe_load(now)["extenders"] == [{"urlPrefix": "http://x"}, shipped()]
 
 
-def test_what_somebody_has_chosen_for_the_extender_stays() -> None:
+def test_settings_that_a_person_chose_for_the_extender_stay() -> None:
     chosen = schedulerconfig.merged(FOREIGN, PLACE).replace("weight: 5", "weight: 9 # more")
     now = schedulerconfig.merged(chosen, replace(PLACE, address="fd00::1", namespace="gpus"))
     lines = dict(zip(chosen.splitlines(), now.splitlines(), strict=True))

@@ -243,7 +243,7 @@ def test_a_node_that_is_rewritten_again_and_again_is_kept_once(field: str) -> No
     assert_cautious(field, cluster.node_info(NodeName("node")))
 
 
-def test_of_nodes_that_say_too_much_again_and_again_the_log_tells_a_few_times() -> None:
+def test_the_log_names_nodes_that_say_too_much_only_a_few_times() -> None:
     sink = NodeSink(Cache(Clock()))
     with capture_logs() as logs:
         for n in range(40):

@@ -36,7 +36,7 @@ def test_an_owner_and_an_object_have_bounds() -> None:
     assert (quota.taken, quota.outside) == (30, 1)
 
 
-def test_who_has_most_gives_way_to_who_has_less() -> None:
+def test_the_owner_with_most_gives_way_to_owners_with_less() -> None:
     quota = ByteQuota(BOUNDS)
     for key in range(6):
         assert quota.put("a", key, 10) == []

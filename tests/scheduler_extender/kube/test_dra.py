@@ -129,7 +129,7 @@ def test_a_claim_of_the_same_name_that_cannot_be_read_keeps_no_devices(world: Dr
     assert world.offer.availability.free == 0b1111
 
 
-def test_who_holds_a_claim_runs_also_where_nobody_knows_the_pod(world: DraWorld) -> None:
+def test_a_pod_with_a_claim_runs_also_if_it_is_unknown(world: DraWorld) -> None:
     held = told(world).offer.availability
     assert [holder.shown for holder in held.running] == [0b1000]
     assert held.releasing == ()
@@ -199,7 +199,7 @@ def test_a_value_of_any_form_is_read(world: DraWorld, value: str, takes: bool) -
     assert isinstance(world.offer, Offer) == takes
 
 
-def test_a_tainted_device_is_given_to_nobody(world: DraWorld) -> None:
+def test_a_tainted_device_is_given_to_no_pod(world: DraWorld) -> None:
     world.classes.apply(device_class())
     bad, seen = [{"effect": "NoExecute"}], [{"effect": "None"}]
     world.slices.apply(a_slice(device(0, taints=bad), device(1, taints=seen)))

@@ -112,7 +112,7 @@ def test_what_cannot_be_written_is_counted() -> None:
     assert writer.dropped == 3
 
 
-def test_a_pod_named_like_a_path_is_asked_nowhere() -> None:
+def test_a_pod_named_like_a_path_is_not_requested() -> None:
     api = Api()
     writer, _ = make(api)
     odd = misprediction("a")
@@ -122,7 +122,7 @@ def test_a_pod_named_like_a_path_is_asked_nowhere() -> None:
     assert not api.written
 
 
-def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
+def test_a_slow_api_server_delays_no_caller() -> None:
     entered, go = threading.Event(), threading.Event()
 
     class Slow(Api):
@@ -163,7 +163,7 @@ def test_every_misprediction_is_counted_and_few_are_logged() -> None:
     assert sum(entry["untold"] for entry in logs) > 0
 
 
-def test_an_event_that_everybody_may_read_names_no_pod() -> None:
+def test_an_event_outside_the_pods_namespace_names_no_pod() -> None:
     """The Node's stands in the namespace default; the pod's is for those who may read its own."""
     api = Api()
     writer, _ = make(api)

@@ -91,7 +91,7 @@ def test_a_selector_as_public_examples_have_it_is_read(world: DraWorld) -> None:
     assert gpus(world) == [0, 2]
 
 
-def test_devices_that_differ_in_what_a_name_is_looked_up_by_are_told_apart(
+def test_devices_that_differ_in_what_a_name_is_looked_up_by_are_distinguished(
     world: DraWorld,
 ) -> None:
     """They are judged once where they are alike in all that a selector names."""
@@ -114,7 +114,7 @@ def test_a_quantity_that_cannot_be_read_costs_no_more_than_its_comparison(world:
     assert gpus(world) is Reason.UNDECIDED
 
 
-def test_values_of_two_kinds_are_told_apart(world: DraWorld) -> None:
+def test_values_of_two_kinds_are_distinguished(world: DraWorld) -> None:
     """To Python a 1 equals a true."""
     kinds: tuple[Json, ...] = ({"int": 1}, {"bool": True})
     for first, second in (kinds, kinds[::-1]):
@@ -229,7 +229,7 @@ def test_what_speaks_of_no_single_value_is_not_followed(world: DraWorld, whole: 
     assert gpus(world) is Reason.UNDECIDED
 
 
-def test_nothing_is_kept_of_the_list_that_a_claim_came_in(world: DraWorld) -> None:
+def test_the_list_that_a_claim_came_in_is_not_stored(world: DraWorld) -> None:
     waiting, given = bytes(asking("c", exactly(1))), bytes(claim("d", 3, pod="p"))
     page = b"[" + waiting + b"," + given + b"]"
     objects = msgspec.json.decode(page, type=list[msgspec.Raw])
@@ -241,7 +241,7 @@ def test_nothing_is_kept_of_the_list_that_a_claim_came_in(world: DraWorld) -> No
     assert sys.getrefcount(page) == 2
 
 
-def test_nothing_is_kept_of_what_a_claim_says_of_itself() -> None:
+def test_texts_of_a_claim_are_not_stored() -> None:
     """Whoever may make claims can make thousands, with the most that the API server takes."""
     said = {"long": "x" * 100_000}
     for given in asking("c", exactly(1)), claim("d", 3, pod="p"):
@@ -301,14 +301,14 @@ NOT_SAID = {
 
 
 @pytest.mark.parametrize("name", NOT_SAID)
-def test_where_it_cannot_be_said_nothing_is(world: DraWorld, name: str) -> None:
+def test_nothing_is_predicted_where_it_is_unknown(world: DraWorld, name: str) -> None:
     world.claims.apply(asking("c", NOT_SAID[name]))
     assert gpus(world) is Reason.UNDECIDED
     world.claims.apply(asking("c", exactly(1)))
     assert gpus(world) == [3]
 
 
-def test_nothing_is_said_of_claims_that_nobody_has_seen_or_can_read(world: DraWorld) -> None:
+def test_nothing_is_predicted_for_claims_that_are_unseen_or_unreadable(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(1)))
     assert gpus(world, "c", "unseen") is Reason.UNDECIDED
     bad = {"devices": {"requests": 7, "constraints": []}}
@@ -316,7 +316,7 @@ def test_nothing_is_said_of_claims_that_nobody_has_seen_or_can_read(world: DraWo
     assert gpus(world) is Reason.UNDECIDED
 
 
-def test_nothing_is_said_of_constraints_of_another_kind(world: DraWorld) -> None:
+def test_nothing_is_reported_of_constraints_of_another_kind(world: DraWorld) -> None:
     devices = {"requests": [exactly(1)], "constraints": [{"distinctAttribute": f"{DRIVER}/pair"}]}
     spec = {"metadata": {"namespace": "ns", "name": "c"}, "spec": {"devices": devices}}
     world.claims.apply(raw(spec))

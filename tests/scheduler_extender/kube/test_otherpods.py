@@ -46,7 +46,7 @@ def test_the_pods_of_the_node_that_run_and_have_no_gpus_are_added_up(tmp_path: P
         assert other_pods(api, MANAGED, NodeName("empty")) == ()
 
 
-def test_an_api_server_that_does_not_tell_leaves_it_unknown(tmp_path: Path) -> None:
+def test_an_api_server_that_does_not_answer_leaves_it_unknown(tmp_path: Path) -> None:
     with FakeApiServer() as fake:
         api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
         fake.refuse(403, None)

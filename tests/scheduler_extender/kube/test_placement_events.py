@@ -46,7 +46,7 @@ class Told:
         return list(self.texts)
 
 
-def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
+def test_a_waiting_pod_gets_one_event_with_counts_of_nodes() -> None:
     cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
     cluster.put_pod(waiting("wants", PAIR))
     told = Told(cluster)
@@ -67,7 +67,7 @@ def test_nodes_without_gpus_are_not_counted() -> None:
     assert text.startswith(f"no node takes it: {LINKS} (1 node) (")
 
 
-def test_another_reason_is_news_and_another_count_only_rarely() -> None:
+def test_another_reason_is_a_new_event_and_another_count_only_rarely() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     cluster.put_pod(waiting("wants", PAIR))
     told = Told(cluster)
@@ -81,7 +81,7 @@ def test_another_reason_is_news_and_another_count_only_rarely() -> None:
     assert "node has fewer GPUs than requested (1 node)" in text
 
 
-def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
+def test_pods_that_fit_or_are_in_a_group_get_no_false_event() -> None:
     cluster = cluster_of({switched(4, "a"): {}})
     cluster.put_pod(waiting("fits", PAIR))
     rack = GroupReference(Group("team", "g"), 2, "rack")
@@ -91,7 +91,7 @@ def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
     assert "no node has the label rack of group-domain" in text
 
 
-def test_a_round_looks_at_few_pods_and_forgets_those_that_are_gone() -> None:
+def test_a_round_evaluates_few_pods_and_forgets_deleted_ones() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     for i in range(3 * AT_ONCE):
         cluster.put_pod(waiting(f"p{i:02}", PAIR))
@@ -106,7 +106,7 @@ def test_a_round_looks_at_few_pods_and_forgets_those_that_are_gone() -> None:
     assert not told.waiting._told
 
 
-def test_placed_pods_are_told_their_promise_and_sets() -> None:
+def test_events_of_placed_pods_have_the_promise_and_the_sets() -> None:
     api = Api()
     writer, _ = make(api)
     writer.note_placed(Binding("team", "p", PodUid("u"), NodeName("n"), PLACEMENT, 0, PAIR))
@@ -121,7 +121,7 @@ def test_placed_pods_are_told_their_promise_and_sets() -> None:
 
 
 @pytest.mark.parametrize("placement", ["", "{", '{"verdict":7}', "[" * 100_000])
-def test_a_placement_that_cannot_be_read_costs_nobody_the_bind(placement: str) -> None:
+def test_an_unreadable_placement_fails_no_bind(placement: str) -> None:
     api = Api()
     writer, _ = make(api)
     writer.note_placed(Binding("team", "p", PodUid("u"), NodeName("n"), placement, 0, PAIR))
@@ -134,7 +134,7 @@ def events(fake: FakeApiServer) -> dict[tuple[str, str], str]:
     return {(e["involvedObject"]["name"], e["reason"]): e["message"] for e in found}
 
 
-def test_only_a_bind_that_was_written_is_told(kube: Kube, tmp_path: Path) -> None:
+def test_only_a_bind_that_was_written_is_reported(kube: Kube, tmp_path: Path) -> None:
     api = ApiServer.from_kubeconfig(kube.fake.write_kubeconfig(tmp_path / "news"))
     source = KubeSource(api, kube.cluster)
     kube.create(pod(2, {"link": "nvlink"}, name="p", uid="u"))

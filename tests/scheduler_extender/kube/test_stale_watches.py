@@ -108,7 +108,7 @@ def test_readiness_ends_after_a_stated_time(service: tuple[Running, list[Watch]]
     assert found.filter(pod(2), "switched")["NodeNames"] == ["switched"], "and still answers"
 
 
-def test_the_metrics_tell_at_once() -> None:
+def test_the_metrics_change_at_once() -> None:
     watches = [Watch("pods", 3.0, 3.0), Watch("nodes", 9.0)]
     metrics, cluster = Metrics(), Cache(lambda: 10.0, watches=lambda: watches)
     metrics.watch(cluster)
@@ -218,7 +218,7 @@ def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
         done.set()
 
 
-def test_who_was_fresh_long_ago_is_stale_at_once() -> None:
+def test_a_watch_that_was_fresh_long_ago_is_stale_at_once() -> None:
     """A record that is read again after it could not be used is as old as its agent says."""
     clock = Clock()
     cluster = Cache(clock)

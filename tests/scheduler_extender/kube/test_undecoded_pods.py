@@ -60,7 +60,7 @@ def matters(found: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("resource", MANAGED)
-def test_whoever_asks_for_gpus_anywhere_is_decoded(resource: str) -> None:
+def test_every_pod_that_asks_for_gpus_is_decoded(resource: str) -> None:
     pods = with_gpus(resource)
     assert any(map(matters, pods))
     assert all(map(taken, pods))
@@ -71,6 +71,6 @@ def test_the_mark_of_a_term_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("found", OTHERS)
-def test_who_is_passed_over_asks_for_nothing_of_ours(found: dict[str, Any]) -> None:
+def test_undecoded_pods_ask_for_nothing_of_ours(found: dict[str, Any]) -> None:
     assert not taken(found)
     assert not matters(found)

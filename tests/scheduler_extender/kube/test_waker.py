@@ -108,7 +108,7 @@ def make() -> tuple[Counting, Api, Waker]:
     return cluster, api, Waker(cluster, api, clock=lambda: 0.0)
 
 
-def test_equal_requests_share_one_look_and_equal_nodes_one_evaluation() -> None:
+def test_equal_requests_and_equal_nodes_share_one_evaluation() -> None:
     cluster, api, waker = make()
     for i in range(5_000):
         cluster.put_pod(unschedulable(f"p{i}", HUGE))
@@ -145,7 +145,7 @@ def test_a_round_is_bounded_and_the_next_goes_on() -> None:
     assert api.calls == 0
 
 
-def test_a_crowd_that_fits_nowhere_keeps_nobody_waiting_for_ever() -> None:
+def test_many_pods_that_fit_no_node_do_not_starve_others() -> None:
     cluster, api, waker = make()
     for i in range(200):  # more requests than the cluster remembers
         cluster.put_pod(unschedulable(f"huge-{i}", gpu_request(64 + i, NVLINK)))
@@ -208,7 +208,7 @@ def test_a_pod_about_which_the_api_server_is_slow_is_waited_for_ever_more_rarely
     assert api.calls - len(api.woken) < 50
 
 
-def test_one_refused_patch_holds_up_nobody() -> None:
+def test_one_rejected_patch_delays_no_other_pod() -> None:
     cluster, api, waker = make()
     for i in range(10):
         cluster.put_pod(unschedulable(f"p{i}", PAIR))
@@ -249,7 +249,7 @@ def test_a_node_that_changes_all_the_time_wakes_a_pod_as_often_as_it_would_be_tr
     assert 30 <= api.calls <= 34
 
 
-def test_who_was_woken_often_is_woken_soon_where_few_wait() -> None:
+def test_a_pod_that_was_woken_often_is_woken_soon_where_few_wait() -> None:
     cluster, api, waker = make()
     cluster.put_pod(unschedulable("p", PAIR))
     now = flaps(cluster, waker, 300)
@@ -259,7 +259,7 @@ def test_who_was_woken_often_is_woken_soon_where_few_wait() -> None:
     assert api.calls == before + 1
 
 
-def test_a_crowd_costs_no_more_than_its_rate() -> None:
+def test_many_waiting_pods_cost_no_more_than_the_rate() -> None:
     """And a small rest of it is woken as often as if it had always been small."""
     cluster, api, waker = make()
     for i in range(300):
@@ -276,7 +276,7 @@ def test_a_crowd_costs_no_more_than_its_rate() -> None:
     assert 9 <= len(api.woken) <= 11
 
 
-def test_a_wake_that_could_not_be_written_makes_nobody_wait_longer() -> None:
+def test_a_wake_that_could_not_be_written_delays_no_pod() -> None:
     cluster, api, waker = make()
     cluster.put_pod(unschedulable("p", PAIR))
     api.fails = ApiUnreachable("timed out")
@@ -308,7 +308,7 @@ def test_a_round_ends_when_its_time_is_over() -> None:
     assert waker.looks <= 1
 
 
-def test_nobody_is_woken_who_would_be_refused_for_a_stale_watch() -> None:
+def test_no_pod_is_woken_that_a_stale_watch_would_reject() -> None:
     cluster, api, waker = make()
     watches = [Watch("pods", None)]
     cluster.watches = lambda: watches
@@ -343,7 +343,7 @@ def let_go_of_a(cluster: Cache, node: NodeName) -> None:
     cluster.put_report(node, replace(report, sequence=2, allocations=left))
 
 
-def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
+def test_a_pod_with_a_reservation_is_woken_when_its_gpus_are_free() -> None:
     """To all others that node answers no, and they sleep on."""
     node = machine("a100-pcie-4-bridged").topology("pairs")
     cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2, 3))}})
@@ -385,7 +385,7 @@ def test_a_pod_is_woken_to_which_a_reservation_yields(priority: int, woken: list
     assert [name.rpartition("/")[2] for name in api.woken] == woken
 
 
-def test_every_pod_with_a_place_has_its_turn_where_each_round_has_time_for_one() -> None:
+def test_every_pod_with_a_reservation_is_evaluated_where_each_round_has_time_for_one() -> None:
     """Though the node of the first changes all the time, in vain."""
     pairs = [machine("a100-pcie-4-bridged").topology(name) for name in ("busy", "free")]
     cluster = cluster_of({pairs[0]: {"a": Held((0, 2))}, pairs[1]: {"b": Held((0, 1))}})
@@ -417,7 +417,7 @@ def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_i
 
 
 @pytest.mark.parametrize("calls", range(14))
-def test_no_pod_is_woken_for_closed_nodes_where_the_time_is_up(calls: int) -> None:
+def test_no_pod_is_woken_for_ineligible_nodes_where_the_time_is_up(calls: int) -> None:
     """Others with its request have asked them, so that their answers are there at once."""
     cluster, api = Counting(), Api()
     seconds = itertools.chain([0.0] * calls, itertools.repeat(100.0))
@@ -437,7 +437,7 @@ def in_group(name: str, pod: PodRecord) -> PodRecord:
 
 
 @pytest.mark.parametrize("how", ["moves", "taken", "ended"])
-def test_a_pod_is_woken_where_the_place_of_another_group_moves_away(how: str) -> None:
+def test_a_pod_is_woken_where_another_groups_reservation_moves_away(how: str) -> None:
     """No node has changed on which the pod fits."""
     free, full, other = (
         machine(name).topology(node)
@@ -514,7 +514,7 @@ def test_a_gang_is_woken_once_it_is_no_longer_sent_to_a_domain_that_is_full() ->
     assert {*api.woken} == {"m1", "m2"}
 
 
-def test_a_member_of_a_gang_is_woken_once_a_sibling_that_held_it_up_waits_no_more() -> None:
+def test_a_member_of_a_gang_is_woken_once_a_peer_that_held_it_up_waits_no_more() -> None:
     """One GPU of 40 GiB is shared, and kube-scheduler counts its shares alone."""
     cluster, api = Cache(lambda: 0.0, Settings(stale_after=None)), Api()
     waker = Waker(cluster, api, clock=lambda: 0.0)

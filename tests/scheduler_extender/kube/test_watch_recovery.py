@@ -184,9 +184,7 @@ def picture(cluster: Cache) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("rig", range(12), indirect=True, ids=str)
-def test_what_is_known_after_hard_times_is_what_a_fresh_list_tells(
-    rig: Rig, tmp_path: Path
-) -> None:
+def test_the_cache_after_failed_watches_equals_a_fresh_list(rig: Rig, tmp_path: Path) -> None:
     rng = rig.rng
     for _ in range(150):
         what = rng.choice([rig.create, rig.change, rig.change, rig.come_or_go, rig.mishap])

@@ -55,7 +55,7 @@ def test_a_former_leader_that_wakes_up_leaves_the_service_to_the_new_one(
     assert named(fake) == ["10.0.0.1"]
 
 
-def test_who_leads_no_more_when_the_slice_was_read_writes_nothing(
+def test_a_replica_that_lost_the_lease_while_reading_the_slice_writes_nothing(
     fake: FakeApiServer, api: ApiServer
 ) -> None:
     former = replica(api, 0, lambda: False)

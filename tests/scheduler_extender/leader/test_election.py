@@ -72,7 +72,9 @@ def test_a_released_lease_is_taken_at_once(found: Election) -> None:
 @pytest.mark.parametrize(
     "before", [OTHERS, replace(OTHERS, holder=""), replace(OTHERS, holder="", drained=2), Lease()]
 )
-def test_binds_may_be_left_where_nobody_has_said_otherwise(found: Election, before: Lease) -> None:
+def test_binds_may_be_unfinished_unless_the_lease_says_otherwise(
+    found: Election, before: Lease
+) -> None:
     found.saw(before, 0)
     assert found.step(10) is Step.TAKE
     taken(found, 10)
@@ -112,13 +114,13 @@ def test_a_write_whose_answer_was_lost_is_ours_once_the_lease_says_so(found: Ele
     assert found.step(1) is Step.RENEW
 
 
-def test_who_is_replaced_knows_it_when_it_reads_the_lease(leader: Election) -> None:
+def test_a_replaced_leader_knows_it_when_it_reads_the_lease(leader: Election) -> None:
     leader.saw(OTHERS, 1)
     assert not leader.leads(1)
     assert leader.step(1) is Step.NOTHING
 
 
-def test_a_lease_that_was_deleted_begins_above_every_term_that_was_heard_of(
+def test_a_deleted_lease_begins_above_every_known_term(
     found: Election,
 ) -> None:
     found.saw(Lease(), 0)
@@ -126,7 +128,7 @@ def test_a_lease_that_was_deleted_begins_above_every_term_that_was_heard_of(
     assert found.wanted(Step.TAKE).term == 13
 
 
-def test_a_holder_that_hears_of_a_later_term_begins_another(leader: Election) -> None:
+def test_a_holder_that_sees_a_later_term_begins_another(leader: Election) -> None:
     leader.heard_of(5)
     assert leader.step(1) is Step.TAKE
     assert leader.wanted(Step.TAKE).term == 6
@@ -139,7 +141,7 @@ def test_a_holder_whose_term_another_has_begun_too_begins_a_later_one(leader: El
     assert leader.wanted(Step.TAKE).term == 2
 
 
-def test_who_resigns_says_whether_binds_are_left(found: Election) -> None:
+def test_a_resigning_leader_says_whether_binds_are_unfinished(found: Election) -> None:
     found.saw(OTHERS, 0)
     assert found.step(10) is Step.TAKE
     taken(found, 10)
@@ -166,7 +168,7 @@ def test_a_leader_that_is_stale_for_long_offers_its_lease_and_leads_on(leader: E
     assert not renewed(leader, OFFERED_AFTER + 6).offered, "it counts from the beginning"
 
 
-def test_staleness_does_not_count_while_nobody_reaches_the_api_server(leader: Election) -> None:
+def test_staleness_does_not_count_while_no_replica_reaches_the_api_server(leader: Election) -> None:
     """Every replica is stale after an outage, and the Lease is not to go round."""
     leader.looked(sees=False)
     assert not renewed(leader, 300).offered
@@ -202,7 +204,7 @@ def test_a_former_holder_may_count_on_the_longest_lease_that_was_seen(
     assert found.others_count_on_it(12) == 18
 
 
-def test_a_lease_that_has_run_out_is_counted_on_by_nobody(found: Election) -> None:
+def test_no_replica_relies_on_an_expired_lease(found: Election) -> None:
     found.saw(OTHERS, 0)
     taken(found, 10)
     assert found.others_count_on_it(10) == 0

@@ -63,9 +63,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("why", TOO_MUCH)
-def test_nobody_waits_for_a_pod_that_says_more_than_any_replica_reads(
-    takeover: Takeover, why: str
-) -> None:
+def test_no_takeover_waits_for_a_pod_too_large_to_read(takeover: Takeover, why: str) -> None:
     """No replica binds such a version of a pod, so no bind of it can come; the API server may
     refuse to change it, or take half a minute."""
     asked = Pod(ObjectMeta("train", "default", "uid-1", resource_version="1"))

@@ -144,7 +144,7 @@ def test_a_pod_that_asks_for_something_else_by_now_is_not_bound_as_it_was_decide
     assert first.bind(train) == "", "it is decided about anew"
 
 
-def test_who_resigns_is_followed_at_once_and_no_pod_is_changed(found: World) -> None:
+def test_a_resigning_leader_is_replaced_at_once_and_no_pod_is_changed(found: World) -> None:
     first = leading(found)
     second = found.replica("bb")
     train = passing(found, first)
@@ -155,7 +155,7 @@ def test_who_resigns_is_followed_at_once_and_no_pod_is_changed(found: World) -> 
     assert second.bind(train) == ""
 
 
-def test_who_is_cut_off_is_followed_when_its_lease_has_run_out(found: World) -> None:
+def test_a_leader_that_is_cut_off_is_replaced_when_its_lease_has_expired(found: World) -> None:
     first = leading(found)
     second = found.replica("bb")
     assert not second.leads()
@@ -310,7 +310,7 @@ def test_a_pod_that_a_webhook_keeps_from_being_changed_is_not_taken_for_changed(
 
 
 @pytest.mark.parametrize("status", [404, 403, 500])
-def test_who_cannot_take_over_leaves_it_to_the_other(
+def test_a_replica_that_cannot_take_over_leaves_it_to_the_other(
     found: World, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """Its own pod is gone, or a webhook keeps it from being marked."""
@@ -323,7 +323,7 @@ def test_who_cannot_take_over_leaves_it_to_the_other(
     assert not first.leads()
 
 
-def test_who_does_not_see_its_mark_leaves_it_to_the_other(
+def test_a_replica_that_does_not_see_its_mark_leaves_it_to_the_other(
     found: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where its watch on pods stands still."""
@@ -342,7 +342,7 @@ def _not_shown_to(name: str, shown: Callable[..., bool]) -> Callable[..., bool]:
     return found
 
 
-def test_a_lease_that_somebody_deletes_costs_no_promise(found: World) -> None:
+def test_a_deleted_lease_costs_no_promise(found: World) -> None:
     first = leading(found)
     second = found.replica("bb")
     found.fake.remove(LEASE)

@@ -162,7 +162,7 @@ def test_instances_are_held_against_the_promise(
     assert OUTSIDE not in kinds  # NVIDIA's plugin may hand out any
 
 
-def test_a_bind_in_flight_of_instances_is_taken_off_what_is_left() -> None:
+def test_an_assumed_pods_instances_are_not_free() -> None:
     cluster = cluster_of(NODE)
     request = record_of(asks(SMALL, 6)).request
     assert isinstance(request, GpuRequest)
@@ -220,7 +220,7 @@ def test_a_node_without_the_resource_is_one_state_whatever_is_on_it() -> None:
     assert len(keys) == 1
 
 
-def test_names_that_anybody_may_ask_for_are_not_all_remembered() -> None:
+def test_the_number_of_cached_resource_names_is_bounded() -> None:
     cluster = cluster_of(NODE)
     for i in range(2 * MOST_RESOURCES):
         asked = msgspec.convert(asks(f"nvidia.com/mig-{i}g.1gb", 1), Pod)

@@ -160,7 +160,7 @@ def test_min_gpu_memory_is_a_shares_part_of_a_shared_instance() -> None:
         "preferred and enough",
     ],
 )
-def test_memory_that_was_told_is_kept_free_of_every_pod(
+def test_memory_that_a_pod_asked_for_is_given_to_no_other(
     told: int, asked: dict[str, str], refused: bool
 ) -> None:
     shared = Node(node())
@@ -219,7 +219,7 @@ def test_a_gpu_that_could_never_do_is_refused_for_good() -> None:
 # --- What no report shows -------------------------------------------------------------------------
 
 
-def test_a_pod_on_its_way_counts_and_the_next_report_may_tell() -> None:
+def test_a_bound_pod_counts_until_a_report_may_show_it() -> None:
     shared = Node(node(gpus=2))
     shared.bound("first", 1, uses(30))
     assert shared.answer(1, uses(20)).rejection == IN_PROGRESS
@@ -227,7 +227,7 @@ def test_a_pod_on_its_way_counts_and_the_next_report_may_tell() -> None:
     assert shared.reason(1, uses(20)) == ""
 
 
-def test_a_pod_on_its_way_is_kept_from_gpus_that_are_full() -> None:
+def test_a_bound_pod_gets_no_gpu_that_is_full() -> None:
     """The pod on its way lands on GPU 1, unless another one takes a share of it first."""
     shared = Node(node(gpus=2))
     shared.holds("full", ["0::0"], uses(38))
@@ -235,7 +235,7 @@ def test_a_pod_on_its_way_is_kept_from_gpus_that_are_full() -> None:
     assert shared.answer(1, uses(1)).rejection == IN_PROGRESS
 
 
-def test_an_ending_pod_uses_its_memory_until_a_report_shows_it_no_more() -> None:
+def test_a_terminating_pod_uses_its_memory_until_a_report_shows_it_no_more() -> None:
     shared = Node(node())
     shared.holds("first", ["0::0"], uses(30))
     shared.cluster.drop_pod(PodUid("first"), 7)
@@ -312,7 +312,7 @@ ALONE = {"sharing": "exclusive"}
         ),
     ],
 )
-def test_who_wants_to_be_alone_asks_for_every_share(count: int, reason: str) -> None:
+def test_a_pod_that_wants_a_gpu_alone_asks_for_every_share(count: int, reason: str) -> None:
     shared = Node(node(gpus=2, policy="packed"))
     found = shared.answer(count, ALONE)
     assert (found.rejection.message if found.rejection else "") == reason
@@ -375,7 +375,7 @@ def test_a_record_that_counts_too_few_shares_is_no_record() -> None:
 
 @pytest.mark.parametrize("asked", [{}, uses(1), {"min-gpu-memory": "1Gi"}, ALONE])
 @pytest.mark.parametrize("hidden", [False, True], ids=["reported", "after a kubelet's restart"])
-def test_nobody_gets_shares_that_come_to_a_gpu_which_is_anothers_alone(
+def test_no_pod_gets_shares_of_a_gpu_that_another_has_alone(
     asked: dict[str, str], hidden: bool
 ) -> None:
     """The plugin has started with more shares: what was all of them is a part."""
@@ -416,7 +416,7 @@ def rows(shared: Node) -> list[Any]:
 
 @pytest.mark.parametrize("resource", [GPU, RENAMED])
 @pytest.mark.parametrize("strategy", ["time-slicing", "mps"])
-def test_who_shares_with_whom(resource: str, strategy: str) -> None:
+def test_which_pods_share_a_gpu(resource: str, strategy: str) -> None:
     shared = Node(node(gpus=2, resource=resource, strategy=strategy))
     shared.holds("one", ["0::0"], uses(25), resource=resource)
     shared.holds("two", ["0::1", "1::3"], resource=resource)

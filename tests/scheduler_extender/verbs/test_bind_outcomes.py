@@ -94,7 +94,7 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
 
 
 @pytest.mark.parametrize("asks", [NVLINK, {}], ids=["required", "plain"])
-def test_a_pod_that_turns_out_to_have_a_claim_is_not_bound_by_a_plugins_record(
+def test_a_pod_found_to_have_a_claim_is_not_bound_by_a_plugins_record(
     kube: Kube, bound: Running, asks: dict[str, str]
 ) -> None:
     """As on a node that has just moved to DRA."""
@@ -299,7 +299,9 @@ def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
     assert [p.uid for p in list(kube.cluster.snapshot().assumed.values())] == ["uid-1"]
 
 
-def test_once_a_bind_is_settled_every_node_is_news_to_its_pod(kube: Kube, bound: Running) -> None:
+def test_once_a_bind_is_settled_every_node_counts_as_changed_for_its_pod(
+    kube: Kube, bound: Running
+) -> None:
     train = kube.create(pod(2))
     kube.sees(train)
     kube.fake.refuse(503, path="/binding$")
@@ -327,7 +329,7 @@ def test_what_was_never_sent_is_released(kube: Kube, bound: Running) -> None:
     assert not kube.cluster.snapshot().assumed
 
 
-def test_a_refused_connection_is_told_apart(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_connection_is_distinguished(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube.api._configuration, "host", "http://127.0.0.1:1")
     with pytest.raises(ApiNotSent):
         kube.api.create("/api/v1/pods", b"{}", timeout=PATIENCE)
@@ -479,7 +481,7 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
         assert not thread.is_alive()
 
 
-def test_a_pod_in_flight_elsewhere_meanwhile_is_not_in_flight_twice(
+def test_a_pod_assumed_elsewhere_meanwhile_is_not_assumed_twice(
     kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = kube.create(pod(1))

@@ -52,7 +52,7 @@ def test_a_bind_that_has_waited_is_decided_by_what_is_known_then() -> None:
     assert crowd.flying() == 0
 
 
-def test_a_crowd_gets_in_more_at_a_time_once_one_of_its_kind_is_admitted() -> None:
+def test_more_binds_are_written_at_a_time_once_one_of_their_kind_is_admitted() -> None:
     crowd = Crowd()
     with crowd.bound((12, NODE)) as binds:
         eventually(lambda: crowd.binds == AT_ONCE and crowd.flying() == 12 - AT_ONCE)
@@ -70,14 +70,14 @@ def test_other_nodes_are_not_waited_for() -> None:
             crowd.answer(refused=False)
 
 
-def test_a_kubelet_that_does_not_answer_holds_nobody_up() -> None:
+def test_a_kubelet_that_does_not_answer_delays_no_bind_for_ever() -> None:
     crowd = Crowd(longest=0.05)
     with crowd.bound((5, NODE)) as binds:
         assert {bind.result(PATIENCE) for bind in binds} == {""}
     assert crowd.binds == 5
 
 
-def test_who_waits_for_too_long_is_tried_again() -> None:
+def test_a_bind_that_waits_for_too_long_is_tried_again() -> None:
     """And what it held is free again."""
     crowd = Crowd()
     with crowd.bound((AT_ONCE, NODE)) as binds:
@@ -90,7 +90,7 @@ def test_who_waits_for_too_long_is_tried_again() -> None:
     assert crowd.bind("patient") == ""
 
 
-def test_nobody_waits_where_refusals_are_ignored() -> None:
+def test_no_bind_waits_where_refusals_are_ignored() -> None:
     crowd = Crowd(settings=Settings(refusals=Refusals.IGNORE))
     with crowd.bound((5, NODE)) as binds:
         assert {bind.result(PATIENCE) for bind in binds} == {""}
@@ -158,7 +158,7 @@ def test_a_bind_waits_while_its_own_promise_is_open() -> None:
 
 
 @pytest.mark.parametrize("got", [0, 1])
-def test_a_bind_whose_promise_nobody_can_open_again_is_refused(got: int) -> None:
+def test_a_bind_whose_promise_cannot_be_withdrawn_is_rejected(got: int) -> None:
     crowd, _ = beside_a_pair()
     single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
     crowd.cluster.put_pod(single)
@@ -167,7 +167,7 @@ def test_a_bind_whose_promise_nobody_can_open_again_is_refused(got: int) -> None
     assert crowd.binds == crowd.flying() == 0
 
 
-def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
+def test_metrics_show_binds_that_wait_and_binds_that_were_given_up() -> None:
     crowd, pair = beside_a_pair()
     metrics = Metrics()
     metrics.show_limiter(crowd.limiter)
@@ -200,7 +200,7 @@ def test_a_bind_waits_for_a_placement_until_it_is_late() -> None:
     assert not crowd.limiter.waiting(REPORT)
 
 
-def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
+def test_an_allowed_bind_waits_for_a_placement_too() -> None:
     crowd, pair = beside_a_pair()
 
     def comes_meanwhile() -> bool:
@@ -216,7 +216,7 @@ def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
     assert crowd.binds == 1
 
 
-def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() -> None:
+def test_an_allowed_bind_does_not_wait_for_one_that_waits_for_the_kubelet() -> None:
     """They would wait for each other: both turns are taken, and the pair is the third."""
     crowd, pair = beside_a_pair(gpus=5)
     with ThreadPoolExecutor(2) as threads:
@@ -241,7 +241,7 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
     assert crowd.binds == 0
 
 
-def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
+def test_the_number_of_binds_that_listen_for_changes_is_bounded() -> None:
     crowd, pair = beside_a_pair()
     crowd.cluster.put_pod(pair)
     with ExitStack() as others:
@@ -251,7 +251,7 @@ def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
     assert not crowd.limiter.waiting(REPORT)
 
 
-def test_who_listens_hears_of_a_change_while_another_goes() -> None:
+def test_a_listener_notices_a_change_while_another_goes() -> None:
     crowd, going = Crowd(), ExitStack()
 
     class Goes(threading.Event):
@@ -271,7 +271,7 @@ def test_some_threads_are_left_for_binds_that_wait_for_nothing() -> None:
     assert BIND_THREADS - 2 * MOST_WAITING >= MOST_WAITING, "for a turn, and for news of a node"
 
 
-def test_a_fault_before_the_write_leaves_nothing_in_flight() -> None:
+def test_a_fault_before_the_write_leaves_no_pod_assumed() -> None:
     crowd = Crowd()
     pod = PodRecord(PodUid("p"), "default", "p", None, gpu_request(1))
     crowd.cluster.put_pod(pod)

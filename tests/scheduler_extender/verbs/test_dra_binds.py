@@ -169,7 +169,7 @@ def test_others_whose_claims_are_not_known_do_not_matter(world: World, phase: st
     assert world.bind("a")["verdict"] == "guaranteed"
 
 
-def test_nobody_of_its_gang_comes_before_a_pod_that_has_its_claim(world: World) -> None:
+def test_no_member_of_its_gang_comes_before_a_pod_that_has_its_claim(world: World) -> None:
     """A sibling's single GPU would be the first of these two, were they free."""
     for name, gpus in ("a", 2), ("sibling", 1):
         member = pod(gpus, NVLINK if gpus == 2 else {}, name=name, uid=name)
@@ -199,7 +199,7 @@ def test_a_gang_whose_pods_all_have_their_claims_is_bound_whole(world: World) ->
     ],
 )
 @pytest.mark.parametrize("asks", ["a", "b"])
-def test_a_member_whose_devices_are_chosen_has_its_place(
+def test_a_member_whose_devices_are_chosen_needs_no_others(
     world: World, asks: str, claimed: tuple[int, ...], *, nominated: bool
 ) -> None:
     """It is not still to come to the domain, and takes nothing that its siblings need; nor that it
@@ -216,7 +216,7 @@ def test_a_member_whose_devices_are_chosen_has_its_place(
     assert world.filter(members[asks]) == ""
 
 
-def test_who_else_comes_changes_nothing_for_the_group_of_a_nominated_pod(world: World) -> None:
+def test_other_pods_change_nothing_for_the_group_of_a_nominated_pod(world: World) -> None:
     """What is kept for its other members is not worked out anew."""
     member = pair("a", {**NVLINK, "group": "g", "group-domain": "node", "group-size": "2"})
     member["status"]["nominatedNodeName"] = NODE
@@ -245,7 +245,7 @@ def test_a_bind_that_is_repeated_is_proven_again(world: World) -> None:
     assert world.bind("a") == world.bind("a")
 
 
-def test_what_its_claim_has_on_a_closed_node_does_not_count_against_a_pod(world: World) -> None:
+def test_a_claims_devices_on_an_ineligible_node_do_not_count_against_a_pod(world: World) -> None:
     """As where kube-scheduler has heard first that the node is open again."""
     world.cluster.put_node(NODE, NodeObject(advertises_none=True, cordoned=True))
     world.add(pair("a"))
@@ -310,7 +310,7 @@ def test_gpus_of_init_containers_are_not_followed(world: World) -> None:
     assert world.filter(manifest) == INIT_UNDER_DRA.message
 
 
-def test_whom_to_evict_is_known(world: World) -> None:
+def test_the_pods_to_evict_are_known(world: World) -> None:
     """kube-scheduler's preemption frees no devices under DRA; the plan does."""
     for uid, gpus in (("one", (0,)), ("two", (2, 3))):
         count = len(gpus)
@@ -446,7 +446,7 @@ def test_a_bind_without_an_answer_is_no_error_once_the_watch_shows_it(world: Wor
     assert world.bind("a")["sets"] == [[2, 3]]
 
 
-def test_a_bind_that_nobody_shows_is_an_error_before_the_scheduler_gives_it_up(
+def test_a_bind_that_no_watch_shows_is_an_error_before_the_scheduler_gives_up(
     world: World,
 ) -> None:
     world.add(pair("a"))

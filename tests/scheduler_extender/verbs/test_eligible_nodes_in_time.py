@@ -117,7 +117,7 @@ def test_an_explanation_says_that_there_was_no_time_for_all_nodes() -> None:
 
 
 @pytest.mark.parametrize("pods", [1, 12])
-def test_the_page_of_waiting_pods_says_whom_it_did_not_ask_about(pods: int) -> None:
+def test_the_page_of_waiting_pods_counts_pods_that_were_not_evaluated(pods: int) -> None:
     cluster = cluster_of(meter := Meter(WAITING_SECONDS / ENOUGH))
     for i in range(pods):
         see(cluster, choosy(f"p{i:02}"))

@@ -102,7 +102,7 @@ def after_failover(leader: Leader, racks: dict[str, int], rng: random.Random) ->
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_groups_that_start_within_a_second_keep_their_places_over_a_failover(seed: int) -> None:
+def test_groups_that_start_within_a_second_keep_their_order_over_a_failover(seed: int) -> None:
     """All start at the same moment of the clock, or of clocks that differ, and ask for different
     things: in another order other places would be kept."""
     rng = random.Random(seed)
@@ -121,7 +121,7 @@ def test_groups_that_start_within_a_second_keep_their_places_over_a_failover(see
     assert anew.kept() == leader.kept()
 
 
-def test_the_places_are_others_where_the_order_is_another() -> None:
+def test_another_order_gives_other_reservations() -> None:
     """Else the test above would be about nothing."""
     kept = []
     for times in (("12:00:00.000001Z", "12:00:00.000002Z"), ("12:00:00.3Z", "12:00:00.2Z")):
@@ -136,7 +136,7 @@ def test_the_places_are_others_where_the_order_is_another() -> None:
     assert kept[0] != kept[1]
 
 
-def test_a_time_that_somebody_made_up_pushes_nobody_ahead() -> None:
+def test_a_made_up_time_moves_no_group_ahead() -> None:
     """The times after it could not be written down: years have four digits."""
     leader = Leader({"a": 4})
     assert leader.bind(member("x0", "x", 2, 2), "a-00") == ""

@@ -117,7 +117,7 @@ def waits(plane: Plane, bind: Future[str]) -> None:
     assert not bind.done()
 
 
-def test_a_member_passes_where_it_breaks_nothing_that_a_sibling_is_promised(plane: Plane) -> None:
+def test_a_member_passes_where_it_breaks_nothing_that_a_peer_is_promised(plane: Plane) -> None:
     """Two others had come unacknowledged: one is gone, one leaves. The first sibling may have met
     both, and then gets GPUs of one NUMA node only if the second comes later. So neither is
     bound."""
@@ -176,7 +176,7 @@ def test_what_no_report_will_mend_is_refused_at_once(plane: Plane) -> None:
     assert plane.bind("p0") == PEERS.message
 
 
-def test_a_gang_that_is_bound_in_part_is_not_refused_for_siblings() -> None:
+def test_a_gang_that_is_bound_in_part_is_not_refused_for_peers() -> None:
     """A sibling that was to run beside p1 has been deleted by force since filter, so that one more
     is to come. GPUs 1 to 4 hold p1 for sure, and not both of them in any order."""
     plane = Plane()
@@ -199,7 +199,7 @@ class Meanwhile(BindLimiter):
         return super().wait(pod, deadline)
 
 
-def test_a_sibling_that_ends_before_the_turn_refuses_nobody() -> None:
+def test_a_peer_that_ends_before_its_bind_rejects_no_pod() -> None:
     """GPUs 1 to 4 hold one pair for sure. Who comes for the sibling that has failed is decided
     about beside the member that is in flight."""
     plane = Plane()

@@ -72,7 +72,7 @@ def test_pairs_fill_a_machine_on_which_all_gpus_are_linked(kind: str, pairs: int
         assert scheduler.bind(asked, scheduler.names[0]) == ""
 
 
-def test_a_pod_that_takes_a_whole_node_has_no_sibling_beside_it() -> None:
+def test_a_pod_that_takes_a_whole_node_has_no_peer_beside_it() -> None:
     scheduler = on("dgx1-v100", 2)
     asked = [gang(f"p{i}", 2, 8, shape="connected") for i in range(2)]
     assert [scheduler.passing(each) for each in asked] == [scheduler.names] * 2
@@ -80,7 +80,7 @@ def test_a_pod_that_takes_a_whole_node_has_no_sibling_beside_it() -> None:
     assert scheduler.bind(asked[1], "dgx1-v100-1") == ""
 
 
-def test_siblings_may_break_up_what_a_cube_mesh_holds() -> None:
+def test_peers_may_break_up_what_a_cube_mesh_has() -> None:
     """GPUs 1 to 4 of a DGX-1V: a pair is promised alone; after another one, two may be left that
     are not linked. Six GPUs hold a triple, and not always two."""
     scheduler = on("dgx1-v100", free=(1, 2, 3, 4))
@@ -168,7 +168,7 @@ def test_members_that_ask_for_different_things_are_all_bound(kind: str) -> None:
     assert started >= 5
 
 
-def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
+def test_what_a_peer_asks_counts_until_it_is_bound_or_gone() -> None:
     """GPUs 0 to 2 are free, and 0 and 1 are bridged: a pod with one GPU may take one of them."""
     scheduler = on("a100-pcie-4-bridged", free=(0, 1, 2))
     worker, leader = gang("worker", 2), gang("leader", 2, 1)
@@ -190,7 +190,7 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
     assert scheduler.reasons(worker) == {PEERS.message}, "its bind has failed, it comes again"
 
 
-def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
+def test_the_reservation_of_a_member_counts_once_against_its_peers() -> None:
     """It is for one of those that may come first: four GPUs are enough for two pairs."""
     scheduler = on("hgx-h100-8", free=range(4))
     pods = [gang(f"p{i}", 2) for i in range(2)]
@@ -205,14 +205,14 @@ def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
     assert [scheduler.bind(each, name) for each in pods] == ["", ""]
 
 
-def test_a_gang_whose_size_nobody_says_counts_all_that_there_is_room_for() -> None:
+def test_a_gang_of_unknown_size_counts_the_whole_capacity() -> None:
     """Six free GPUs take two pairs whichever come first, and not always three."""
     scheduler = on("dgx1-v100", free=(1, 2, 3, 4, 6, 7))
     two, any_number = scheduler.passing(gang("p0", 2)), scheduler.passing(gang("p1"))
     assert (two, any_number) == (scheduler.names, [])
 
 
-def test_siblings_that_are_bound_count_as_what_they_are() -> None:
+def test_peers_that_are_bound_count_as_what_they_are() -> None:
     """The last member comes after all others, so nobody may come before it but who is there."""
     scheduler = on("dgx1-v100", 2, free=range(6))
     first, last = gang("t0", 2, 3), gang("t1", 2, 3)
@@ -223,13 +223,13 @@ def test_siblings_that_are_bound_count_as_what_they_are() -> None:
     assert scheduler.passing(last) == ["dgx1-v100-1"]
 
 
-def test_the_stock_scheduler_binds_one_by_one_and_nobody_comes_first() -> None:
+def test_the_stock_scheduler_binds_one_by_one_and_no_peer_comes_first() -> None:
     scheduler = on("dgx1-v100", free=range(6))
     asked = member("t0", "g", 2, 3, {"group-domain": "node", "policy": "preferred"})
     assert scheduler.passing(asked) == scheduler.names
 
 
-def test_a_gang_goes_to_one_rack_though_nobody_is_bound_yet() -> None:
+def test_a_gang_goes_to_one_rack_though_no_member_is_bound_yet() -> None:
     scheduler = Scheduler({"a": 18, "b": 18, "half": 9})
     pods = [member(f"m{i}", "", 18, 4, RACK, {LABEL: "g"}) for i in range(18)]
     found = [scheduler.filter(each) for each in pods]
@@ -241,7 +241,7 @@ def test_a_gang_goes_to_one_rack_though_nobody_is_bound_yet() -> None:
         assert scheduler.bind(each, node) == ""
 
 
-def test_places_reserved_for_another_group_make_way_where_it_has_others() -> None:
+def test_another_groups_reservations_make_way_where_it_has_others() -> None:
     """While members of a gang are bound, what is kept for others may move to a node that a member
     was sent to. It moves on then, and the gang is bound whole."""
     for room in (2, 1):
@@ -260,7 +260,7 @@ def test_places_reserved_for_another_group_make_way_where_it_has_others() -> Non
         assert scheduler.bind(member("b1", "other", 2, 1), "a-01") == ""
 
 
-def test_a_place_that_can_be_kept_nowhere_else_is_not_given_to_a_gang() -> None:
+def test_a_reservation_that_cannot_move_is_not_given_to_a_gang() -> None:
     scheduler = Scheduler({"a": 2})
     assert scheduler.bind(member("b0", "other", 2, 2), "a-01") == ""
     assert scheduler.bind(pod(2, name="plain", uid="plain"), "a-01") == ""
@@ -272,7 +272,7 @@ def test_a_place_that_can_be_kept_nowhere_else_is_not_given_to_a_gang() -> None:
 
 
 @pytest.mark.parametrize("size", [4, 6])
-def test_wherever_a_gang_is_sent_the_place_reserved_for_another_group_is_left(size: int) -> None:
+def test_wherever_a_gang_is_sent_another_groups_reservation_stays(size: int) -> None:
     """Two trays have four free GPUs each, and a pair is to come. Six members leave room for it if
     four of them go to one tray, and not if three go to each: so they are not sent to both."""
     scheduler = Scheduler({"a": 3})
@@ -286,7 +286,7 @@ def test_wherever_a_gang_is_sent_the_place_reserved_for_another_group_is_left(si
         assert scheduler.bind(member("b1", "other", 2, 2), "a-00") == ""
 
 
-def test_a_gang_that_is_bound_in_part_needs_no_place_for_who_comes_after() -> None:
+def test_a_gang_that_is_bound_in_part_needs_no_gpus_for_later_members() -> None:
     """A member is deleted by force before the last bind: there is a place for the last member, and
     none for who will be created in place of the deleted one."""
     scheduler = Scheduler({"a": 1})
@@ -319,7 +319,7 @@ def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before the cycle", "in the midst of it"])
-def test_no_call_of_somebody_else_sends_a_gang_to_two_racks(*, first: bool) -> None:
+def test_no_call_about_another_pod_sends_a_gang_to_two_racks(*, first: bool) -> None:
     """A dry run, or a second scheduler, asks about members, offered racks of its own liking."""
     scheduler, rng = Scheduler({"a": 2, "b": 2, "c": 3}), random.Random(first)
     now = [0.0]
@@ -346,7 +346,7 @@ def test_no_call_of_somebody_else_sends_a_gang_to_two_racks(*, first: bool) -> N
         assert scheduler.bind(asked, f"{min(sent)}-0{i % 2}") == ""
 
 
-def test_a_gang_that_may_go_anywhere_takes_no_reservation() -> None:
+def test_a_gang_that_may_go_to_any_domain_takes_no_reservation() -> None:
     """A tray has room for what another group waits for and for two more, another one is empty."""
     for size, passing in ((2, ["a-01", "b-00"]), (3, ["b-00"]), (0, ["b-00"])):
         scheduler = Scheduler({"a": 2, "b": 1})
@@ -360,7 +360,7 @@ def test_a_gang_that_may_go_anywhere_takes_no_reservation() -> None:
             assert scheduler.bind(member(f"b{i}", "other", 3, 1), "a-01") == ""
 
 
-def test_a_gang_that_only_prefers_is_kept_off_nothing() -> None:
+def test_a_gang_that_only_prefers_is_excluded_from_no_node() -> None:
     scheduler = Scheduler({"a": 2})
     assert scheduler.bind(member("b0", "other", 2, 4), "a-00") == ""
     assert scheduler.passing(gang("g0", 2, 1, policy="preferred")) == ["a-01"]
@@ -368,7 +368,7 @@ def test_a_gang_that_only_prefers_is_kept_off_nothing() -> None:
 
 
 @pytest.mark.parametrize("given", [None, 4, 3])
-def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
+def test_peers_that_the_scheduler_would_send_beyond_our_count_may_come(
     given: int | None,
 ) -> None:
     """The kubelet gives out three of four GPUs. Until the node's status says so kube-scheduler

@@ -51,7 +51,7 @@ def record(manifest: dict[str, object], node: str) -> PodRecord:
     return replace(record_of(manifest), node=NodeName(node) if node else None)
 
 
-def test_a_bind_that_would_count_places_for_long_is_tried_again() -> None:
+def test_a_bind_that_would_count_reservations_for_long_is_tried_again() -> None:
     """What it has counted stays remembered, so that the next try is quick."""
     scheduler = Scheduler({"a": 2, "b": 2})
     assert scheduler.bind(member("other", group="other", size=2), "a-00") == ""
@@ -62,7 +62,7 @@ def test_a_bind_that_would_count_places_for_long_is_tried_again() -> None:
     assert scheduler.bind(member("m0", size=2), "b-00") == ""
 
 
-def test_the_time_for_places_begins_when_the_node_has_answered(
+def test_the_time_for_reservations_begins_when_the_node_has_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The node's own answer may take longer than that; the gang would be bound in part."""
@@ -77,7 +77,7 @@ def test_the_time_for_places_begins_when_the_node_has_answered(
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
 
 
-def test_a_bind_is_not_written_on_places_that_are_counted_in_part(
+def test_a_bind_is_not_written_on_reservations_that_are_counted_in_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def counted_in_part(*asked: Any, **how: Any) -> GroupAnswer:
@@ -100,7 +100,7 @@ def test_the_whole_group_fills_one_rack(scheduler: Scheduler) -> None:
     assert nodes in (set(rack("a")), set(rack("b")))
 
 
-def test_who_follows_goes_where_the_first_is(scheduler: Scheduler) -> None:
+def test_later_members_go_where_the_first_is(scheduler: Scheduler) -> None:
     assert scheduler.bind(member("first"), "b-03") == ""
     found = scheduler.filter(member("second"))
     assert set(found.node_names or ()) == set(rack("b")) - {"b-03"}
@@ -179,7 +179,7 @@ def test_an_earlier_run_may_have_had_another_size(scheduler: Scheduler) -> None:
     assert scheduler.bind(member("second"), "a-01") == ""
 
 
-def test_members_that_differ_are_told(scheduler: Scheduler) -> None:
+def test_members_that_differ_are_reported(scheduler: Scheduler) -> None:
     scheduler.bind(member("first"), "b-00")
     assert scheduler.reasons(member("second", size=17)) >= {DISAGREE.message}
     assert scheduler.passing(member("second", size=17)) == []
@@ -297,7 +297,7 @@ def test_the_label_of_a_node_may_change(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.parametrize("before", [NodeObject(cordoned=True, labels={"row": "one"}), NodeObject()])
-def test_who_waits_for_a_domain_is_woken_when_a_node_comes_into_it(before: NodeObject) -> None:
+def test_a_pod_that_waits_for_a_domain_is_woken_when_a_node_joins_it(before: NodeObject) -> None:
     scheduler, api = Scheduler({"a": 2}), Api()
     waker = Waker(scheduler.cluster, api, clock=lambda: 0.0)
     in_row = NodeObject(labels={"row": "one"})
@@ -315,7 +315,7 @@ def test_who_waits_for_a_domain_is_woken_when_a_node_comes_into_it(before: NodeO
     assert api.woken == [waits.uid]
 
 
-def test_a_preferred_domain_refuses_nobody_and_scores_best(scheduler: Scheduler) -> None:
+def test_a_preferred_domain_rejects_no_pod_and_scores_best(scheduler: Scheduler) -> None:
     preferred = {**RACK, "policy": "preferred"}
     scheduler.bind(member("first", annotations=preferred), "b-00")
     asked = member("second", annotations=preferred)

@@ -83,7 +83,7 @@ def test_linked_members_fill_a_machine_of_sixteen_gpus(gpus: int, size: int) -> 
         assert scheduler.place(member(f"m{i}", "g", size, gpus, ON_ONE_NODE)) == "large-00"
 
 
-def test_what_is_kept_for_a_large_group_is_all_that_it_waits_for() -> None:
+def test_a_large_group_has_reservations_for_all_waiting_members() -> None:
     """Of the 64 shares 40 are a group's, of which one member is bound."""
     scheduler = over(SHARED)
     node = scheduler.place(member("m0", "g", 40, 1, {**ON_ONE_NODE, "link": ""}))
@@ -99,7 +99,7 @@ def test_what_is_kept_for_a_large_group_is_all_that_it_waits_for() -> None:
         assert scheduler.bind(member(f"m{i}", "g", 40, 1, said), node) == ""
 
 
-def test_evictions_are_worth_a_try_only_where_the_empty_domain_would_do() -> None:
+def test_evictions_are_tried_only_where_the_empty_domain_would_do() -> None:
     scheduler = over(f"{WHOLE}\n---\n{SHARED}")
     scheduler.bind(member("x", "", 0, 1, {"link": "", "group-size": ""}), "whole-00")
     quads = scheduler.filter(member("q0", "q", 2, 4, ON_ONE_NODE), ["whole-00"])

@@ -103,7 +103,7 @@ class Machines(Scheduler):
 
 @pytest.mark.parametrize("kind", ["dgx1-v100", "a100-pcie-4-bridged", "ac922-6", "hgx-h100-8"])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_place_that_is_kept_stays_one_of_linked_gpus(kind: str, seed: int) -> None:
+def test_a_reservation_stays_one_of_linked_gpus(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     there = Machines(kind, rng.randint(1, 3), rng)
     waits = waiting(rng.choice((2, 2, 3, 4)))

@@ -82,7 +82,7 @@ def lost(crowd: Crowd, kind: GpuRequest, admits: int, at_once: int) -> int:
         pytest.param(CONFIG, SINGLE, known, 4, KNOWN_AT_ONCE, id="refuses all of a sudden, unseen"),
     ],
 )
-def test_a_crowd_loses_few_pods(
+def test_many_binds_at_once_lose_few_pods(
     config: AllocatorConfig,
     kind: GpuRequest,
     before: Callable[[Crowd], None],

@@ -100,7 +100,7 @@ def refused_bind(cluster: Cache, asked: Pod, node: NodeName = NODE) -> str:
     ],
 )
 @pytest.mark.parametrize("ask", [refusal, refused_bind])
-def test_the_place_of_a_nominated_pod_yields_to_higher_priority_alone(
+def test_the_reservation_of_a_nominated_pod_yields_to_higher_priority_alone(
     cluster: Cache, ask: Callable[[Cache, Pod], str], priority: int, reason: str
 ) -> None:
     nominate(cluster)
@@ -108,7 +108,7 @@ def test_the_place_of_a_nominated_pod_yields_to_higher_priority_alone(
     assert ask(cluster, manifest("single", 1, priority)) == reason
 
 
-def test_the_pod_itself_gets_its_place(cluster: Cache) -> None:
+def test_the_pod_itself_gets_its_reservation(cluster: Cache) -> None:
     wants = nominate(cluster)
     gone(cluster, "victim")
     assert refusal(cluster, wants) == ""
@@ -120,7 +120,7 @@ def test_the_pod_itself_gets_its_place(cluster: Cache) -> None:
 
 
 @pytest.mark.parametrize("change", ["nominated elsewhere", "given up", "deleted"])
-def test_no_place_is_kept_for_a_pod_that_does_not_come(cluster: Cache, change: str) -> None:
+def test_a_pod_that_does_not_come_reserves_nothing(cluster: Cache, change: str) -> None:
     nominate(cluster)
     gone(cluster, "victim")
     single = manifest("single", 1, 0)
@@ -133,7 +133,7 @@ def test_no_place_is_kept_for_a_pod_that_does_not_come(cluster: Cache, change: s
     assert refusal(cluster, single) == ""
 
 
-def test_a_place_that_is_not_there_is_reserved_for_no_nominated_pod(cluster: Cache) -> None:
+def test_a_nominated_pod_that_does_not_fit_reserves_nothing(cluster: Cache) -> None:
     """As while the node has not reported: nothing says for how long that would be."""
     nominate(cluster)
     gone(cluster, "victim")
@@ -143,7 +143,9 @@ def test_a_place_that_is_not_there_is_reserved_for_no_nominated_pod(cluster: Cac
     assert refusal(cluster, manifest("single", 1, 0)) == ""
 
 
-def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_place(cluster: Cache) -> None:
+def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_reservation(
+    cluster: Cache,
+) -> None:
     first, second = nominate(cluster, "first", 5), nominate(cluster, "second", 7)
     gone(cluster, "victim")
     assert refusal(cluster, first) == REASON
@@ -170,7 +172,7 @@ def test_a_pod_with_a_reservation_and_a_nomination_elsewhere_has_both(cluster: C
     assert told.reservation.node == NODE
 
 
-def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cache) -> None:
+def test_commands_say_what_filter_says_of_a_reservation_that_yields(cluster: Cache) -> None:
     nominate(cluster)
     gone(cluster, "victim")
     for priority, takes in ((PRIORITY, False), (PRIORITY + 1, True)):
@@ -180,7 +182,9 @@ def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cache)
 
 
 @pytest.mark.parametrize("higher", [False, True], ids=["equal", "higher"])
-def test_the_place_yields_to_a_pod_of_a_file_by_its_priority(cluster: Cache, higher: bool) -> None:
+def test_the_reservation_yields_to_a_pod_of_a_file_by_its_priority(
+    cluster: Cache, higher: bool
+) -> None:
     """As to one that kube-scheduler asks about: check, and the what-if box of the map."""
     nominate(cluster)
     gone(cluster, "victim")

@@ -35,7 +35,7 @@ def placement(
     return written.placement
 
 
-def test_a_pod_that_prefers_what_the_hardware_never_has_is_told_its_sets() -> None:
+def test_a_pod_that_prefers_what_the_hardware_never_has_gets_its_sets() -> None:
     lonely = replace(switched(name="lonely"), links=())
     wishes = pod(2, {**NVLINK, "policy": "preferred"})
     found = placement(lonely, Report("boot", 1), [], wishes)

@@ -97,13 +97,13 @@ PREFERRED = pod(2, {**NVLINK, "policy": "preferred"})
         "a node that nobody told us of",
     ],
 )
-def test_only_evictions_that_help_are_kept(
+def test_only_evictions_that_help_remain(
     cluster: Cache, wanted: dict[str, Any], offered: dict[str, str | None], kept: set[str]
 ) -> None:
     assert ask(cluster, wanted, offered).keys() == kept
 
 
-def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Cache) -> None:
+def test_no_pod_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Cache) -> None:
     wanted = pod(2, NVLINK)
     record = record_of(wanted)
     offered: dict[str, str | None] = {"bridged": "ab", "switched": "bc"}
@@ -186,7 +186,7 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once(
     )  # as it is, it is full
 
 
-def test_no_node_is_kept_that_there_was_no_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_node_passes_that_there_was_no_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where the time is up in the middle of finding out what the node would be."""
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     name = NodeName("n")

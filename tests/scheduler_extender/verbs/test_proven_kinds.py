@@ -103,7 +103,7 @@ def test_a_pod_that_another_extender_has_seen_admitted_proves_nothing() -> None:
     assert is_limited(crowd)
 
 
-def test_kinds_without_end_are_not_all_remembered() -> None:
+def test_the_number_of_cached_kinds_is_bounded() -> None:
     crowd = Crowd()
     for i in range(3 * MOST_PROVEN):
         pod = PodRecord(PodUid("p"), "default", "p", NODE, gpu_request(i + 1))

@@ -40,7 +40,7 @@ def told(asking: dict[str, Any], *names: str) -> tuple[list[str], list[WouldReje
     return found["NodeNames"], heard
 
 
-def test_every_node_passes_and_what_would_be_refused_is_told() -> None:
+def test_every_node_passes_and_what_would_be_refused_is_reported() -> None:
     with running(*NODES) as service:  # without the shadow
         found = service.filter(PAIR, *NAMES)
         words = found["FailedAndUnresolvableNodes"]["pcie"]
@@ -54,7 +54,7 @@ def test_every_node_passes_and_what_would_be_refused_is_told() -> None:
     assert would.words.startswith(f"in shadow: {would.rejected} of 3 nodes would be rejected (")
 
 
-def test_nothing_is_told_of_a_pod_that_passes_everywhere() -> None:
+def test_nothing_is_reported_of_a_pod_that_passes_everywhere() -> None:
     assert told(pod(1)) == (NAMES, [])
     assert told(pod(None)) == (NAMES, [])
 

@@ -70,7 +70,7 @@ def test_else_into_the_rack_that_is_broken_already(scheduler: Scheduler) -> None
     assert len(scheduler.passing(member("train-0", size=6))) == 6, "one rack is whole still"
 
 
-def test_and_there_where_it_damages_least(scheduler: Scheduler) -> None:
+def test_and_there_where_fragmentation_costs_least(scheduler: Scheduler) -> None:
     hold(scheduler, "whole", OUTSIDE, 8)
     hold(scheduler, "half", "b-03", 2)
     assert best(scheduler, single(gpus=2, **NVLINK)) == {"b-03"}
@@ -92,7 +92,7 @@ def test_a_rack_of_which_a_tray_is_cordoned_has_less_left(scheduler: Scheduler) 
     assert best(scheduler, single()) <= set(rack("a", 6))
 
 
-def test_where_nobody_asks_for_racks_a_tray_is_a_node_like_any_other() -> None:
+def test_where_no_pod_asks_for_racks_a_tray_is_a_node_like_any_other() -> None:
     scheduler = Scheduler({"a": 6})
     add_machine(scheduler.cluster, OUTSIDE)
     scheduler.names.append(OUTSIDE)

@@ -190,7 +190,7 @@ def test_the_line_at_the_bottom_names_the_pods_of_the_node_in_focus(
     assert text.split() == ["dgx-01", "0-3", "team-a/train-llm", "5", "team-b/notebook-2"]
 
 
-def test_a_row_that_is_open_stays_open_when_the_rows_change_places(
+def test_an_open_row_stays_open_when_the_rows_change_order(
     page: Tab, address: str, made: Building
 ) -> None:
     opened = "[...document.querySelectorAll('details.queue[open]')].map((it) => it.innerText)"

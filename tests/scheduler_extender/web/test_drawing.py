@@ -56,7 +56,7 @@ STATES = [*(use.value for use in Use), MIXED]
 
 
 @pytest.mark.parametrize("signs_of", [signs, key_signs], ids=["drawing", "key"])
-def test_no_state_is_told_by_its_colour_alone(signs_of: object) -> None:
+def test_no_state_is_recognised_by_its_colour_alone(signs_of: object) -> None:
     assert callable(signs_of)
     found = {state: signs_of(state) for state in STATES}
     twins = [(a, b) for a in STATES for b in STATES if a < b and found[a] == found[b]]

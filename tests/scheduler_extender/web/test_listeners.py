@@ -71,7 +71,7 @@ class Browser:
 
 
 @pytest.mark.parametrize("version", ["2.3", "2.4"])
-def test_who_asks_in_the_same_moment_is_counted_too(version: str) -> None:
+def test_simultaneous_listeners_are_all_counted(version: str) -> None:
     async def play() -> None:
         served, listeners = app()
         browsers = [Browser() for _ in range(ASKED)]
@@ -91,7 +91,7 @@ def test_who_asks_in_the_same_moment_is_counted_too(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.3", "2.4"])
-def test_who_is_gone_before_the_first_event_keeps_no_place(version: str) -> None:
+def test_a_listener_that_goes_before_the_first_event_is_not_counted(version: str) -> None:
     async def play() -> None:
         served, listeners = app()
         for _ in range(2 * ROOM):

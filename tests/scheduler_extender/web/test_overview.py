@@ -155,7 +155,7 @@ def test_pods_that_lie_otherwise_do_not_look_alike() -> None:
     assert [each.many for _, each in tiles(states)] == [60, 60]
 
 
-def test_memory_in_use_of_shared_gpus_is_told() -> None:
+def test_memory_in_use_of_shared_gpus_is_reported() -> None:
     made = Building()
     shares = GpuResource("nvidia.com/gpu", "time-slicing", 4)
     node = replace(pcie(2, "shared"), resources=(shares,))

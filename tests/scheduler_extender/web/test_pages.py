@@ -84,7 +84,7 @@ def test_a_gpu_stands_as_its_pod_does() -> None:
     assert uses(made, "l40s-01") == "terminating terminating free free"
 
 
-def test_a_pod_on_its_way_is_told_and_holds_no_gpu_yet() -> None:
+def test_a_pod_on_its_way_is_reported_and_holds_no_gpu_yet() -> None:
     found = state(small(), "l40s-02")
     assert found.coming == 2
     assert found.uses == Counter({Use.FREE: 2, Use.ASSUMED: 2})
@@ -92,13 +92,13 @@ def test_a_pod_on_its_way_is_told_and_holds_no_gpu_yet() -> None:
     assert Flag.COMING in found.flags
 
 
-def test_a_running_pod_that_no_report_shows_is_told_too() -> None:
+def test_a_running_pod_that_no_report_shows_is_reported_too() -> None:
     made = small()
     made.pod("runs", 1, made.node("l40s-4", "l40s-03"))
     assert state(made, "l40s-03").coming == 1
 
 
-def test_a_record_that_cannot_be_used_is_told() -> None:
+def test_a_record_that_cannot_be_used_is_reported() -> None:
     found = state(small(), "odd")
     assert found.flags == {Flag.UNUSABLE}
     assert found.problems == ("spec.devices: field required",)
@@ -108,7 +108,7 @@ def capacity(made: Building, name: str) -> Capacity:
     return Capacities(made.cluster.settings).of(made.cluster.node_info(NodeName(name)))
 
 
-def test_what_is_on_its_way_is_promised_to_nobody_else() -> None:
+def test_gpus_of_assumed_pods_are_promised_to_no_other_pod() -> None:
     made = Building()
     node = made.node("dgx-a100", "a")
     before = capacity(made, "a")
@@ -169,7 +169,7 @@ def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> N
     assert not outlook.reasons
 
 
-def test_only_reasons_that_the_headline_does_not_tell_are_listed() -> None:
+def test_only_reasons_missing_from_the_headline_are_listed() -> None:
     snapshot = small().cluster.snapshot()
     pod = next(pod for pod in snapshot.pods if pod.name == "wants-0")
     answers = [answer for answer in answers_to(snapshot, pod) if answer.reason is Reason.LINKS]
@@ -251,7 +251,7 @@ def test_each_waiting_pod_can_be_looked_for_and_says_how_long_it_waits() -> None
     [([0], "hold back 1 of them"), ([0, 1, 2], "hold back all of them"), ([], None)],
     ids=str,
 )
-def test_pods_with_scheduling_gates_are_told(gated: list[int], words: str | None) -> None:
+def test_pods_with_scheduling_gates_are_reported(gated: list[int], words: str | None) -> None:
     made = small()
     for number in gated:
         pod = made.pod(f"wants-{number}", 8, None, NVLINK)
@@ -309,7 +309,7 @@ def test_pages_are_well_formed_and_have_landmarks(which: str) -> None:
 
 
 @pytest.mark.parametrize("which", PAGES)
-def test_names_of_strangers_are_text(which: str) -> None:
+def test_untrusted_names_are_text(which: str) -> None:
     made = Building()
     hostile = replace(made.node("l40s-4", "x"), name=NodeName(HOSTILE))
     pod = made.pod(HOSTILE, 1, hostile, namespace=HOSTILE)
@@ -396,7 +396,7 @@ def test_no_more_nodes_are_asked_once_a_question_has_taken_too_long(
     assert made.cluster.faults.count == 0
 
 
-def test_what_if_has_no_column_for_doubts_that_nobody_has() -> None:
+def test_what_if_has_no_column_without_warnings() -> None:
     pages = Pages(small().cluster)
     assert "Why not promised" not in pages.what_if(POD)
     plain = POD.replace(", annotations: {gpu-topology.io/link: nvlink}", "")

@@ -84,7 +84,7 @@ def test_a_browser_without_a_path_comes_to_the_map(local: Running) -> None:
     assert local.admin.get("/nothing", headers=browser).status_code == 404
 
 
-def test_events_tell_that_something_has_changed(
+def test_events_say_that_something_has_changed(
     local: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "EVERY", 0.01)
@@ -101,7 +101,7 @@ def test_events_tell_that_something_has_changed(
     assert f'data-version="{after}"' in local.admin.get("/map").text
 
 
-def test_a_heartbeat_is_no_news(local: Running) -> None:
+def test_a_heartbeat_sends_no_event(local: Running) -> None:
     before = local.cluster.version
     local.cluster.put_record(switched(), Report("boot", 2))
     assert local.cluster.version == before

@@ -103,7 +103,7 @@ def of_page(text: str) -> Told:
     )
 
 
-def test_a_pod_is_told_the_same_by_why_by_check_and_by_both_pages(tmp_path: Path) -> None:
+def test_why_check_and_both_pages_say_the_same_of_a_pod(tmp_path: Path) -> None:
     told: list[Told] = []
     for seed in SEEDS:
         (folder := tmp_path / str(seed)).mkdir()

@@ -57,7 +57,7 @@ def test_a_box_with_nothing_says_what_it_cannot_see(tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if not line.startswith("not read: ")]
 
 
-def test_a_gpu_box_prints_its_machine_and_who_holds_it(tmp_path: Path) -> None:
+def test_a_gpu_machine_prints_itself_and_its_holders(tmp_path: Path) -> None:
     played = machine("dgx1-v100").topology("box")
     fake = fake_nvml(tmp_path, played)
     with tempfile.TemporaryDirectory(prefix="agent-") as folder, FakeKubelet(Path(folder)) as node:

@@ -210,7 +210,7 @@ def test_device_ids(story: Story) -> None:
     play(story)
 
 
-def test_what_a_turn_says_for_others_to_do() -> None:
+def test_a_sync_result_says_what_others_have_to_do() -> None:
     """It tells the driver's watch and the Node's watch nothing itself."""
     node = play((Row(1, restarted()), Row(3)))
     assert node.turn.expected_gpus == 4
@@ -222,7 +222,7 @@ def test_what_a_turn_says_for_others_to_do() -> None:
     assert node.turn.expected_links[GpuUuid("GPU-0")] == 1
 
 
-def test_nobody_is_expected_before_the_driver_was_looked_at() -> None:
+def test_no_pod_is_expected_before_the_driver_was_observed() -> None:
     node = ScriptedNode()
     node.nvml = NvmlState(problem="Driver Not Loaded", asked=True)
     node.agent = node.new_agent()
@@ -241,7 +241,7 @@ def test_it_says_which_pods_it_knew_of_when_the_list_was_taken_for_true() -> Non
     assert (node.turn.picture.report.pods_version, node.turn.picture.deletions) == ("7", 3)
 
 
-def test_a_picture_without_news_says_the_same() -> None:
+def test_an_unchanged_picture_reports_the_same() -> None:
     """So that nothing is written but heartbeats; only the time of the look moves on."""
     node = play((Row(1, bound("1", "a")), Row(2, listed(holds("a", 0))), Row(20)))
     before = node.turn.picture
@@ -277,7 +277,7 @@ def refused(node: ScriptedNode) -> bool | None:
     return topology.resources[0].refuses_several
 
 
-def test_a_record_that_left_out_who_holds_what_is_not_believed() -> None:
+def test_a_record_without_holders_is_not_trusted() -> None:
     """The record was refused, and a bare one stands there: the kubelet tells again."""
     node = ScriptedNode()
     refused = Condition(READY, False, "RecordRefused", "the API server rejects the record: 422", "")

@@ -192,7 +192,7 @@ def test_hardware_of_another_boot_is_not_taken_over() -> None:
 
 
 @pytest.mark.parametrize("energy", [1000, None], ids=["counts energy", "counts none"])
-def test_a_gpu_that_comes_and_goes_does_not_make_a_write_at_every_look(energy: int | None) -> None:
+def test_a_flapping_gpu_does_not_cause_a_write_at_every_observation(energy: int | None) -> None:
     """Ten minutes in which it is silent at every second look: its calls fail, or they hang."""
     node = play((Row(1, shows(0, 1, 2, 3, gpu3={"energy": energy})), Row(1.1)))
     records = [record(node)]

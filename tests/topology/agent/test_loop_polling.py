@@ -54,7 +54,7 @@ def asked(story: Story, until: float) -> list[float]:
     return [round(at - began, 2) for at in node.asked[before:]]
 
 
-def test_the_kubelet_is_asked_often_for_a_pod_that_is_to_come_and_rarely_with_no_news() -> None:
+def test_the_kubelet_is_asked_often_for_an_expected_pod_and_rarely_without_changes() -> None:
     story = (Row(1, bound("1", "a")), Row(2, listed(holds("a", 0))), Row(30))
     assert asked(story, 38) == pytest.approx([2 * i - asked_late(story) for i in range(1, 5)])
     assert len(asked((Row(20, bound("1", "a")),), 25)) >= 49  # ten times a second

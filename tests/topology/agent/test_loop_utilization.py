@@ -24,7 +24,7 @@ def unaccounted(node: ScriptedNode) -> str:
     return next(c.message for c in conditions if c.type == "UnaccountedUse")
 
 
-def test_use_of_a_gpu_that_no_pod_holds_is_said_after_three_looks() -> None:
+def test_use_of_a_gpu_without_a_pod_is_reported_after_three_observations() -> None:
     assert unaccounted(play((*LOOKS[:2], Row(23)))) == ""
     node = play(LOOKS)
     assert unaccounted(node) == "GPU 2"
@@ -36,11 +36,11 @@ def test_use_of_a_gpu_that_no_pod_holds_is_said_after_three_looks() -> None:
     assert (node.holders(), unaccounted(node)) == ({"1": (2,)}, "")
 
 
-def test_use_is_not_counted_while_a_pod_is_to_come() -> None:
+def test_use_is_not_counted_while_a_pod_is_expected() -> None:
     assert unaccounted(play((Row(20, bound("1", "a")), *LOOKS))) == ""
 
 
-def test_use_is_counted_anew_once_it_can_be_told_who_holds_which_gpu() -> None:
+def test_use_is_counted_again_once_the_holders_are_known() -> None:
     node = play((Row(1, serves("nvidia0")), *LOOKS))
     assert unaccounted(node) == ""
     serves("GPU-0", "GPU-1", "GPU-2", "GPU-3")(node)
@@ -65,7 +65,7 @@ def resting(begin: int, end: int) -> tuple[Row, ...]:
     return tuple(Row(at, RESTS) for at in range(begin, end, 60))
 
 
-def test_an_idle_pod_makes_two_writes_an_hour_and_not_one_at_every_look() -> None:
+def test_an_idle_pod_causes_two_writes_an_hour() -> None:
     node = play((*COMES, *resting(1200, 1260)))
     records = [node.turn.picture.report.idle]
     for at in range(1260, 2 * 3600, 60):

@@ -44,7 +44,7 @@ def test_unknown_ids_are_a_metric() -> None:
     assert "gpu_topology_agent_unknown_devices 8.0" in text
 
 
-def test_the_version_is_told_before_anything_is_known_of_the_node() -> None:
+def test_the_version_is_reported_before_anything_is_known_of_the_node() -> None:
     (line,) = (
         line
         for line in generate_latest(Metrics().registry).decode().splitlines()
@@ -68,7 +68,7 @@ def test_a_report_ages_until_the_next_one_is_accepted() -> None:
     assert age() == 80
 
 
-def test_an_allocation_that_is_not_used_is_told_with_whose_it_is() -> None:
+def test_an_unused_allocation_is_reported_with_its_pod() -> None:
     metrics = Metrics()
     gpu = "nvidia.com/gpu"
     held = tuple(
@@ -108,7 +108,7 @@ def test_refused_pods_and_pods_whose_gpus_lie_apart_are_counted() -> None:
 @pytest.mark.parametrize(
     ("policy", "unknown"), [("unknown", 1.0), ("none", 0.0), ("restricted", 0.0)]
 )
-def test_an_unknown_topology_manager_is_told(policy: str, unknown: float) -> None:
+def test_an_unknown_topology_manager_is_reported(policy: str, unknown: float) -> None:
     metrics = Metrics()
     allocator = replace(TOPOLOGY.allocator, topology_manager_policy=policy)
     topology = replace(TOPOLOGY, allocator=allocator)

@@ -155,7 +155,7 @@ def test_what_an_older_resource_drops_is_written_again_now_and_then(desk: Desk) 
     assert desk.writes.count("PUT /n") == 2
 
 
-def test_it_is_told_when_a_whole_report_was_last_accepted(desk: Desk) -> None:
+def test_it_is_reported_when_a_whole_report_was_last_accepted(desk: Desk) -> None:
     def at() -> float | None:
         return desk.publisher.counts.report_at
 
@@ -171,7 +171,7 @@ def test_it_is_told_when_a_whole_report_was_last_accepted(desk: Desk) -> None:
     assert at() == desk.now
 
 
-def test_a_deletion_is_news_though_nothing_else_has_changed(desk: Desk) -> None:
+def test_a_deletion_counts_as_a_change_of_its_own(desk: Desk) -> None:
     written = []
     for deletions in (0, 1, 1, 2):
         desk.write(report(), deletions)
@@ -219,13 +219,13 @@ def test_a_record_that_cannot_be_read_is_replaced(desk: Desk) -> None:
     assert codec.decode(desk.record).topology == TOPOLOGY
 
 
-def test_a_former_record_that_nobody_can_ask_for_is_a_failure(desk: Desk) -> None:
+def test_a_former_record_that_cannot_be_read_is_a_failure(desk: Desk) -> None:
     desk.server.refuse(503, times=None)
     with pytest.raises(ApiFailure):
         desk.publisher.former()
 
 
-def test_nobody_takes_another_boots_hardware_for_this_ones(desk: Desk) -> None:
+def test_another_boots_hardware_is_not_used_for_this_boot(desk: Desk) -> None:
     """After a reboot with a driver that is slow, nobody has looked yet."""
     desk.write(report())
     desk.publisher = desk.another()
@@ -239,7 +239,7 @@ def test_nobody_takes_another_boots_hardware_for_this_ones(desk: Desk) -> None:
 # --- others write, too ------------------------------------------------------------------------
 
 
-def test_somebody_elses_changes_are_overwritten(desk: Desk) -> None:
+def test_changes_of_other_clients_are_overwritten(desk: Desk) -> None:
     desk.write(report(1))
     wrong = copy.deepcopy(desk.record)
     wrong["spec"]["devices"] = wrong["spec"]["devices"][:2]
@@ -351,7 +351,7 @@ def test_a_record_that_has_become_too_large_keeps_its_spec_and_says_so_once(desk
 
 
 @pytest.mark.parametrize("former", [None, "another boot"])
-def test_of_a_first_record_that_is_too_large_the_status_alone_is_told(
+def test_of_a_first_record_that_is_too_large_the_status_alone_is_reported(
     desk: Desk, former: str | None
 ) -> None:
     """There has to be an object: it has no hardware, and that of another boot does not stay."""
@@ -382,7 +382,7 @@ def test_a_spec_that_is_refused_does_not_hide_the_node(desk: Desk) -> None:
     assert codec.decode(desk.record).topology == TOPOLOGY
 
 
-def test_what_a_record_cannot_say_is_told_in_a_line(desk: Desk) -> None:
+def test_what_a_record_cannot_say_is_reported_in_a_line(desk: Desk) -> None:
     assert desk.write(report(1))
     nameless = replace(TOPOLOGY, resources=(GpuResource(""),))
     assert not desk.publisher.write(nameless, report(1))

@@ -111,7 +111,7 @@ def test_an_agent_that_makes_way_says_so_though_its_writes_fail_at_first(node: N
 
 
 @pytest.mark.parametrize("init", [False, True], ids=["app", "init-only"])
-def test_a_deletion_is_told_with_its_version(node: Node, *, init: bool) -> None:
+def test_a_deletion_is_reported_with_its_version(node: Node, *, init: bool) -> None:
     """The agent's loop may be quicker than the reflector, which notes an event's version last."""
     service = node.start()
     node.until(node.ready)
@@ -236,7 +236,7 @@ def test_a_gpu_over_which_a_call_hangs_is_missing_and_the_others_are_asked(
     assert service.unwell() is None
 
 
-def test_an_agent_that_starts_beside_a_gpu_that_hangs_tells_of_the_others(node: Node) -> None:
+def test_an_agent_that_starts_beside_a_gpu_that_hangs_reports_the_others(node: Node) -> None:
     """The kubelet hands the GPU out, and nobody has ever told what it is: not Ready."""
     node.cadence = replace(QUICK, hung=HUNG)
     node.nvml.hang("nvmlDeviceGetMemoryInfo", 3)

@@ -92,7 +92,7 @@ def test_slow_clients_keep_no_probe_out(sent: list[bytes], monkeypatch: pytest.M
                 assert asked(port).startswith(OK), f"beside {number + 1} slow clients"
 
 
-def test_places_are_bounded_and_the_first_to_come_is_cut_off(
+def test_connections_are_bounded_and_the_oldest_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(serving, "PLACES", 4)
@@ -118,7 +118,7 @@ def test_a_client_has_so_many_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asked(port, b"GET /heal") == b""
 
 
-def test_a_text_answers_everybody_who_asks_within_a_second() -> None:
+def test_one_text_answers_all_requests_within_a_second() -> None:
     agent = Agent()
     with served(agent) as port:
         answers = [asked(port, METRICS) for _ in range(5)]
@@ -128,7 +128,7 @@ def test_a_text_answers_everybody_who_asks_within_a_second() -> None:
     assert agent.collector.asked == 2
 
 
-def test_health_is_said_in_words() -> None:
+def test_health_is_reported_in_words() -> None:
     agent = Agent()
     with served(agent) as port:
         assert asked(port).endswith(b"\r\n\r\nok\n")
@@ -158,7 +158,7 @@ def test_what_is_asked(sent: bytes, status: int) -> None:
         assert int(asked(port, sent).split(b" ")[1]) == status
 
 
-def test_a_port_that_is_taken_is_said_in_one_line() -> None:
+def test_a_port_that_is_taken_is_reported_in_one_line() -> None:
     with served(Agent()) as port, pytest.raises(PortError, match=f"127.0.0.1:{port}: Address"):
         MetricsServer(CollectorRegistry(), lambda: None, lambda: None, "127.0.0.1", port)
 

@@ -64,7 +64,7 @@ def own(node: ScriptedNode) -> dict[str, str] | None:
     return None if found is None else {h.pod: cpu_list(h.cpus) for h in found}
 
 
-def test_the_record_says_what_there_is_and_who_has_it() -> None:
+def test_the_record_has_the_resources_and_their_holders() -> None:
     node = static_node()
     topology = node.turn.picture.topology
     assert topology is not None
@@ -83,7 +83,7 @@ def test_the_record_says_what_there_is_and_who_has_it() -> None:
     assert [h.memory for h in holdings] == [(BLOCK,), (BLOCK,)]
 
 
-def test_without_static_managers_nothing_is_read_told_or_waited_for() -> None:
+def test_without_static_managers_nothing_is_read_reported_or_waited_for() -> None:
     node = static_node(NONE)
     usual = ScriptedNode()
     usual.know(kubelet=NONE)
@@ -118,7 +118,7 @@ def test_the_kubelet_is_asked_often_until_a_pod_has_all_it_gets(gpus: int) -> No
     assert (own(node), node.turn.picture.due) == ({}, frozenset())
 
 
-def test_a_kubelet_that_has_just_started_tells_nothing_of_the_machine() -> None:
+def test_a_kubelet_that_has_just_started_reports_nothing_of_the_machine() -> None:
     node = static_node()
     bound("a", 1, acknowledged=True)(node)
     listed(owning("a", "2"))(node)

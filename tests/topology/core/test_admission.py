@@ -90,7 +90,7 @@ HAZARDS = {
 
 
 @pytest.mark.parametrize(("config", "foreign"), CONFIGS)
-def test_whatever_the_kubelet_does_was_foreseen(config: AllocatorConfig, foreign: bool) -> None:
+def test_whatever_the_kubelet_does_was_predicted(config: AllocatorConfig, foreign: bool) -> None:
     """Random free masks, every mix of containers: what comes lies in the ways, refusals in the
     hazards; and where the answer is exact, most ways are seen."""
     rng = random.Random(str(config))
@@ -130,7 +130,7 @@ def _admit(
 
 
 @pytest.mark.parametrize("policy", ["distributed", "packed"])
-def test_replicas_are_foreseen_too(policy: str) -> None:
+def test_replicas_are_predicted_too(policy: str) -> None:
     rng = random.Random(policy)
     config = AllocatorConfig(policy, "v0.20.0")
     served = GpuResource("nvidia.com/gpu", "time-slicing", 3)

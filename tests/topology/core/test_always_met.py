@@ -51,7 +51,7 @@ def test_every_set_is_good_where_it_makes_no_difference(
         ("l40s-4", Constraints(), True),
     ],
 )
-def test_all_gpus_are_alike_to_who_asks(
+def test_all_gpus_are_alike_to_the_request(
     kind: str, constraints: Constraints, expected: bool
 ) -> None:
     assert always_met(machine(kind).topology("n").shape, constraints) is expected

@@ -50,7 +50,7 @@ def _sparse(n: int, policy: str) -> Kubelet:
     )
 
 
-def test_a_ring_that_is_not_found_is_not_promised_and_not_called_impossible() -> None:
+def test_a_ring_that_is_not_found_is_neither_promised_nor_ruled_out() -> None:
     node = _sparse(24, "any")
     found = assess(node, Availability(node.shape.all_gpus), gpu_request(24, RING))
     assert found.verdict is not Verdict.NEVER

@@ -71,7 +71,7 @@ def test_positions_follow_the_index_and_not_the_order_given() -> None:
     assert found.indices(0b101) == (0, 5)
 
 
-def test_a_pair_that_is_not_told_is_unknown() -> None:
+def test_a_pair_that_is_not_listed_is_unknown() -> None:
     shape = node().shape
     assert shape.links[0][1] is None
     assert shape.rows(frozenset({Link(0, 0)})) == (0, 0)

@@ -78,7 +78,7 @@ def test_the_tables_of_sixteen_gpus_are_filled_in_parts() -> None:
     assert parts["dgx2"] > 20  # of 16 GPUs: its tables by size and number of GPUs
 
 
-def test_of_two_moments_on_one_clock_the_earlier_counts() -> None:
+def test_of_two_deadlines_on_one_clock_the_earlier_counts() -> None:
     for outer, inner in ((5, NEVER), (NEVER, 5)):
         looks = count(1)
         clock = looks.__next__
@@ -101,7 +101,7 @@ def test_an_inner_check_ends_with_its_block() -> None:
         question("titanv-8")()
 
 
-def test_whoever_asked_for_all_of_it_interrupts_inner_blocks_too() -> None:
+def test_an_outer_budget_interrupts_inner_blocks_too() -> None:
     with (
         nothing_remembered(),
         pytest.raises(OutOfTimeError),

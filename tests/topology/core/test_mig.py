@@ -101,7 +101,7 @@ def test_nothing_is_promised_that_an_instance_with_a_suffix_can_break() -> None:
     assert judged(replace(both, resources=named), SMALL, 2, wanted).verdict is Verdict.GUARANTEED
 
 
-def test_an_instance_has_its_own_memory_and_product_and_its_gpus_place() -> None:
+def test_an_instance_has_its_own_memory_and_product_and_its_gpus_position() -> None:
     node = sliced(["3g.20gb"], gpus=[5])
     shape, gpu = served(node, "nvidia.com/mig-3g.20gb").shape, node.gpus[5]
     assert shape.products == ("a100-sxm4-40gb-mig-3g.20gb",)
@@ -293,7 +293,7 @@ def test_whole_gpus_beside_instances_are_as_they_were() -> None:
     assert seven.rejection.message == "too few whole GPUs: the others are split by MIG"
 
 
-def test_a_gpu_in_mig_mode_that_is_handed_out_whole_meets_nothing() -> None:
+def test_a_gpu_in_mig_mode_that_is_allocated_whole_meets_no_constraint() -> None:
     """As under the plugin's strategy ``none``."""
     node = sliced(["1g.5gb"] * 7, gpus=[0])
     whole = replace(node, resources=(GpuResource(),), allocator=AllocatorConfig("best-effort"))
@@ -385,7 +385,7 @@ def opens(free: Sequence[int], size: int, beside: int = 0) -> float:
     ],
     ids=["all unused", "all begun", "one unused", "both of one", "two unused", "other profiles"],
 )
-def test_a_placement_damages_gpus_that_nobody_uses(
+def test_fragmentation_costs_count_on_unused_gpus(
     free: Sequence[int], size: int, beside: int, expected: float
 ) -> None:
     assert opens(free, size, beside) == pytest.approx(expected)

@@ -111,7 +111,7 @@ def test_more_hidden_than_there_is_promises_nothing() -> None:
     )
 
 
-def test_a_departed_pod_was_there_for_others_and_is_no_more() -> None:
+def test_a_terminated_pod_counts_for_pods_before_it_ended() -> None:
     terminated = Unacknowledged(((Role.APP, 1),), terminated=True)
     pair = unacknowledged(2, NVLINK)
     now = Availability(0b0111, unacknowledged=(terminated, pair))
@@ -125,7 +125,7 @@ def test_a_departed_pod_was_there_for_others_and_is_no_more() -> None:
     assert keeps(node(), Availability(0b1110), pair).every
 
 
-def test_who_comes_once_others_are_gone_meets_what_others_left_beside_them() -> None:
+def test_a_pod_that_comes_after_others_finds_what_they_left() -> None:
     """One that departs holds 3 and the pair that is to come takes 0 and 1, or, once it is gone, 2
     and 3 where 0 or 1 is held."""
     victims = Availability(0b0111, victims=(Holder(0b1000),))

@@ -228,7 +228,7 @@ class Node:
 
 
 @pytest.mark.parametrize(("topology", "allocator", "replicas"), NODES)
-def test_what_comes_beside_ending_pods_was_foreseen(
+def test_what_comes_beside_terminating_pods_was_predicted(
     topology: NodeTopology, allocator: AllocatorConfig, replicas: int
 ) -> None:
     """Pods that end at any time, an unacknowledged pod beside, pods of up to four containers."""
@@ -285,7 +285,7 @@ def test_three_containers_beside_a_running_pod_get_an_answer(held: int) -> None:
 
 
 @pytest.mark.parametrize("held", range(8))
-def test_four_unreported_containers_fail_nobody(held: int) -> None:
+def test_four_unacknowledged_containers_fail_no_pod(held: int) -> None:
     unacknowledged = Unacknowledged(((APP, 1),) * 4)
     now = Availability(
         0xFF & ~(1 << held), releasing=(Holder(1 << held),), unacknowledged=(unacknowledged,)

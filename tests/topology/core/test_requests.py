@@ -68,7 +68,7 @@ def test_requests_are_equal_whatever_containers_are_called() -> None:
         pytest.param({"only_gpu_plugin": False}, id="another plugin's devices"),
     ],
 )
-def test_what_is_asked_tells_requests_apart(change: dict[str, object]) -> None:
+def test_different_requests_are_different_keys(change: dict[str, object]) -> None:
     asked = gpu_request(2)
     assert replace(asked, **change) != asked  # type: ignore[arg-type]
     assert len({asked, replace(asked, **change), gpu_request(2)}) == 2  # type: ignore[arg-type]

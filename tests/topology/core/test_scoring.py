@@ -185,7 +185,7 @@ def test_scores_are_integers_from_0_to_10_and_never_prefer_a_higher_cost(
                 assert score[a] >= score[b]
 
 
-def test_what_the_kubelet_may_refuse_is_worth_nothing() -> None:
+def test_sets_that_the_kubelet_may_refuse_have_no_guaranteed_capacity() -> None:
     """It may also be admitted, with GPUs that would do: that is no promise."""
     unsure = Kubelet(DGX.shape, AllocatorConfig("best-effort", None, "unknown"))
     found = admissions(unsure, 0xFF, ((Role.APP, 2),))

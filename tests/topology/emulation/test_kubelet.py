@@ -31,7 +31,7 @@ def containers(*counts: int) -> GpuRequest:
     return GpuRequest("nvidia.com/gpu", found)
 
 
-def test_after_a_restart_pods_keep_their_gpus_and_nobody_new_is_admitted() -> None:
+def test_after_a_restart_pods_keep_their_gpus_and_no_new_pod_is_admitted() -> None:
     node = kubelet()
     admit(node, ONE, 2)
     held = node.held(ONE)
@@ -68,7 +68,7 @@ def test_a_half_admitted_pod_is_admitted_anew_if_the_plugin_is_back(registered: 
     assert len(node.held(ONE)) == 2
 
 
-def test_a_sick_gpu_is_not_handed_out_and_stays_with_who_holds_it() -> None:
+def test_a_sick_gpu_is_not_allocated_and_stays_with_its_pod() -> None:
     node = kubelet()
     admit(node, ONE, 1)
     (held,) = node.held(ONE)

@@ -133,7 +133,9 @@ class TestRequests:
         with pytest.raises(ConflictError):
             api.patch(f"{PODS}/p", body, timeout=PATIENCE)
 
-    def test_connections_are_kept_and_reused(self, server: FakeApiServer, api: ApiServer) -> None:
+    def test_connections_stay_open_and_are_reused(
+        self, server: FakeApiServer, api: ApiServer
+    ) -> None:
         for _ in range(20):
             api.get(PODS, timeout=PATIENCE)
         assert server.connections_accepted == 1
@@ -221,7 +223,7 @@ class TestErrors:
         assert (caught.value.status, caught.value.reason) == (status, "Nope")
         assert caught.value.message == message.format(url=url)
 
-    def test_nobody_listens(self) -> None:
+    def test_no_server_listens(self) -> None:
         client = client_for(f"http://127.0.0.1:{free_port()}")
         with pytest.raises(ApiUnreachable, match=r"^GET /x: http://[^ ]*: Connection refused$"):
             client.get("/x", timeout=PATIENCE)
@@ -284,7 +286,7 @@ class TestConfiguration:
         else:
             assert caught.value.__cause__ is not None
 
-    def test_a_folder_is_said_to_be_one(self, tmp_path: Path) -> None:
+    def test_a_folder_is_reported_to_be_one(self, tmp_path: Path) -> None:
         with pytest.raises(ApiMisconfigured, match=f"^kubeconfig {tmp_path}: Is a directory$"):
             ApiServer.from_kubeconfig(tmp_path)
 

@@ -157,7 +157,7 @@ class TestList:
         assert rig.state.failing_since is not None
 
     @pytest.mark.parametrize("status", [401, 403, 404, 500, 503])
-    def test_refusals_are_waited_out_and_told(self, rig: Rig, status: int) -> None:
+    def test_rejected_requests_are_retried_and_logged(self, rig: Rig, status: int) -> None:
         rig.server.refuse(status, times=None)
         rig.start()
         eventually(lambda: rig.state.failures >= 3)

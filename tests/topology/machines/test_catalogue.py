@@ -186,7 +186,7 @@ def test_uuids_look_like_nvmls_and_are_unique_across_nodes() -> None:
     assert all(pattern.fullmatch(uuid) for uuid in uuids)
 
 
-def test_plugin_and_kubelet_are_stock_unless_said_otherwise() -> None:
+def test_plugin_and_kubelet_are_stock_by_default() -> None:
     kind = machine("t4-4")
     stock = AllocatorConfig("best-effort", cpu_manager_policy="none", memory_manager_policy="None")
     assert kind.topology("n").allocator == stock

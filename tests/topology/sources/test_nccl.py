@@ -64,7 +64,7 @@ def test_files_of_clouds(name: str) -> None:
 
 
 @needs_shared
-def test_nvlinks_to_themselves_are_said_and_not_counted() -> None:
+def test_nvlinks_to_themselves_are_reported_and_not_counted() -> None:
     text = (SHARED / "nccl" / "azure-ncv4-topo.xml").read_text(encoding="utf-8")
     told = [str(finding) for finding in read(text, NODE).findings]
     assert "line 5: 12 NVLinks of GPU0 lead to itself: not counted" in told
@@ -155,7 +155,7 @@ class TestNvlinks:
         assert link(found, 0, 2) == Link(0, 2, LinkKind.SYS, 1, Via.DIRECT, GBps(25.0))
         assert link(found, 1, 2).nvlinks == 0
 
-    def test_to_a_gpu_that_tells_nothing(self) -> None:
+    def test_links_to_a_gpu_without_attributes(self) -> None:
         text = system(cpu(0, gpu(A, 0, nvlink(B, 4)), gpu(B, None)))
         assert parse_nccl(text, NODE).topology.links[0].nvlinks == 4
 

@@ -169,7 +169,7 @@ class TestLinesBrokenBeforeTheAffinity:
 
 
 class TestCellsThatRunTogether:
-    def test_are_told(self) -> None:
+    def test_are_reported(self) -> None:
         found = read(FOUR.replace("PIX\tNODE\t0", "PIXNODE\t0"), NODE)
         assert "line 2: cells without a space between them were separated: 'PIXNODE'" in told(found)
 
@@ -193,7 +193,7 @@ class TestCellsThatRunTogether:
 class TestColumnsLeftOut:
     HEADER = "\tGPU0\tGPU1\tNIC0\t...\tNIC3\tCPU Affinity\tNUMA Affinity\n"
 
-    def test_rows_that_tell_them_all(self) -> None:
+    def test_rows_that_list_them_all(self) -> None:
         text = self.HEADER + "GPU0 X PIX PIX PXB PHB SYS 0-7 0\nGPU1 PIX X SYS PHB PXB PIX 0-7 1\n"
         topology = read(text, NODE).topology
         near = {nic.name: [kind.name for _, kind in nic.distances] for nic in topology.nics}
@@ -212,7 +212,7 @@ class TestColumnsLeftOut:
         assert near == {"NIC0": ["PIX", "SYS"], "NIC1": [], "NIC2": [], "NIC3": ["SYS", "PIX"]}
         assert numa(topology) == "01"
 
-    def test_gpus_left_out_are_pairs_that_no_row_tells(self) -> None:
+    def test_gpus_left_out_are_pairs_that_no_row_lists(self) -> None:
         text = "GPU0 ... GPU3 CPU Affinity\nGPU0 X ... SYS 0-7\nGPU3 SYS ... X 0-7\n"
         assert "GPU0/GPU1: no row has this pair" in refused(text)
 
@@ -324,7 +324,7 @@ class TestWhatPeopleDo:
         assert [gpu.numa_node for gpu in found.topology.gpus] == [0, None]
         assert "GPU1: NUMA affinity (empty) is not one node" in str(found.findings)
 
-    def test_what_stands_behind_the_named_columns_is_told(self) -> None:
+    def test_what_stands_behind_the_named_columns_is_reported(self) -> None:
         text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV4\t0-3\t0\nGPU1\tNV4\tX\t4-7\t1\n\n"
         said = "GPU0, GPU1: not read, because the header has no column for it: '0-3 0'"
         assert said in str(read(text, NODE).findings)
@@ -341,7 +341,7 @@ class TestWhatPeopleDo:
         said = [each.text for each in found.findings if "skipped" in each.text]
         assert said == [r"skipped, because it has no link: 'GPU0-GPU1 之间是 NV4\u202e'"]
 
-    def test_a_matrix_of_peers_is_told_once(self) -> None:
+    def test_a_matrix_of_peers_is_reported_once(self) -> None:
         names = [f"GPU{i}" for i in range(8)]
 
         def table(cell: str) -> str:
@@ -352,7 +352,7 @@ class TestWhatPeopleDo:
         (said,) = [each.text for each in found.findings if "skipped" in each.text]
         assert said.startswith("a matrix of `nvidia-smi topo -p2p`")
 
-    def test_lost_line_breaks_are_told(self) -> None:
+    def test_lost_line_breaks_are_reported(self) -> None:
         for before in ("", "GPU Topology: "):
             text = before + " ".join(self.BLANKS.split())
             said = "line 1: the table has lost its line breaks; paste it with them"

@@ -40,7 +40,7 @@ def test_a_name_that_two_nics_have_is_refused() -> None:
     )
 
 
-def test_the_same_table_twice_is_said() -> None:
+def test_the_same_table_twice_is_reported() -> None:
     assert "line 19: the table of line 1 is repeated here; skipped" in told(read(FOUR + FOUR, NODE))
 
 

@@ -96,7 +96,7 @@ class TestProductsInReports:
             "but not the product of each GPU; give --product" in line for line in told(found)
         )
 
-    def test_the_table_of_nvidia_smi_tells_more(self) -> None:
+    def test_the_table_of_nvidia_smi_says_more(self) -> None:
         first, second = read(CARDS + TWO, NODE).topology.gpus
         assert [g.memory // 2**20 for g in (first, second)] == [46068, 24576]
         assert [g.pci_bus_id for g in (first, second)] == ["0000:07:00.0", "0000:0f:00.0"]

@@ -44,12 +44,12 @@ class TestPcieView:
         ],
         ids=["legend", "-mp", "-m", "--matrix", "before NVLink"],
     )
-    def test_is_said_only_where_it_is_one(self, text: str, view: bool) -> None:
+    def test_is_reported_only_where_it_is_one(self, text: str, view: bool) -> None:
         assert any("the PCIe view" in line for line in told(read(text, NODE))) is view
 
 
 class TestLostLinks:
-    def test_gpus_with_fewer_links_to_one_switch_are_said(self) -> None:
+    def test_gpus_with_fewer_links_to_one_switch_are_reported(self) -> None:
         rows = [
             ["X" if a == b else "NV13" if 2 in (a, b) else "NV18" for b in range(4)]
             for a in range(4)
@@ -87,7 +87,7 @@ TOOLS = {
 
 
 @pytest.mark.parametrize("whose", TOOLS)
-def test_whose_tool_it_is(whose: str) -> None:
+def test_the_tool_is_named(whose: str) -> None:
     expected = f"line 1: this is the output of {whose}, but {FOREIGN}"
     assert refused(TOOLS[whose]) == expected
 
@@ -98,7 +98,7 @@ def test_another_tool_before_the_matrix_does_not_matter() -> None:
     assert read(FOUR + "\n$ rocm-smi --showtopo\n", NODE).topology == read(FOUR, NODE).topology
 
 
-def test_what_the_tool_itself_said() -> None:
+def test_messages_of_the_tool_itself() -> None:
     message = refused("$ nvidia-smi topo -m\nERROR: Option -m is unknown.\n")
     assert message.startswith(
         "line 2: this text has no matrix of `nvidia-smi topo -m`, but 'ERROR:"

@@ -379,7 +379,7 @@ class TestNvlinks:
         assert word(link(found, 0, 3)) == "NODE"
         assert link(found, 0, 1).via is Via.SWITCH
 
-    def test_whole_attachment_on_one_pair_is_said(self) -> None:
+    def test_whole_attachment_on_one_pair_is_reported(self) -> None:
         text = self.all_pairs(2, "NV12")
         told = words(text, product="NVIDIA A100-SXM4-80GB")
         assert (

@@ -93,7 +93,7 @@ CUT = {
 
 
 @pytest.mark.parametrize("kind", CUT)
-def test_a_cut_table_never_tells_another_link(kind: str) -> None:
+def test_a_cut_table_never_gives_another_link(kind: str) -> None:
     """Wherever the text ends, what is still read is what the whole text says."""
     text = CUT[kind]
     whole = parse_topo(FOUR if kind in ("no header", "no NIC rows") else text, NODE).topology

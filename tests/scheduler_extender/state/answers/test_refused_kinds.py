@@ -114,7 +114,7 @@ def test_one_pod_of_each_kind_tries_when_the_nodes_pause_ends() -> None:
     assert all(count <= 16 for count in lost.values())
 
 
-def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
+def test_nodes_that_differ_in_the_pod_on_trial_share_no_answers() -> None:
     """Both have been refused a pod, and hold one that no report shows; one of those is admitted."""
     world, second = World(), NodeName("second")
     world.cluster.put_record(switched(8, second), Report("boot", 1))
@@ -137,7 +137,7 @@ def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_after_a_restart_kinds_are_told_apart(world: World, step: int) -> None:
+def test_after_a_restart_kinds_are_distinguished(world: World, step: int) -> None:
     answers = [("a", ERROR, 45.0, PINNED), ("b", ERROR, 30.0, PINNED), ("good", "", 20.0, ASKING)]
     for uid, reason, age, asking in answers[::step]:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, asking), reason, age)
@@ -174,7 +174,7 @@ def test_a_restart_that_lists_the_pods_in_any_order_takes_what_the_former_extend
     ]
 
 
-def test_kinds_without_end_are_not_all_remembered(world: World) -> None:
+def test_the_number_of_cached_kinds_is_bounded(world: World) -> None:
     for i in range(3 * MOST_KINDS):
         world.answer(world.bind(f"good-{i}"))
         world.refuse(f"bad-{i}", asking=gpu_request(i + 2))

@@ -50,7 +50,7 @@ def test_what_counts_as_a_refusal(
 
 
 @pytest.mark.parametrize("reason", ["OutOf team-b/train-0", "OutOf" + "x" * 1000, "Out\nOf"])
-def test_only_one_word_of_a_kubelets_is_told_to_other_pods(reason: str) -> None:
+def test_other_pods_read_only_the_reason_of_a_kubelets_refusal(reason: str) -> None:
     found = refusal_of("Failed", reason, "Pod was rejected: x", has_containers=False)
     assert found is not None
     assert found.reason == "other"
@@ -111,13 +111,13 @@ def test_a_controller_loses_sixteen_pods_in_the_first_hour_and_then_twelve(world
     assert lost == [16, 12]
 
 
-def test_a_crowd_that_was_bound_before_makes_one_pause(world: World) -> None:
+def test_many_pods_that_were_bound_before_make_one_pause(world: World) -> None:
     world.refuse(*(f"p{i}" for i in range(20)))
     assert [r.pause for r in world.told] == [10] + 19 * [0]
     assert world.pause() == 10
 
 
-def test_a_crowd_that_others_have_bound_makes_no_pause_shorter(world: World) -> None:
+def test_many_pods_that_others_have_bound_shorten_no_pause(world: World) -> None:
     for i in range(6):
         world.refuse(f"trial-{i}")
         world.pause()
@@ -147,7 +147,7 @@ def test_after_a_pause_one_pod_may_try(world: World) -> None:
     assert not world.shut()
 
 
-def test_who_has_ended_is_no_proof_when_a_report_shows_it_late(world: World) -> None:
+def test_an_ended_pod_in_a_late_report_proves_nothing(world: World) -> None:
     early = world.bind("early")
     world.cluster.put_pod(replace(early, phase="Failed"))
     world.refuse("a", "b")
@@ -188,7 +188,7 @@ def test_a_report_that_shows_the_trial_lifts_the_pause(world: World) -> None:
 
 
 @pytest.mark.parametrize("by", ["status", "report"])
-def test_who_was_bound_before_the_last_refusal_lifts_nothing(world: World, by: str) -> None:
+def test_a_pod_bound_before_the_last_refusal_lifts_no_pause(world: World, by: str) -> None:
     early = world.bind("early")
     world.refuse("a", "b")
     if by == "status":
@@ -207,7 +207,7 @@ def test_a_success_between_starts_the_count_again(world: World) -> None:
     assert {r.in_a_row for r in world.told} == {1}
 
 
-def test_the_pods_own_faults_are_told_and_shut_nothing(world: World) -> None:
+def test_the_pods_own_faults_are_reported_and_shut_nothing(world: World) -> None:
     world.refuse("a", "b", "c", reason="SysctlForbidden")
     assert not world.shut()
     assert [r.in_a_row for r in world.told] == [0, 0, 0]
@@ -218,7 +218,7 @@ def test_other_resources_are_not_shut(world: World) -> None:
     assert not world.refuses(gpu_request(1, resource="nvidia.com/gpu.shared"))
 
 
-def test_ignored_refusals_shut_nothing_and_are_told() -> None:
+def test_ignored_refusals_shut_nothing_and_are_reported() -> None:
     world = World(Settings(refusals=Refusals.IGNORE))
     world.refuse("a", "b")
     assert not world.shut()
@@ -238,7 +238,7 @@ ORDERS = {"as they came": 1, "the latest first": -1}
 
 
 @pytest.mark.parametrize("step", ORDERS.values(), ids=ORDERS)
-def test_after_a_restart_the_pods_tell_how_long_the_pause_is(step: int) -> None:
+def test_after_a_restart_the_pause_follows_from_the_pods(step: int) -> None:
     """Refused 100, 88 and 45 s ago: the third pause, of 40 s, is over."""
     for latest, left in ((45.0, 0), (20.0, 20)):
         world = World()
@@ -320,7 +320,7 @@ def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
         assert shut == world.shut() == (step == 0)
 
 
-def test_who_is_told_learns_whether_it_was_foreseen(world: World) -> None:
+def test_the_event_says_whether_the_refusal_was_predicted(world: World) -> None:
     world.refuse("a")
     world.pause()
     world.refuse("b")

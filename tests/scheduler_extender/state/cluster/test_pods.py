@@ -135,7 +135,7 @@ class World:
                 self.followed.add((before[uid], call, after))
 
 
-def test_the_table_tells_every_step_and_no_other() -> None:
+def test_the_table_has_every_transition_and_no_other() -> None:
     followed = set[Step]()
     for seed in range(60):
         world = World(seed)

@@ -89,7 +89,7 @@ def evict(cluster: Cache, name: str) -> None:
     cluster.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
 
-def test_who_would_break_the_place_is_refused(cluster: Cache) -> None:
+def test_a_pod_that_would_break_the_reservation_is_rejected(cluster: Cache) -> None:
     assert asked(cluster) == ""
     reserve(cluster)
     # 1 and 3 are free; a single one might get 1, whose pair the place is.
@@ -98,7 +98,7 @@ def test_who_would_break_the_place_is_refused(cluster: Cache) -> None:
     assert asked(cluster, 2) == REASON
 
 
-def test_who_leaves_the_place_whole_passes() -> None:
+def test_a_pod_that_leaves_the_reservation_intact_passes() -> None:
     node = machine("hgx-h100-8").topology(NODE)
     cluster = cluster_of({node: {f"h{i}": Held((i,)) for i in range(5)}})
     cluster.today = lambda: TODAY
@@ -116,7 +116,7 @@ def test_the_pod_itself_is_not_refused(cluster: Cache) -> None:
     assert asked(cluster, 2, "other", link=True) == REASON
 
 
-def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cache) -> None:
+def test_the_pod_prefers_its_own_reservation_to_every_other_node(cluster: Cache) -> None:
     """Another node may cost the cluster less; but there nobody was evicted for the pod."""
     better = machine("a100-pcie-4-bridged").topology("better")
     cluster.put_record(better, Report("boot", 1))
@@ -130,7 +130,7 @@ def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cache) -> None:
     assert max(found["better"], found["unknown"]) < 10
 
 
-def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cache) -> None:
+def test_bind_respects_a_reservation_and_gives_it_to_its_pod(cluster: Cache) -> None:
     wants, written = reserve(cluster), Written()
     evict(cluster, "a")
     thief = waiting("thief", gpu_request(1))
@@ -177,7 +177,7 @@ def test_it_holds_up_to_its_time(cluster: Cache, clock: Clock) -> None:
     ("seconds", "refused"),
     [(MAX_SECONDS + CLOCKS_DIFFER, REASON.partition(" until")[0]), (MAX_SECONDS * 100, "")],
 )
-def test_a_time_far_off_keeps_no_place(cluster: Cache, seconds: float, refused: str) -> None:
+def test_a_time_far_off_reserves_nothing(cluster: Cache, seconds: float, refused: str) -> None:
     """Else a place could be kept for ever."""
     reserve(cluster, until=TODAY + seconds)
     assert asked(cluster).startswith(refused)
@@ -217,7 +217,7 @@ def taken(cluster: Cache) -> None:
 
 
 @pytest.mark.parametrize("news", [not_ready, stale, not_reported, taken])
-def test_whatever_becomes_of_the_node_the_place_is_kept_until_its_time_is_up(
+def test_a_reservation_lasts_whatever_happens_to_its_node(
     cluster: Cache, clock: Clock, news: Callable[[Cache], None]
 ) -> None:
     reserve(cluster)
@@ -227,7 +227,7 @@ def test_whatever_becomes_of_the_node_the_place_is_kept_until_its_time_is_up(
     assert asked(cluster) != REASON
 
 
-def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
+def test_a_reservation_with_many_victims_is_evaluated_in_bounded_time() -> None:
     """Sixteen victims, of which any part may be there still: who comes is refused, and whether the
     place itself is there is known."""
     node = machine("dgx2").topology(NODE)
@@ -244,7 +244,7 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
 
 @pytest.mark.parametrize("uids", [("x", "y"), ("y", "x")], ids=str)
 @pytest.mark.parametrize("seen", [(0, 1), (1, 0)], ids=["older-first", "younger-first"])
-def test_of_two_on_one_node_the_older_pods_is_kept(
+def test_of_two_reservations_on_one_node_the_older_pods_counts(
     cluster: Cache, uids: tuple[str, str], seen: tuple[int, int]
 ) -> None:
     """On every replica, whichever it sees first; the other has its turn when that one ends."""
@@ -262,7 +262,9 @@ def test_of_two_on_one_node_the_older_pods_is_kept(
     assert cluster.snapshot().reserved_nodes(younger) == {NODE}
 
 
-def test_the_younger_has_its_turn_once_the_olders_time_is_up(cluster: Cache, clock: Clock) -> None:
+def test_the_younger_reservation_counts_once_the_older_has_ended(
+    cluster: Cache, clock: Clock
+) -> None:
     reserve(cluster, created=1.0)
     longer = Reservation(NODE, NOON + 60, frozenset({PodUid("a")}))
     younger = replace(waiting("younger", gpu_request(2, NVLINKED)), reservation=longer, created=2.0)
@@ -313,5 +315,5 @@ def test_the_annotation_is_read_as_it_is_written() -> None:
                      id="too-many-victims"),
     ],
 )  # fmt: skip
-def test_what_nobody_can_have_meant_counts_for_nothing(value: str) -> None:
+def test_values_that_make_no_sense_reserve_nothing(value: str) -> None:
     assert reservation_of(annotated(value)) is None

@@ -69,7 +69,7 @@ def between_lines(files: set[str], look: Callable[[], None]) -> Iterator[None]:
         sys.settrace(former)
 
 
-def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
+def test_no_reader_sees_a_report_without_its_answers() -> None:
     """Else an answer of the former report would be given out beside the new one."""
     found = Cache(lambda: 0.0)
     found.put_record(switched(), Report("boot", 1))
@@ -105,7 +105,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
     assert read[-1][1] is Verdict.NOT_NOW, "and after"
 
 
-def test_what_is_explained_is_of_the_moment_that_was_looked_at() -> None:
+def test_an_explanation_is_of_its_snapshot() -> None:
     """Else a row would have the score of before a report and the reason of after it."""
     known = Cache(lambda: 0.0)
     for topology in (switched(), bridged(), pcie()):
@@ -121,7 +121,7 @@ def test_what_is_explained_is_of_the_moment_that_was_looked_at() -> None:
         known.drop_pod(PodUid("other"))
 
 
-def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
+def test_a_pod_is_explained_with_the_nodes_of_the_same_snapshot() -> None:
     """Its own bind between two looks would count it against itself."""
     known = Cache(lambda: 0.0)
     known.put_record(switched(), Report("boot", 1))
@@ -155,7 +155,7 @@ def _crowded(promise: Constraints) -> NodeInfo:
     return info
 
 
-def test_facts_with_one_key_have_one_answer_where_too_many_pods_have_departed() -> None:
+def test_nodes_with_one_key_have_one_answer_where_too_many_pods_have_terminated() -> None:
     """Where nobody decides, an outstanding promise alone says whether a plain pod passes."""
     promised, plain = _crowded(NVLINK), _crowded(Constraints())
     decisions = [decide(info, gpu_request(1), Settings()) for info in (promised, plain)]

@@ -17,7 +17,7 @@ from scheduler_extender.state.groups.gangdomains import (
 GANG, OTHER = (GroupReference(Group("default", name), 4, "block", gang=True) for name in "gh")
 
 
-def test_who_is_asked_next_follows_whoever_asks_and_however_often() -> None:
+def test_the_next_member_follows_the_earlier_ones_however_often_they_ask() -> None:
     gangs = GangDomains()
     assert gangs.of(GANG, 0.0) == ANY_DOMAIN
     gangs.answered(GANG, "east", 0.0)
@@ -27,7 +27,7 @@ def test_who_is_asked_next_follows_whoever_asks_and_however_often() -> None:
     assert gangs.of(OTHER, 1.0) == ANY_DOMAIN
 
 
-def test_a_domain_to_which_somebody_could_not_follow_is_given_up_between_two_cycles() -> None:
+def test_a_domain_that_a_member_could_not_follow_to_is_given_up_between_two_cycles() -> None:
     gangs = GangDomains()
     gangs.answered(GANG, "east", 0.0)
     gangs.answered(GANG, None, 0.1)
@@ -45,7 +45,7 @@ def test_a_domain_to_which_somebody_could_not_follow_is_given_up_between_two_cyc
     assert gangs.of(GANG, 4.0 + QUIET) == Direction(None, ("west", "east"))
 
 
-def test_what_was_said_long_ago_binds_nobody() -> None:
+def test_an_old_answer_binds_no_member() -> None:
     gangs = GangDomains()
     gangs.answered(GANG, "east", 0.0)
     gangs.answered(GANG, None, 0.0)
@@ -54,7 +54,7 @@ def test_what_was_said_long_ago_binds_nobody() -> None:
     assert gangs.of(GANG, SECONDS) == Direction("west")
 
 
-def test_gangs_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_gangs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gangdomains, "MOST_GANGS", 2)
     gangs = GangDomains()
     third = GroupReference(Group("default", "i"), 4, "block", gang=True)

@@ -106,7 +106,7 @@ def _kind(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_places_are_kept_as_if_each_node_were_looked_at(seed: int) -> None:
+def test_reservations_equal_those_found_node_by_node(seed: int) -> None:
     rng = random.Random(seed)
     nodes = {
         f"n{i:02}": (rng.choice("ab"), rng.choice((0, 0, 3, 8))) for i in range(rng.randint(1, 14))
@@ -119,7 +119,7 @@ def test_places_are_kept_as_if_each_node_were_looked_at(seed: int) -> None:
     assert found == one_by_one(nodes, waiting)
 
 
-def test_the_first_to_start_gets_its_places_and_others_what_is_left() -> None:
+def test_the_first_group_to_start_gets_its_reservations_and_others_the_rest() -> None:
     nodes = {"n0": ("a", 0), "n1": ("a", 4)}
     waiting = [(group_status("first", 4, 2), "a"), (group_status("second", 4, 2), "a")]
     reserved = reserve(*look(nodes, waiting), counted)
@@ -138,7 +138,7 @@ def test_nodes_that_are_alike_are_counted_once() -> None:
     assert counts == 1
 
 
-def test_it_is_given_up_where_kind_after_kind_has_no_place() -> None:
+def test_the_count_is_given_up_where_kind_after_kind_has_no_capacity() -> None:
     """By count each node has one, and none is to be had: only a few of them are counted."""
     nodes = {f"n{i:02}": ("a", 0) for i in range(50)}
     first = [(group_status(f"g{i}", 1, 1), "a") for i in range(50)]
@@ -162,7 +162,7 @@ def keep_counting(
     return reserve(*found, counting), counts
 
 
-def test_cordoned_nodes_have_no_place_for_members_to_come() -> None:
+def test_cordoned_nodes_have_no_capacity_for_members_to_come() -> None:
     names = NodeName("n0"), NodeName("n1")
     nodes = {name: NodeInfo(name, NodeObject(cordoned=name == "n0")) for name in names}
     equal = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: dict.fromkeys(nodes, 1)})

@@ -74,7 +74,7 @@ def held(name: str, cpus: str, *memory: MemoryBlock) -> Holding:
     return Holding("default", name, cpu_set(cpus), memory)
 
 
-def test_what_nobody_has_looked_at_is_no_room() -> None:
+def test_unseen_resources_are_not_free() -> None:
     assert numa_free(None) is None
     assert numa_free(()) == EMPTY
     assert ledger(switched(), Report(holdings=()), (), GPU).availability.numa_free is None
@@ -142,7 +142,7 @@ def test_what_init_containers_hold_shows_in_no_report() -> None:
     assert found.taken == 6
 
 
-def test_a_pod_whose_amounts_nobody_knows_may_hold_anything() -> None:
+def test_a_pod_with_unknown_amounts_may_have_any_resources() -> None:
     manifest = pod(containers=[guaranteed("main", 1, "2")], node="node", phase="Running")
     manifest["spec"]["resources"] = {"limits": {"cpu": "2"}}
     found = numa_free((), record_of(manifest))

@@ -93,7 +93,7 @@ def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
     assert now == Availability(0b1110, unacknowledged=(rest,))
 
 
-def test_init_containers_hold_devices_that_nobody_shows() -> None:
+def test_init_containers_have_devices_that_no_report_shows() -> None:
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
     # Its init container may have its devices already: to others it may take any.
     entry = Unacknowledged(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
@@ -156,7 +156,7 @@ def placed(placement: object, *, node: str | None = "node") -> PodRecord:
 
 
 @pytest.mark.parametrize("verdict", ["guaranteed", "expected"])
-def test_a_promise_is_remembered_by_the_placement_annotation(verdict: str) -> None:
+def test_a_promise_is_restored_from_the_placement_annotation(verdict: str) -> None:
     found = placed({"verdict": verdict, "node": "node", "uid": "uid-1", "sets": [], "time": "t"})
     assert found.promised == Constraints(link=LinkKind.NVLINK)
     assert found.survives_endings is (verdict == "guaranteed")
@@ -182,7 +182,7 @@ def test_a_promise_is_remembered_by_the_placement_annotation(verdict: str) -> No
         ),
     ],
 )
-def test_an_annotation_that_somebody_else_wrote_promises_nothing(written: object) -> None:
+def test_an_annotation_that_another_client_wrote_promises_nothing(written: object) -> None:
     assert placed(written).promised == Constraints()
 
 
@@ -218,7 +218,7 @@ def test_a_pod_that_has_ended_or_ends_may_release_what_is_shown(how: dict[str, A
         assert free(Report(), going) == Availability(0b1111)
 
 
-def test_a_holder_that_nobody_knows() -> None:
+def test_an_unknown_holder() -> None:
     report = Report(allocations=(shown("unknown", 3),))
     assert free(report) == Availability(0b0111, releasing=(Holder(0b1000),))
     assert free(report, occupants=Occupants(complete=False)) == Availability(
@@ -294,7 +294,7 @@ def test_a_report_that_cannot_be_true(report: Report, words: str) -> None:
     assert words in (contradiction(NODE, report, GPU) or "")
 
 
-def test_shared_gpus_are_counted_not_told_apart() -> None:
+def test_shared_gpus_are_counted_and_not_distinguished() -> None:
     shared = replace(NODE, resources=(GpuResource(GPU, "time-slicing", 4),))
     ids = (DeviceId("GPU-0::1"), DeviceId("GPU-0::3"))
     report = Report(allocations=(Allocation(PodUid("x"), "d", "x", "main", GPU, ids),))
@@ -338,7 +338,7 @@ def test_a_nodename_is_never_taken_back(cluster: Cache) -> None:
     assert passes(cluster)
 
 
-def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
+def test_a_heartbeat_keeps_a_node_fresh_and_wakes_no_pod() -> None:
     clock = Clock()
     cluster = Cache(clock, Settings(stale_after=100))
     cluster.put_record(NODE, Report("boot", 1))

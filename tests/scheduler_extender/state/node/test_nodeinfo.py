@@ -200,7 +200,7 @@ def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> Non
     assert (*unconfirmed, *(f"{uid} departed" for uid in info.pods.terminated)) == gone
 
 
-def test_a_record_that_contradicts_itself_is_unusable_and_forgets_nobody() -> None:
+def test_a_record_that_contradicts_itself_is_unusable_and_forgets_no_pod() -> None:
     twice = report(2, shown("x", 0), shown("y", 0))
     info = with_record(with_pod(EMPTY, record("a")), NODE, report(1), "")
     terminated = {PodUid("d"): Terminated(record("d"), frozenset({PodUid("a")}))}
@@ -222,7 +222,7 @@ def test_promises_are_those_that_no_report_has_shown_kept() -> None:
     assert not with_pod(info, replace(pod, phase="Failed")).promises
 
 
-def test_without_the_only_unreported_pod_nobody_departed_counts() -> None:
+def test_without_the_only_unacknowledged_pod_no_terminated_pod_counts() -> None:
     info = with_pod(with_record(EMPTY, NODE, report(1), ""), record("stays"))
     for i in range(MOST_TERMINATED + 1):
         info = ends(f"u{i}")(with_pod(info, record(f"u{i}")))

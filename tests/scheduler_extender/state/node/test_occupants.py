@@ -42,7 +42,7 @@ def test_a_roster_is_a_mapping_of_what_was_put_in_and_not_taken_out() -> None:
     assert ("other", "1-of-its-name") not in roster.named
 
 
-def test_who_is_not_there_is_taken_out_by_doing_nothing() -> None:
+def test_removing_an_absent_pod_changes_nothing() -> None:
     roster = Roster.of([record("a", "Running"), record("b", "Failed")])
     assert roster.without({PodUid("c")}) is roster
     assert PodUid("c") not in roster
@@ -54,7 +54,7 @@ def test_the_order_depends_on_the_pods_alone() -> None:
     assert sorted(Roster.of(pods)) == sorted(pod.uid for pod in pods)
 
 
-def test_an_ended_pod_that_changes_keeps_its_place_in_the_order() -> None:
+def test_an_ended_pod_that_changes_keeps_its_position() -> None:
     roster = Roster.of([record(f"p{i}", "Failed") for i in range(500)])
     before = list(roster)
     for uid in before[::7]:

@@ -83,14 +83,14 @@ def test_they_stay_free_while_the_next_pod_waits_for_its_report(cluster: Cache) 
     assert available(cluster) == Availability(0b1011, running=(Holder(0b0100),))
 
 
-def test_a_pod_that_is_unreported_then_may_have_found_them_held(cluster: Cache) -> None:
+def test_a_pod_that_is_unacknowledged_then_may_have_found_them_held(cluster: Cache) -> None:
     cluster.put_pod(bound("second", 1))
     succeed(cluster)
     both = Availability(0b1001, releasing=(Holder(0b0110),), unacknowledged=(unacknowledged(1),))
     assert available(cluster) == both
 
 
-def test_a_bind_in_flight_may_be_of_such_a_pod(cluster: Cache) -> None:
+def test_an_assumed_pod_may_be_such_a_pod(cluster: Cache) -> None:
     cluster.assume(NAME, bound("second", 1, node=None))
     succeed(cluster)
     assert available(cluster).releasing == (Holder(0b0110),)

@@ -119,7 +119,7 @@ def test_the_report_may_come_before_the_deletion(cluster: Cache) -> None:
     assert fits(cluster, 4), "its kubelet has taken it, so it knew the pod"
 
 
-def test_a_pod_that_was_ending_may_be_deleted_by_force(cluster: Cache) -> None:
+def test_a_terminating_pod_may_be_deleted_by_force(cluster: Cache) -> None:
     """A finalizer has kept it, as a Job's, or somebody had deleted it before, and did not wait. Its
     kubelet would have said first that the pod has failed or succeeded."""
     terminating = bound()
@@ -132,7 +132,7 @@ def test_a_pod_that_was_ending_may_be_deleted_by_force(cluster: Cache) -> None:
     assert fits(cluster, 4)
 
 
-def test_a_deletion_that_only_a_list_tells_of(cluster: Cache) -> None:
+def test_a_deletion_that_only_a_list_shows(cluster: Cache) -> None:
     PodSink(cluster).apply(raw(bound()))
     PodSink(cluster).replace([], "50")
     cluster.put_record(NODE, report(2, 49))
@@ -159,7 +159,7 @@ def test_a_pod_that_has_ended_lets_go_at_once(cluster: Cache) -> None:
     assert fits(cluster, 4)
 
 
-def test_a_node_without_an_agent_remembers_nobody() -> None:
+def test_a_node_without_an_agent_has_no_unconfirmed_pods() -> None:
     cluster = Cache(Clock())
     for i in range(100):
         PodSink(cluster).apply(raw(bound(f"u{i}")))
@@ -167,7 +167,7 @@ def test_a_node_without_an_agent_remembers_nobody() -> None:
     assert sorted(cluster.snapshot().by_name) == []
 
 
-def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cache) -> None:
+def test_a_version_that_is_no_number_blocks_no_pod_for_ever(cluster: Cache) -> None:
     PodSink(cluster).apply(raw(bound()))
     PodSink(cluster).replace([], "not-a-number")
     cluster.put_record(NODE, report(2, 30))
@@ -176,7 +176,7 @@ def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cache) -> N
     assert fits(cluster, 4)
 
 
-def test_a_record_made_anew_lets_go_of_those_who_left_before(cluster: Cache) -> None:
+def test_a_recreated_record_releases_pods_deleted_before_it(cluster: Cache) -> None:
     """An agent that does not say what it knew, and starts its numbers again."""
     cluster.put_node(NAME, NodeObject())
     cluster.put_record(NODE, Report("boot", 900), uid="first")
@@ -203,7 +203,7 @@ def test_a_pod_deleted_while_its_node_has_no_record_holds_until_two_more_reports
     assert fits(cluster, 4)
 
 
-def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
+def test_the_promise_to_a_deleted_pod_delays_no_other() -> None:
     cluster = Cache(Clock())
     cluster.put_record(bridged(4, "node"), report(1, 5))
     placement = json.dumps({"verdict": "guaranteed", "node": "node", "uid": "uid-1"})
@@ -214,7 +214,7 @@ def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
     assert cluster.node_info(NAME).pods.every[0].promised == NO_CONSTRAINTS
 
 
-def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
+def test_waiting_pods_are_woken_when_a_deleted_pod_is_released_beside_unacknowledged_ones(
     cluster: Cache,
 ) -> None:
     """It leaves, and has departed: two changes at once that are as many pods as before."""
@@ -230,7 +230,7 @@ def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
 
 
 @pytest.mark.parametrize("confirmed", ["deleted", "missing from a list", "bound", "not changed"])
-def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_hands(
+def test_terminated_pods_are_not_forgotten_while_the_pod_beside_them_is_replaced(
     clock: Clock, confirmed: str
 ) -> None:
     """The pair may have been admitted beside either single: what is left may be torn."""
@@ -259,7 +259,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
 
 
 @pytest.mark.parametrize("agent", ["never", "gone", "there"])
-def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
+def test_pods_that_depart_beside_one_that_stays_unacknowledged(agent: str) -> None:
     """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
     cluster = Cache(Clock())
     cluster.put_node(NAME, NodeObject())
@@ -283,7 +283,7 @@ def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
     assert not cluster.node_info(NAME).pods.terminated
 
 
-def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cache) -> None:
+def test_file_mode_learns_when_the_kubelet_has_released_a_pod(cluster: Cache) -> None:
     known = pod_record(msgspec.convert(bound(), Pod), MANAGED)
     assert isinstance(known, PodRecord)
     cluster.put_pod(known)
@@ -357,7 +357,7 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
     assert cluster.node_info(NAME).record.stale
 
 
-def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
+def test_an_assumed_pod_that_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
     """The watch was stale: nobody saw that the pod was bound, nor that it was deleted by force."""
     kube.cluster.put_record(NODE, report(1, 5))
     kube.cluster.assume(NAME, record_of(pod(4, name="gone", uid="uid-1")))

@@ -114,7 +114,7 @@ def test_a_plain_pod_can_be_outside_too() -> None:
     assert kinds(report(shows("plain", 0, 5)), plain) == [OUTSIDE]
 
 
-def test_whoever_was_pending_may_have_come_first() -> None:
+def test_a_pod_that_was_pending_may_have_come_first() -> None:
     single = record("single", 1, link=False)
     after = report(shows("single", 0), shows("pair", 1, 2))
     assert kinds(after, PAIR, single) == []
@@ -136,7 +136,7 @@ def test_a_pod_that_came_and_went_may_have_come_first() -> None:
     )
 
 
-def test_a_pod_that_nobody_told_us_of_is_named() -> None:
+def test_a_pod_that_only_the_report_shows_is_named() -> None:
     taken = [shows(f"foreign-{p}", p) for p in (1, 2, 3, 4, 6)]
     (outside, broken) = mispredictions(report(shows("pair", 0, 5), *taken), PAIR)
     assert (outside.kind, broken.kind) == (OUTSIDE, BROKEN)
@@ -181,7 +181,7 @@ def test_gpus_that_healed_before_the_report_may_have_been_withheld_at_admission(
 
 @pytest.mark.parametrize("when", ["before the bind", "after the bind"])
 @pytest.mark.parametrize("in_parts", [True, False])
-def test_gpus_that_changed_while_the_pod_was_unreported_count_up_to_its_report(
+def test_gpus_that_changed_while_the_pod_was_unacknowledged_count_up_to_its_report(
     when: str, *, in_parts: bool
 ) -> None:
     cluster, seen = Cache(lambda: 0.0, Settings(stale_after=None)), list[Misprediction]()
@@ -240,7 +240,7 @@ def test_a_lost_checkpoint_puts_every_promise_to_the_test(boot: str) -> None:
     assert kinds(report(shows("pair", 5, 6), sequence=3, boot=boot), PAIR, before=first) == []
 
 
-def test_an_ended_pod_that_is_shown_once_more_is_no_news() -> None:
+def test_an_ended_pod_that_is_shown_again_changes_nothing() -> None:
     """A kubelet that has not forgotten an ended pod yet may leave it out and name it again."""
     cluster, seen, _ = mispredicted()
     assert [s.kind for s in seen] == [OUTSIDE, BROKEN]

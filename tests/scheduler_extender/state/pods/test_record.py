@@ -79,7 +79,7 @@ def test_a_cluster_file_is_no_watch() -> None:
     assert again is not of.pod(record.uid)
 
 
-def test_a_pod_that_only_its_version_tells_from_the_former_changes_nothing_else() -> None:
+def test_a_pod_that_differs_only_in_its_version_changes_nothing_else() -> None:
     of = cluster(sent("7"))
     shown = of.version
     record = counting_record(sent("8"), MANAGED)

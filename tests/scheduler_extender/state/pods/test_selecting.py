@@ -118,7 +118,7 @@ def record(spec: dict[str, Any], **metadata: Any) -> PodRecord:
     return record_of(manifest)
 
 
-def test_where_no_node_object_is_known_everybody_may_come() -> None:
+def test_where_no_node_object_is_known_every_pod_may_come() -> None:
     assert Cache(lambda: 0.0).node_info(NODE).is_eligible_for(record({"nodeSelector": {"a": "b"}}))
 
 
@@ -151,7 +151,7 @@ def test_what_kube_scheduler_counts_for_a_pod() -> None:
     assert found.requests == (("cpu", 5250), ("memory", 3 * 1024 * 1000))
 
 
-def test_whose_pod_it_is() -> None:
+def test_which_controller_owns_a_pod() -> None:
     owners = [{"kind": "Foo"}, {"kind": "Job", "controller": True}]
     found = record({"priority": 7}, ownerReferences=owners, labels={"b": "2", "a": "1"})
     assert found.attributes.controller == "Job"

@@ -90,7 +90,7 @@ def test_a_share_that_is_not_handed_out_is_a_share(sick: int, strategy: str) -> 
     assert not lacks_shares(left | ids(f"{device}::{sick}"), served)
 
 
-def test_the_number_of_a_share_tells_that_there_are_more() -> None:
+def test_the_number_of_a_share_shows_that_there_are_more() -> None:
     left = ids("GPU-1::1", "GPU-1::3")
     assert resources_of({"nvidia.com/gpu": left}, {})[0].replicas == 4
 
@@ -105,7 +105,7 @@ def test_the_number_of_a_share_tells_that_there_are_more() -> None:
         pytest.param("r/k8s-device-plugin:latest", None, id="no version"),
     ],
 )
-def test_nvidias_plugin_is_told_by_its_image(image: str, version: str | None) -> None:
+def test_nvidias_plugin_is_recognised_by_its_image(image: str, version: str | None) -> None:
     found = plugin_of(image, (), {})
     assert found is not None
     assert found.version == version
@@ -172,7 +172,7 @@ def test_what_else_the_image_runs_is_no_plugin(words: list[str]) -> None:
     assert plugin_of("k8s-device-plugin:v0.17.1", ["nvidia-device-plugin"], {}) is not None
 
 
-def test_what_the_plugin_prefers_cannot_be_told_in_doubt() -> None:
+def test_in_doubt_the_plugins_preference_is_unknown() -> None:
     config, unseen = allocator_of(WHOLE, NVIDIA, KNOWN, doubt="it sees more")
     assert config.policy == "any"
     assert [str(u) for u in unseen] == ["device plugin's preference: it sees more"]
@@ -213,7 +213,7 @@ def test_flags_and_environment_of_a_container_are_read() -> None:
     assert allocator_of(SHARED, plugin, KNOWN)[0].policy == "packed"
 
 
-def test_a_kubelet_that_nobody_could_ask_may_do_anything() -> None:
+def test_an_unknown_kubelet_may_have_any_policy() -> None:
     config, unseen = allocator_of(WHOLE, NVIDIA, KubeletConfig())
     assert config.topology_manager_policy == "unknown"
     assert [u.fact for u in unseen] == [
@@ -221,7 +221,7 @@ def test_a_kubelet_that_nobody_could_ask_may_do_anything() -> None:
     ]  # fmt: skip
 
 
-def test_the_topology_managers_policy_alone_does_not_tell_the_other_managers() -> None:
+def test_the_topology_managers_policy_says_nothing_of_the_other_managers() -> None:
     config, unseen = allocator_of(WHOLE, NVIDIA, KubeletConfig("none", "container", "static"))
     assert (config.cpu_manager_policy, config.memory_manager_policy) == ("static", None)
     assert [u.fact for u in unseen] == ["CPU and Memory Managers' policies"]
@@ -236,7 +236,7 @@ def test_what_a_configuration_leaves_out_is_the_kubelets_default() -> None:
     )
 
 
-def test_facts_are_laid_over_one_another() -> None:
+def test_later_observations_override_earlier_ones() -> None:
     told = KubeletConfig(topology_manager_policy="none")
     assert told.over(KubeletConfig("restricted", "pod", "static", "Static")) == KubeletConfig(
         "none", "pod", "static", "Static"
@@ -316,7 +316,7 @@ def test_what_is_learnt(
     assert Node(pods=seen, held=held).look() is refuses
 
 
-def test_it_is_remembered_when_the_pod_is_gone() -> None:
+def test_a_refusal_is_remembered_when_the_pod_is_gone() -> None:
     node = Node(pods=(started("11:00"),), held={"11:00": TWO})
     assert node.look() is False
     node.pods, node.held = (), {}
@@ -403,7 +403,7 @@ def test_an_agent_that_knows_nothing_counts_no_pod_of_before_where_a_label_choos
     assert node.look("13:02") is True
 
 
-def test_nothing_is_said_before_the_nodes_labels_are_known() -> None:
+def test_nothing_is_reported_before_the_nodes_labels_are_known() -> None:
     labels = LABELS | {CONFIGURATION_LABEL: "shared"}
     node = Node(labels=labels)
     assert node.look("10:30") is None

@@ -75,7 +75,7 @@ def test_the_option_is_passed_on() -> None:
         pytest.param(BOTH, None, id="the kubelet has not answered"),
     ],
 )
-def test_where_nobody_gives_any_nothing_is_told(
+def test_without_static_managers_nothing_is_reported(
     kubelet: KubeletConfig, allocatable: Allocatable | None
 ) -> None:
     assert numa_config(kubelet, MACHINE, allocatable) == (None, ())
@@ -147,7 +147,7 @@ def test_a_sysfs_that_cannot_be_read_is_unseen() -> None:
     assert published(BOTH, GIVEN), "who has what is known all the same"
 
 
-def test_a_kubelet_that_tells_half_is_not_believed_to_tell_who_has_what() -> None:
+def test_a_kubelet_that_shows_only_some_resources_counts_as_unknown() -> None:
     assert not published(BOTH, Allocatable(GIVEN.cpus))
     assert not published(BOTH, Allocatable(memory=GIVEN.memory))
 
@@ -197,7 +197,7 @@ LISTS: dict[str, tuple[Sequence[Entry], Sequence[Holding], Sequence[str], Sequen
     ("entries", "before", "alive", "expected"),
     [pytest.param(*row, id=name) for name, row in LISTS.items()],
 )
-def test_who_has_what(
+def test_exclusive_resources_by_pod(
     entries: Sequence[Entry],
     before: Sequence[Holding],
     alive: Sequence[str],
@@ -208,7 +208,7 @@ def test_who_has_what(
     assert holdings(entries[::-1], before, names) == tuple(expected)
 
 
-def test_news_is_due_until_a_pod_is_shown_with_all_it_gets() -> None:
+def test_a_change_is_due_until_a_pod_is_shown_with_all_it_gets() -> None:
     coming = replace(pod("1", "a", 0), own_cpus=3, own_memory=2)
     half, cpus_only = owns("a", "1-2", BLOCK, BLOCK), owns("a", "1-3", BLOCK)
     whole = owns("a", "1-3", BLOCK, BLOCK)
@@ -226,6 +226,6 @@ def test_news_is_due_until_a_pod_is_shown_with_all_it_gets() -> None:
     assert due(whole, BOTH, replace(coming, terminating=True))
 
 
-def test_a_pod_that_nobody_knows_any_more_is_followed_until_it_is_gone() -> None:
+def test_a_pod_without_a_pod_object_is_followed_until_it_is_gone() -> None:
     assert awaited({PodUid("1"): owns("a", "1")}, {}, BOTH) == {"1"}
     assert awaited({PodUid("1"): entry("a")}, {}, BOTH) == frozenset()

@@ -106,7 +106,7 @@ def test_links_that_peers_may_not_use_do_not_count() -> None:
     assert link_of(seen) == (0, Via.DIRECT, False, ["NVLinks"])
 
 
-def test_links_count_where_the_driver_does_not_tell_about_peers() -> None:
+def test_links_count_where_the_driver_does_not_name_peers() -> None:
     seen = pair(gpu(0, *to(1, 0)), gpu(1, *to(0, 0)), p2p=None)
     assert link_of(seen)[0] == 1
 
@@ -139,7 +139,7 @@ def test_pcie_classes_come_from_sysfs_where_nvml_is_silent() -> None:
     assert (topology.links[0].pcie, unseen) == (LinkKind.PHB, ())
 
 
-def test_a_pair_of_unknown_class_is_said() -> None:
+def test_a_pair_of_unknown_class_is_reported() -> None:
     topology, unseen = topology_of(NODE, replace(pair(gpu(0), gpu(1)), pcie={}), PciTree())
     assert topology.links[0].pcie is LinkKind.UNKNOWN
     assert [str(u) for u in unseen] == ["PCIe class of GPUs 0 and 1: neither NVML nor sysfs says"]
@@ -220,7 +220,7 @@ def test_a_gpu_at_a_switch_ought_to_have_all_its_links_and_one_in_mig_mode_none(
     assert wired(SeenNode((gpu(0, product=A100),))) == {}, "a virtual machine with one of eight"
 
 
-def test_a_lost_gpu_keeps_its_place_and_its_links() -> None:
+def test_a_lost_gpu_keeps_its_index_and_its_links() -> None:
     """The driver numbers what is left anew; nobody else may."""
     former = machine("dgx1-v100").topology("n")
     left = [g for g in former.gpus if g.index != 3]
@@ -252,7 +252,7 @@ def test_a_gpu_that_was_never_seen_gets_an_index_of_its_own() -> None:
     assert [g.uuid for g in kept.gpus if g.index == 3] == [former.gpus[3].uuid]
 
 
-def test_without_a_former_look_nothing_is_kept() -> None:
+def test_without_a_former_observation_nothing_is_carried_over() -> None:
     now = machine("dgx1-v100").topology("n")
     assert keep_lost(now, None) is now
 
@@ -283,7 +283,7 @@ def test_it_is_looked_at_again_where_something_is_new() -> None:
     assert found.is_news(node(0), NO_FAULTS)
 
 
-def test_nothing_is_expected_before_the_first_look() -> None:
+def test_nothing_is_expected_before_the_first_observation() -> None:
     former = tracker(0, 1, 2, 3).hardware.topology
     assert former is not None
     found = HardwareTracker(NodeName("n"))
@@ -327,7 +327,7 @@ def test_links_that_do_not_count_make_the_plugins_choice_doubtful() -> None:
     assert "the plugin counts NVLinks that have dropped before" in found.hardware.doubt
 
 
-def test_what_sysfs_cannot_tell_is_unseen() -> None:
+def test_values_missing_from_sysfs_are_unseen() -> None:
     found = HardwareTracker(NodeName("n"))
     tree = PciTree({BUS(0): ("pci0000:00", "gpu")}, unseen=(Unseen("RDMA NICs", "denied"),))
     found.look(node(0, 1), NO_FAULTS, tree)

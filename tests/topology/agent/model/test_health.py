@@ -34,14 +34,14 @@ def test_an_applications_fault_is_not_the_gpus(number: int) -> None:
     assert health.report() == ()
 
 
-def test_an_xid_of_nobody_is_the_lost_gpus() -> None:
+def test_an_xid_without_a_gpu_counts_for_the_lost_gpu() -> None:
     health = tracker(vital(), vital(B))
     health.xid(Xid(None, 79), NOON)
     health.look([vital(), Vitals(B, lost=True)], NOON)
     assert [(h.uuid, h.reason) for h in health.report()] == [(B, "Lost, Xid79")]
 
 
-def test_an_xid_of_nobody_is_everybodys_if_none_is_lost() -> None:
+def test_an_xid_without_a_gpu_counts_for_every_gpu_if_none_is_lost() -> None:
     health = tracker(vital(), vital(B))
     health.xid(Xid(None, 79), NOON)
     health.look([vital(), vital(B)], NOON)
@@ -107,7 +107,7 @@ def test_a_link_that_was_never_up_is_not_down() -> None:
     assert (health.down(), health.expected()) == ({}, {A: 1})
 
 
-def test_a_new_self_remembers_what_the_former_said() -> None:
+def test_a_new_tracker_remembers_what_the_former_reported() -> None:
     said = (Health(A, False, "Xid79, RowRemapPending, NVLinkDown", NOON, (1,), 100),)
     health = HealthTracker(said)
     assert health.report() == said
@@ -129,14 +129,14 @@ def test_since_is_since_when_it_is_as_healthy_as_it_is() -> None:
     assert health.report()[0].since == LATER
 
 
-def test_an_xid_before_the_first_look_has_its_counter_from_that_look() -> None:
+def test_an_xid_before_the_first_observation_has_its_counter_from_there() -> None:
     health = HealthTracker()
     health.xid(Xid(A, 79), NOON)
     health.look([vital(energy=50)], NOON)
     assert health.report()[0].energy == 50
 
 
-def test_a_look_without_the_recovery_action_forgets_nothing() -> None:
+def test_an_observation_without_the_recovery_action_forgets_nothing() -> None:
     health = tracker(vital(recovery="reset"))
     health.xid(Xid(A, 79), NOON)
     health.look([vital()], LATER)
@@ -145,7 +145,7 @@ def test_a_look_without_the_recovery_action_forgets_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", sorted(REMAP_XIDS))
-def test_a_row_that_waits_is_one_answer_whoever_tells_it(number: int) -> None:
+def test_a_row_remap_that_waits_is_one_problem_from_any_source(number: int) -> None:
     """The plugin gives the GPU out no more, so its list of devices is asked for anew."""
     health = tracker(vital(energy=1))
     assert health.xid(Xid(A, number), NOON)
@@ -170,7 +170,7 @@ REGISTERED, WAITING = FabricState(registered=True), FabricState(registered=False
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_fabric_is_as_it_was_told_last(
+def test_a_fabric_is_as_it_was_reported_last(
     state: FabricState, reason: str, off: bool, slow: bool
 ) -> None:
     health = tracker(vital(fabric=state), vital(B, fabric=REGISTERED))
@@ -186,14 +186,14 @@ def test_a_fabric_is_as_it_was_told_last(
     assert not health.link_faults().off_fabric
 
 
-def test_what_a_lost_gpu_said_of_its_fabric_is_old() -> None:
+def test_the_fabric_state_of_a_lost_gpu_is_old() -> None:
     health = tracker(vital(fabric=WAITING))
     health.look([Vitals(A, lost=True)], LATER)
     assert [h.reason for h in health.report()] == ["Lost"]
     assert health.fabric() == {}
 
 
-def test_a_link_that_has_not_been_up_since_the_boot_is_told_until_it_is() -> None:
+def test_a_link_that_has_not_been_up_since_the_boot_is_reported_until_it_is() -> None:
     health = HealthTracker()
     health.look([vital(links=frozenset({0}))], NOON, {A: 2})
     assert health.report() == (Health(A, True, "NVLinkNeverUp", NOON),)

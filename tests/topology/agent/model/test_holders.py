@@ -35,14 +35,14 @@ def test_each_entry_of_a_pod_that_is_not_known_has_a_second_of_its_own() -> None
         assert (shown(tracker), tracker.doubtful) == (expected, bool(entries)), at
 
 
-def test_without_an_api_server_nobody_is_waited_for() -> None:
+def test_without_an_api_server_no_pod_is_waited_for() -> None:
     tracker = HoldersTracker(PollIntervals())
     alone = NodeContext({}, has_api_server=False)
     tracker.take([entry("b", "G2")], alone, 0, "", watchful=False)
     assert (shown(tracker), tracker.doubtful) == ({"?": "G2"}, False)
 
 
-def test_a_list_that_is_kept_back_says_nothing_of_when_and_what_was_known() -> None:
+def test_a_delayed_list_does_not_say_when_or_what_was_known() -> None:
     tracker = HoldersTracker(PollIntervals())
     first = NodeContext({}, pods_version="7", deletions=1)
     tracker.take([], first, 0, "noon", watchful=False)
@@ -55,7 +55,7 @@ def test_a_list_that_is_kept_back_says_nothing_of_when_and_what_was_known() -> N
     assert (holders.observed_at, holders.pods_version, holders.deletions) == ("later", "8", 2)
 
 
-def test_what_the_former_agent_said_tells_an_old_pod_from_its_successor() -> None:
+def test_the_former_agents_report_distinguishes_an_old_pod_from_its_successor() -> None:
     """The old pod was deleted by force, and the kubelet has not admitted the new one yet."""
     entries, context = [entry("a", "G1")], NodeContext(pods(pod("new", "a")))
     tracker = HoldersTracker(PollIntervals())
@@ -68,7 +68,7 @@ def test_what_the_former_agent_said_tells_an_old_pod_from_its_successor() -> Non
     assert (shown(without), without.doubtful) == ({}, True)
 
 
-def test_somebody_holds_something() -> None:
+def test_some_pod_has_a_device() -> None:
     tracker = HoldersTracker(PollIntervals())
     tracker.take([entry("a")], NodeContext(pods(A)), 0, "", watchful=False)
     assert (tracker.holders.any_held, tracker.holders.device_ids) == (False, set())

@@ -31,7 +31,7 @@ def test_a_pod_is_whole_with_every_containers_devices() -> None:
     assert whole(pod("1", "a", 2), Entry("ns", "a", split))
 
 
-def test_news_is_due_of_who_comes_and_who_goes() -> None:
+def test_a_change_is_due_when_pods_come_and_go() -> None:
     joined = {
         PodUid("whole"): entry("whole", "G1"),
         PodUid("ending"): entry("ending", "G2"),
@@ -55,7 +55,7 @@ def test_another_plugins_devices_are_not_waited_for() -> None:
     assert awaited({}, pods(nic), None) == {"1"}
 
 
-def test_who_vanishes_alive() -> None:
+def test_pods_that_vanish_alive() -> None:
     before = {PodUid(n): entry(n, "G1") for n in ("alive", "ended", "deleting", "deleted")}
     known = pods(
         pod("alive", "alive"), pod("ended", "ended", ended=True),
@@ -88,7 +88,7 @@ def test_a_pod_is_known_by_its_name() -> None:
     assert shown(joined) == ({"1": ("G1",), "2": ()}, [])
 
 
-def test_a_pod_that_nobody_knows_is_unidentified_if_it_holds_something() -> None:
+def test_an_unknown_pod_is_unidentified_if_it_has_a_device() -> None:
     joined = join([entry("a", "G1"), entry("b")], {}, {})
     assert shown(joined) == ({}, [entry("a", "G1")])
 

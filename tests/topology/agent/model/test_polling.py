@@ -213,7 +213,7 @@ def test_it_is_asked_anew_where_the_answer_may_be_another(
     assert polled().is_due(at, entries, [waited_for], watchful=watchful) is expected
 
 
-def test_it_is_asked_once_where_somebody_wants_it() -> None:
+def test_the_kubelet_is_asked_once_on_request() -> None:
     polling = polled()
     polling.want()
     assert polling.is_due(100.1, A, [], watchful=False)

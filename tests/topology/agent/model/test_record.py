@@ -146,9 +146,7 @@ def test_unready_is_explained() -> None:
         pytest.param(Hardware(), False, id="unknown"),
     ],
 )
-def test_hardware_that_nobody_has_looked_at_is_not_written(
-    hardware: Hardware, published: bool
-) -> None:
+def test_unobserved_hardware_is_not_written(hardware: Hardware, published: bool) -> None:
     assert (composed(hardware=hardware).topology is not None) is published
 
 
@@ -221,7 +219,7 @@ def test_use_of_a_gpu_that_no_pod_holds(fields: dict[str, Any], message: str) ->
     assert (found.status, found.message) == (bool(message), message)
 
 
-def test_the_report_says_who_holds_what_and_what_was_known_then() -> None:
+def test_the_report_has_the_holders_and_the_known_pods() -> None:
     holders = Holders(
         {PodUid("1"): entry("a", UUIDS[1])}, (entry("b", UUIDS[2]),), NOON, "17", deletions=4
     )
@@ -272,7 +270,7 @@ PROCESSORS = Processors((cpu_set("0-3"),), (0,), (cpu_set("0-1"), cpu_set("2-3")
 OWN = (Holding("ns", "a", cpu_set("2-3")),)
 
 
-def test_cpus_are_told_where_a_manager_is_static() -> None:
+def test_cpus_are_reported_where_a_manager_is_static() -> None:
     own: dict[str, Any] = {
         "processors": PROCESSORS,
         "exclusive": Allocatable(cpu_set("1-3")),
@@ -291,7 +289,7 @@ def test_cpus_are_told_where_a_manager_is_static() -> None:
     assert plain == composed(), "nothing changes elsewhere"
 
 
-def test_cpus_that_nobody_can_see_are_unseen() -> None:
+def test_cpus_that_cannot_be_read_are_unseen() -> None:
     hidden = Unseen("CPUs by NUMA node", "no such file")
     picture = composed(
         context=STATIC,

@@ -127,7 +127,7 @@ BOUNDS = {"maxItems", "maxLength", "maximum", "pattern", "format"}
 @pytest.mark.parametrize(
     ("machine", "said"), [pytest.param(m, s, id=name) for name, (_, m, s) in EXCEEDING.items()]
 )
-def test_what_does_not_fit_is_left_out_and_said(machine: Machine, said: Said) -> None:
+def test_what_does_not_fit_is_left_out_and_reported(machine: Machine, said: Said) -> None:
     record = machine.record()
     assert faults(record) == []
     assert len(json.dumps(record)) <= recordlimits.LARGEST_RECORD
@@ -252,7 +252,7 @@ def owned(found: Any, value: Any) -> Any:
         ),
     ],
 )
-def test_the_largest_record_fits_into_etcd_with_who_owns_its_fields(machine: Machine) -> None:
+def test_the_largest_record_fits_into_etcd_with_its_managed_fields(machine: Machine) -> None:
     record = machine.record()
     assert nothing_lost(record)
     body = {part: record[part] for part in ("spec", "status")}
@@ -261,7 +261,7 @@ def test_the_largest_record_fits_into_etcd_with_who_owns_its_fields(machine: Mac
     assert 0.45 * ETCD_LIMIT < size < 0.95 * ETCD_LIMIT
 
 
-def test_the_nearest_nic_of_each_gpu_is_kept() -> None:
+def test_the_nearest_nic_of_each_gpu_stays() -> None:
     nics = tuple(
         Nic(f"n{i}", ((0, LinkKind.PIX if i == 90 else LinkKind.SYS), (1, LinkKind.NODE)))
         for i in range(100)

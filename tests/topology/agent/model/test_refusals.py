@@ -42,7 +42,7 @@ def test_pods_without_gpus_and_pods_that_run_are_no_refusals() -> None:
     assert (tracker.latest, tracker.counts) == ((), {})
 
 
-def test_the_newest_are_kept_and_the_others_are_not_counted_again() -> None:
+def test_the_newest_refusals_stay_and_the_others_are_not_counted_again() -> None:
     tracker, pods = RefusalTracker(), [pod(str(n), minute(n), main=1) for n in range(40)]
     for _ in range(2):
         tracker.look(seen(*reversed(pods)))

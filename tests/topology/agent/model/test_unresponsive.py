@@ -84,7 +84,7 @@ COUNTED = [
 @pytest.mark.parametrize(
     ("offered", "counted", "known"), [pytest.param(*row[1:], id=row[0]) for row in COUNTED]
 )
-def test_a_plugin_that_looked_for_gpus_anew_is_told_by_what_the_kubelet_counts(
+def test_a_restarted_plugin_is_recognised_by_what_the_kubelet_counts(
     offered: dict[str, frozenset[DeviceId]], counted: CountedDevices | None, known: bool
 ) -> None:
     """Its container has run since before the loss, or nobody knows since when."""

@@ -215,12 +215,12 @@ def test_a_pod_answers_for_its_own_time_only(agent: Agent) -> None:
     assert agent.looks(SHORTEST, gpu()) == [""], "it had let go"
 
 
-def test_nobody_is_named_of_whom_it_is_not_known_who_it_is() -> None:
+def test_unidentified_pods_are_not_named() -> None:
     nobody = allocations({}, [entry("a", "GPU-0")])
     assert idle_allocations(nobody, {(PodUid(""), GpuUuid("GPU-0")): "x"}) == ()
 
 
-def test_a_driver_that_tells_nothing_for_a_while_ends_no_spell_and_for_long_does(
+def test_only_a_long_silence_of_the_driver_ends_an_idle_time(
     agent: Agent,
 ) -> None:
     agent.looks(HOUR, gpu())

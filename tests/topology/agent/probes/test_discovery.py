@@ -98,7 +98,7 @@ def test_a_product_name_that_is_no_text_costs_the_name_alone(
         (3, 0, 0b01_01_0001_10_10_10_10, FabricState(True)),
     ],
 )
-def test_a_gpu_tells_how_it_stands_in_its_fabric(
+def test_a_gpu_reports_its_fabric_state(
     state: int,
     status: int,
     mask: int,
@@ -266,7 +266,7 @@ def test_a_lost_gpu_costs_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "function", ["nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo"]
 )
-def test_a_gpu_that_fails_at_what_everybody_asks_is_lost(function: str, tmp_path: Path) -> None:
+def test_a_gpu_that_fails_at_a_basic_call_is_lost(function: str, tmp_path: Path) -> None:
     """As after Xid 79, where drivers also say "Unknown Error"."""
     played = machine("dgx1-v100").topology("n")
     fake = fake_nvml(tmp_path, played)
@@ -369,7 +369,7 @@ def test_an_xid_is_not_lost_while_the_gpus_are_asked_anew(tmp_path: Path) -> Non
         assert nvml.wait(PATIENCE) is not None
 
 
-def test_gpus_that_nobody_can_ask_anew_are_heard_as_before(tmp_path: Path) -> None:
+def test_gpus_that_cannot_be_read_again_are_watched_as_before(tmp_path: Path) -> None:
     fake = fake_nvml(tmp_path, machine("dgx1-v100").topology("n"))
     with fake.in_process(), Nvml() as nvml:
         assert nvml.listen()

@@ -90,12 +90,12 @@ def ca_file(ca: trustme.CA, tmp_path: Path) -> str:
 OURS = {"authorization": "Bearer ours"}
 
 
-def test_the_kubelet_tells(ca: trustme.CA, ca_file: str) -> None:
+def test_the_kubelet_answers_with_its_configuration(ca: trustme.CA, ca_file: str) -> None:
     with kubelet(ca) as address:
         assert from_kubelet(address, OURS, ca_file) == CONFIGS
 
 
-def test_a_certificate_of_strangers_is_refused_unless_told(ca: trustme.CA, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_refused_unless_allowed(ca: trustme.CA, tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     with kubelet(ca) as address:
         with pytest.raises(ConfigurationUnseenError, match="certificate verify failed"):
@@ -112,7 +112,7 @@ def test_a_certificate_of_strangers_is_refused_unless_told(ca: trustme.CA, tmp_p
         pytest.param(200, b'{"kubeletconfig": 1}', "not a kubelet's", id="not a configuration"),
     ],
 )
-def test_answers_that_tell_nothing(
+def test_answers_without_a_configuration(
     status: int, body: bytes, message: str, ca: trustme.CA, ca_file: str
 ) -> None:
     with (
@@ -122,7 +122,7 @@ def test_answers_that_tell_nothing(
         from_kubelet(address, OURS, ca_file)
 
 
-def test_nobody_there_says_the_same_each_time(ca_file: str) -> None:
+def test_an_absent_kubelet_gives_the_same_error_each_time(ca_file: str) -> None:
     """The text ends up in the record: one that varied would be written each time."""
     texts = set()
     for _ in range(3):
@@ -132,7 +132,7 @@ def test_nobody_there_says_the_same_each_time(ca_file: str) -> None:
     assert len(texts) == 1
 
 
-def test_a_file_tells(tmp_path: Path) -> None:
+def test_a_file_with_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(FILE)
     assert from_file(path) == CONFIGS
@@ -147,7 +147,7 @@ def test_a_file_tells(tmp_path: Path) -> None:
         pytest.param("- 1", "kind must be KubeletConfiguration", id="a list"),
     ],
 )
-def test_files_that_tell_nothing(text: str | None, message: str, tmp_path: Path) -> None:
+def test_files_without_a_configuration(text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     if text is not None:
         path.write_text(text)
@@ -155,7 +155,7 @@ def test_files_that_tell_nothing(text: str | None, message: str, tmp_path: Path)
         from_file(path)
 
 
-def test_an_operators_word_comes_first_then_the_files_in_turn(tmp_path: Path) -> None:
+def test_an_operators_setting_comes_first_then_the_files_in_order(tmp_path: Path) -> None:
     good = tmp_path / "good.yaml"
     good.write_text(FILE)
     told = KubeletConfig(topology_manager_policy="none")
@@ -177,7 +177,7 @@ def test_the_topology_managers_policy_alone_leaves_the_others_unseen(tmp_path: P
     assert [u.fact for u in watch.state.unseen] == ["kubelet's configuration"]
 
 
-def test_what_could_not_be_had_is_said(tmp_path: Path) -> None:
+def test_what_could_not_be_had_is_reported(tmp_path: Path) -> None:
     sources = KubeletSources(files=(tmp_path / "absent.yaml",))
     watch = NodeWatch(None, NodeName("n"), sources, lambda: None)
     watch.look()

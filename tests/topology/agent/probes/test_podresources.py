@@ -36,7 +36,7 @@ def held(container: str, resource: str, *ids: str) -> Held:
     return Held(container, resource, tuple(map(DeviceId, ids)))
 
 
-def test_who_holds_what_is_read_in_one_order(kubelet: FakeKubelet, client: PodResources) -> None:
+def test_holders_are_read_in_one_order(kubelet: FakeKubelet, client: PodResources) -> None:
     kubelet.show("ns", "b", {"main": {GPU: ["GPU-2", "GPU-1"]}, "idle": {}})
     kubelet.show("ns", "a", {"main": {GPU: ["GPU-0::1"]}}, claims={"main": "gpu-3"})
     kubelet.show("ns", "plain", {"main": {"rdma/hca": ["mlx5_0"]}})
@@ -126,7 +126,7 @@ def test_a_busy_kubelet_asks_to_be_left_alone(kubelet: FakeKubelet, client: PodR
     assert client.restarts == 0
 
 
-def test_a_socket_that_nobody_listens_on_is_down(tmp_path: Path) -> None:
+def test_a_socket_without_a_listener_is_down(tmp_path: Path) -> None:
     client = PodResources(tmp_path / "kubelet.sock")
     with pytest.raises(KubeletDownError):
         client.allocatable()

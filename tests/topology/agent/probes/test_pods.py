@@ -63,7 +63,9 @@ def sink() -> Sink:
         pytest.param({"phase": "Running"}, "", id="running"),
     ],
 )  # fmt: skip
-def test_a_refused_pod_is_news_once(sink: Sink, status: dict[str, str], refused: str) -> None:
+def test_a_refused_pod_counts_as_a_change_once(
+    sink: Sink, status: dict[str, str], refused: str
+) -> None:
     for _ in range(2):
         sink.pods.apply(raw(manifest("a", container("main", 1), status=status)))
         assert sink.pods.snapshot()[0][PodUid("uid-a")].refused == refused
@@ -98,7 +100,7 @@ def test_how_far_a_pod_is(
     assert (pod.acknowledged, pod.terminating, pod.ended) == expected
 
 
-def test_a_change_that_cannot_change_who_holds_a_gpu_is_no_news(sink: Sink) -> None:
+def test_a_change_that_cannot_change_holders_is_ignored(sink: Sink) -> None:
     told = []
     for found in (
         manifest("plain", container("main")),
@@ -146,7 +148,7 @@ def test_what_a_pod_gets_for_its_own(
     assert (pod.own_cpus, pod.own_memory) == expected
 
 
-def test_a_plain_pod_is_news_where_it_gets_cpus_or_memory(sink: Sink) -> None:
+def test_a_pod_without_gpus_counts_as_a_change_where_it_gets_cpus_or_memory(sink: Sink) -> None:
     found = manifest("a", limited("main", cpu=2), status={"qosClass": "Guaranteed"})
     sink.pods.apply(raw(found))
     assert sink.news == 0
@@ -157,7 +159,7 @@ def test_a_plain_pod_is_news_where_it_gets_cpus_or_memory(sink: Sink) -> None:
     assert sink.news == 1
 
 
-def test_who_asked_for_gpus_and_has_left_is_counted(sink: Sink) -> None:
+def test_pods_that_asked_for_gpus_and_are_gone_are_counted(sink: Sink) -> None:
     warm = {"initContainers": [container("warm", 1)]}
     everybody = [
         manifest("plain", container("main")),
@@ -214,7 +216,7 @@ def test_the_device_plugin_among_them(
     assert sink.pods.snapshot()[1] == expected
 
 
-def test_a_pod_that_cannot_be_read_costs_nobody_else(sink: Sink) -> None:
+def test_an_unreadable_pod_hides_no_other(sink: Sink) -> None:
     broken = {"metadata": {"uid": "uid-x"}, "spec": {"containers": "none"}}
     sink.pods.replace([raw(broken), raw(manifest("a", container("main", 1)))], "10")
     assert list(sink.pods.snapshot()[0]) == ["uid-a"]

@@ -68,7 +68,7 @@ def test_without_sysfs_it_says_so(tmp_path: Path) -> None:
     assert [u.fact for u in tree.unseen] == ["PCI tree"]
 
 
-def test_a_nic_off_pci_is_unseen_and_costs_nobody_else(tmp_path: Path) -> None:
+def test_a_nic_off_pci_is_unseen_and_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     (tmp_path / "class/infiniband/rxe0").mkdir(parents=True)
     tree = pci_tree(tmp_path)
@@ -76,7 +76,7 @@ def test_a_nic_off_pci_is_unseen_and_costs_nobody_else(tmp_path: Path) -> None:
     assert tree.nics == {}
 
 
-def test_links_in_a_circle_cost_nobody_else(tmp_path: Path) -> None:
+def test_links_in_a_circle_hide_no_other(tmp_path: Path) -> None:
     devices = tmp_path / "bus/pci/devices"
     place = tmp_path / "devices/pci0000:00/0000:01:00.0"
     place.mkdir(parents=True)

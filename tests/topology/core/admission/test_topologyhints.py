@@ -127,7 +127,7 @@ def _each_choice(providers: list[ProviderHints]) -> Iterator[list[ProviderHints]
         yield [tuple(h for h in p if id(h) not in left_out) for p in providers]
 
 
-def test_where_nobody_knows_how_near_numa_nodes_are_any_of_as_many_may_come() -> None:
+def test_with_unknown_distances_any_numa_nodes_of_as_many_may_come() -> None:
     pairs = tuple(TopologyHint(mask, True) for mask in (0b0011, 0b0101, 0b1100))
     assert preferred([pairs], rankings(None, None)).nodes == (0b0011, 0b0101, 0b1100)
     assert preferred([pairs], rankings(True, DISTANCES)).nodes == (0b0011,)

@@ -66,7 +66,7 @@ ALONE = [
 
 
 @pytest.mark.parametrize(("policy", "free", "count", "hints"), ALONE)
-def test_where_nobody_else_has_hints(
+def test_where_no_other_provider_has_hints(
     policy: str, free: Mask, count: int, hints: tuple[Aligned, ...]
 ) -> None:
     found = merged_hints(kubelet(policy), free, 0, count)
@@ -82,7 +82,7 @@ def test_where_nobody_else_has_hints(
         pytest.param("unknown", EVERY_UNION, True, id="unknown: what any of them does"),
     ],
 )
-def test_where_others_have_hints_that_nobody_knows(
+def test_where_other_providers_have_unknown_hints(
     policy: str, hints: tuple[Aligned, ...], may_refuse: bool
 ) -> None:
     found = merged_hints(kubelet(policy), BOTH, 0, 2, None)

@@ -83,7 +83,7 @@ def test_verdicts_follow_from_its_outcomes() -> None:
     assert verdict(held, pair) is Verdict.EXPECTED, "with GPU 5 free again, 5 and 3 come"
 
 
-def test_what_it_refuses_is_said_in_its_words() -> None:
+def test_what_it_refuses_is_reported_in_its_words() -> None:
     found = assess(node(), Availability(0b111111), gpu_request(3))
     assert found.refusal is not None
     assert (found.refusal.message, found.refusal.resolvable) == (WORDS, False)
@@ -123,7 +123,7 @@ def test_guaranteed_capacity_and_scores_follow() -> None:
     )
 
 
-def test_where_nobody_knows_how_it_is_asked_any_devices_may_come() -> None:
+def test_where_the_plugin_is_called_in_an_unknown_way_any_devices_may_come() -> None:
     config = AllocatorConfig("first-fit", None, "restricted", sees_topology=False)
     kubelet = Kubelet(node().shape, config)
     found = assess(kubelet, Availability(0b111111), gpu_request(2, NVLINK))

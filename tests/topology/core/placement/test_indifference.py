@@ -127,7 +127,7 @@ def test_what_is_promised_at_once_is_promised_step_by_step(kind: str, data: st.D
 
 @pytest.mark.parametrize("kind", ["hgx-a100-4", "hgx-h100-8", "dgx1-v100", "l40s-4"])
 @given(st.data())
-def test_every_number_of_free_gpus_is_foreseen(kind: str, data: st.DataObject) -> None:
+def test_every_number_of_free_gpus_is_predicted(kind: str, data: st.DataObject) -> None:
     """Followed step by step, the pods leave no other number."""
     kubelet = node(kind)
     now = data.draw(states(kubelet.shape.size))
@@ -200,7 +200,7 @@ def test_triples_beside_pairs_are_followed_for_the_plugin_may_fail() -> None:
     assert indifferent_to(kubelet, now, ((Role.APP, 2),), NVLINK) is not None
 
 
-def test_pairs_that_must_be_linked_are_still_told_apart_on_a_cube_mesh() -> None:
+def test_pairs_that_must_be_linked_are_still_distinguished_on_a_cube_mesh() -> None:
     """Any pair may come there, so what comes first matters, and is followed."""
     scheduler = on("dgx1-v100")
     (config,) = scheduler.cluster.snapshot().nodes
