@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,8 +25,10 @@ from scheduler_extender.kube.draobjects import (
     Claim,
     ClaimSpec,
     DeviceClass,
+    Metadata,
     Slice,
     TaintRule,
+    Unread,
     decode_spec,
     key_of,
     ways,
@@ -57,8 +59,11 @@ NOWHERE = NodeName("")  # the node of ResourceSlices that are for several nodes
 ALL = ""  # the key of objects that are all searched
 MOST_WANTED = 16 << 20  # bytes of the specs of claims without devices, all together
 AGAIN = 30.0  # seconds between two lists of objects that had no room
-Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
-Known = DeviceClass | TaintRule | Slice | Claim
+UNREAD = (
+    "a ResourceClaim, ResourceSlice or DeviceTaintRule that may concern this node's GPUs cannot be "
+    "read; the extender's log names it"
+)
+Known = DeviceClass | TaintRule | Slice | Claim | Unread
 Item = TypeVar("Item")
 # Seconds for which the lock is held for several objects, and seconds for which it is then released.
 HELD, YIELD = 0.005, 0.0001
@@ -108,6 +113,7 @@ class DraNodes:
         # By pool. All allocated claims are at :data:`ALL`, too.
         self._claims = _Places[list[Claimed]]()
         self._wanted = _Places[msgspec.Raw]()  # the specs of claims without devices
+        self._unread = _Places[Unread]()  # all at one place
         # By each way in which a rule may select a pool: the nodes with slices of it, and the
         # devices to which rules admit no pods. None stands for all devices.
         self._nodes_of = _Places[NodeName]()
@@ -217,7 +223,7 @@ class DraNodes:
 
         Their devices are forgotten if it may change them, to be read anew.
         """
-        if isinstance(obj, DeviceClass):
+        if isinstance(obj, DeviceClass | Unread):
             return self._agents.keys()
         if isinstance(obj, Claim):
             pools = map(self._nodes_of.at, obj.by_pool())
@@ -232,7 +238,9 @@ class DraNodes:
 
     def _parts(self, obj: Known) -> Iterator[tuple[_Places[Any], str, Any]]:
         """Yield each place at which a part of an object is kept, and that part."""
-        if isinstance(obj, DeviceClass):
+        if isinstance(obj, Unread):
+            yield self._unread, ALL, obj
+        elif isinstance(obj, DeviceClass):
             yield self._classes, ALL, obj
         elif isinstance(obj, Claim):
             for pool, claimed in obj.by_pool().items():
@@ -289,6 +297,9 @@ class DraNodes:
 
     def _devices_of(self, name: NodeName) -> NodeDevices:
         """Return the devices of a node. Raises :class:`DraError`."""
+        names = {name, *(each.spec.pool.name for each in self._slices.at(name).values())}
+        if any(each.may_name(names) for each in self._unread.at(ALL).values()):
+            raise DraError(UNREAD)
         devices = self._devices.get(name)
         if devices is None:
             devices = _devices_in(*self._said_of(name))
@@ -460,19 +471,19 @@ def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:
     return bool(topology.resources) and not nothing
 
 
-class DraSink(ObjectSink, Generic[Object]):
+class DraSink(ObjectSink):
     """A sink that puts objects of one kind into :class:`DraNodes`.
 
     Objects without room are put there bare.
     """
 
     def __init__(
-        self, cluster: Cache, nodes: DraNodes, kind: type[Object], bounds: Bounds = NO_QUOTA
+        self, cluster: Cache, nodes: DraNodes, kind: type[Known], bounds: Bounds = NO_QUOTA
     ) -> None:
         super().__init__(cluster)
         self._nodes = nodes
-        self._decode: Callable[[Any], Object] = msgspec.json.Decoder(kind).decode
-        self._known: dict[Hashable, Object] = {}
+        self._decode: Callable[[Any], Known] = msgspec.json.Decoder(kind).decode
+        self._known: dict[Hashable, Known] = {}
         self._bounds, self._quota = bounds, ByteQuota(bounds)
         self._clock, self._next = cluster.clock, float("-inf")
 
@@ -489,21 +500,10 @@ class DraSink(ObjectSink, Generic[Object]):
         return self._quota.is_there()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take in a complete list.
-
-        An object that cannot be read stays as it was, so a claim keeps its devices. A new object of
-        the same name is another one.
-        """
-        now, quota = dict[Hashable, Object](), ByteQuota(self._bounds)
+        """Take in a complete list."""
+        now, quota = dict[Hashable, Known](), ByteQuota(self._bounds)
         for raw in objects:
-            try:
-                _keep(self._decode(raw), now, quota)
-            except UNREADABLE as error:
-                self._tell_bad(raw, error)
-                metadata = metadata_of(raw) or ObjectMeta()
-                former = self._known.get(key_of(metadata.namespace, metadata.name))
-                if former is not None and former.metadata.uid == metadata.uid:
-                    _keep(former, now, quota)
+            _keep(self._read(raw), now, quota)
         quota.settle()
         before = self._known
         gone = [obj for key, obj in before.items() if now.get(key) != obj]
@@ -514,19 +514,34 @@ class DraSink(ObjectSink, Generic[Object]):
         self._nodes.change(gone, new)
 
     def _take(self, obj: msgspec.Raw) -> str:
-        found: Object = self._decode(obj)
-        before: list[Object] = self._drop(found.key)
-        others: dict[Hashable, Object] = _keep(found, self._known, self._quota)
+        found = self._read(obj)
+        before = self._drop(found.key)
+        others = _keep(found, self._known, self._quota)
         after = [self._known[key] for key in (found.key, *others)]
         self._nodes.change([*before, *others.values()], after)
         return found.metadata.name
+
+    def _read(self, obj: msgspec.Raw) -> Known:
+        """Return an object, or its former version if it cannot be read, or else an :class:`Unread`.
+
+        So a claim keeps its devices. A new object of the same name is another one.
+        """
+        try:
+            return self._decode(obj)
+        except UNREADABLE as error:
+            self._tell_bad(obj, error)
+        metadata = metadata_of(obj) or ObjectMeta()
+        found = Unread(Metadata(metadata.name, metadata.namespace, metadata.uid), bytes(obj))
+        former = self._known.get(found.key, found)
+        same = former.metadata.uid == metadata.uid and former.outlasts_unread
+        return former if same else found
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take in a deletion."""
         metadata = metadata_of(obj) or ObjectMeta()
         self._nodes.change(self._drop(key_of(metadata.namespace, metadata.name)), [])
 
-    def _drop(self, key: Hashable) -> list[Object]:
+    def _drop(self, key: Hashable) -> list[Known]:
         known = self._known.pop(key, None)
         if known is None:
             return []
@@ -534,10 +549,10 @@ class DraSink(ObjectSink, Generic[Object]):
         return [known]
 
 
-def _keep(obj: Object, known: dict[Hashable, Object], quota: ByteQuota) -> dict[Hashable, Object]:
+def _keep(obj: Known, known: dict[Hashable, Known], quota: ByteQuota) -> dict[Hashable, Known]:
     """Add an object to the known ones. Return the others that gave way to it, as they were."""
     known[obj.key] = obj
-    others: dict[Hashable, Object] = {}
+    others: dict[Hashable, Known] = {}
     for key in quota.put(obj.owner, obj.key, obj.size) if obj.size else ():
         if key != obj.key:
             others[key] = known[key]
@@ -545,12 +560,16 @@ def _keep(obj: Object, known: dict[Hashable, Object], quota: ByteQuota) -> dict[
     return others
 
 
-def dra_sinks(cluster: Cache, nodes: DraNodes) -> list[tuple[str, DraSink[Any]]]:
-    """Return a sink for each collection, with the collection's path."""
+def dra_sinks(cluster: Cache, nodes: DraNodes) -> list[tuple[str, DraSink]]:
+    """Return a sink for each collection, with the collection's path.
+
+    There is no room for a taint rule that cannot be read, so it concerns all nodes.
+    """
+    classes = Bounds(MOST_ASKED, MOST_ASKED, MOST_ASKED)
     claims = Bounds(MOST_WANTED, MOST_WANTED, MOST_ASKED)
     slices = Bounds(MOST_SLICES, MOST_OF_NODE, MOST_OF_NODE)
     return [
-        (f"{GROUP}/deviceclasses", DraSink(cluster, nodes, DeviceClass)),
+        (f"{GROUP}/deviceclasses", DraSink(cluster, nodes, DeviceClass, classes)),
         (SLICES_PATH, DraSink(cluster, nodes, Slice, slices)),
         (CLAIMS_PATH, DraSink(cluster, nodes, Claim, claims)),
         (f"{GROUP}/devicetaintrules", DraSink(cluster, nodes, TaintRule)),

@@ -20,7 +20,7 @@ MOST_ASKED = 64 << 10  # bytes of the specs of one pod's claims
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that admit no pods
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class Metadata(msgspec.Struct, rename="camel"):
     """Metadata without labels and annotations.
 
     Each object may have 256 KiB of those, and all objects are kept.
@@ -165,7 +165,7 @@ def key_of(namespace: str, name: str) -> str:
 class Stored(msgspec.Struct):
     """An object that is kept. Its content may be limited (:class:`.ByteQuota`)."""
 
-    metadata: _Metadata
+    metadata: Metadata
 
     @property
     def key(self) -> str:
@@ -182,9 +182,43 @@ class Stored(msgspec.Struct):
         """The number of bytes that it takes of the quota."""
         return 0
 
+    @property
+    def outlasts_unread(self) -> bool:
+        """Whether it still holds while a newer version of the object cannot be read."""
+        return True
+
     def bare(self) -> Self:
         """Return the object without the content for which there is no room."""
         return self
+
+
+class Unread(Stored):
+    """An object that cannot be read, as text, or without text if there is no room for it."""
+
+    text: bytes
+
+    @property
+    def owner(self) -> str:
+        """The object's namespace."""
+        return self.metadata.namespace
+
+    @property
+    def size(self) -> int:
+        """The bytes of its text."""
+        return len(self.text)
+
+    def bare(self) -> Self:
+        """Return the object without its text."""
+        return msgspec.structs.replace(self, text=b"")
+
+    @property
+    def outlasts_unread(self) -> bool:
+        """Never: the newer version may name others."""
+        return False
+
+    def may_name(self, names: Iterable[str]) -> bool:
+        """Check whether a field may be one of these names, which JSON does not escape."""
+        return not self.text or any(f'"{name}"'.encode() in self.text for name in names)
 
 
 class DeviceClass(Stored):
@@ -407,6 +441,11 @@ class Claim(Stored):
     def size(self) -> int:
         """The bytes of its spec while it has no devices."""
         return len(bytes(self.spec))
+
+    @property
+    def outlasts_unread(self) -> bool:
+        """Whether it has devices, which do not change then."""
+        return self.status.allocation is not None
 
     def bare(self) -> Claim:
         """Return the claim without its spec."""

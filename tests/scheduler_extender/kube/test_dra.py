@@ -15,7 +15,8 @@ import pytest
 from scheduler_extender.framework.capacity import Capacities
 from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.kube import nodedevices
-from scheduler_extender.kube.draobjects import Slice, TaintRule
+from scheduler_extender.kube.dra import UNREAD
+from scheduler_extender.kube.draobjects import MOST_ASKED, Slice, TaintRule
 from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES, Barred, NodeDevices
 from scheduler_extender.state.node.nodeinfo import Offer
 from scheduler_extender.state.node.objects import NodeObject
@@ -121,12 +122,71 @@ def test_a_claim_that_cannot_be_read_any_more_keeps_its_devices(world: DraWorld)
     assert world.offer.availability.free == 0b1111
 
 
-def test_a_claim_of_the_same_name_that_cannot_be_read_keeps_no_devices(world: DraWorld) -> None:
-    bad = json.loads(bytes(claim("c", 3, pod="p")))
-    bad["status"]["allocation"] = 7
-    bad["metadata"]["uid"] = "made anew"
-    told(world).claims.replace([raw(bad)], "8")
-    assert world.offer.availability.free == 0b1111
+@pytest.mark.parametrize("listed", [False, True], ids=["watch", "list"])
+@pytest.mark.parametrize(
+    "former",
+    [
+        pytest.param(None, id="new"),
+        pytest.param({"uid": "c", "gpus": ()}, id="pending"),
+        pytest.param({"uid": "former", "gpus": (2,)}, id="another"),
+    ],
+)
+def test_devices_are_unknown_while_a_claim_cannot_be_read(
+    world: DraWorld, former: dict[str, Any] | None, *, listed: bool
+) -> None:
+    told(world).claims.delete(claim("c", 3, pod="p"))
+    if former is not None:
+        before = json.loads(bytes(claim("c", *former["gpus"])))
+        before["metadata"]["uid"] = former["uid"]
+        world.claims.apply(raw(before))
+    bad = json.loads(bytes(claim("c", 3)))
+    bad["status"]["allocation"]["devices"]["results"][0]["device"] = 7
+    if listed:
+        world.claims.replace([raw(bad)], "8")
+    else:
+        world.claims.apply(raw(bad))
+    assert world.problem == UNREAD
+    world.claims.apply(claim("c", 3))
+    assert world.offer.availability.free == 0b0111
+    world.claims.apply(raw(bad))
+    assert world.offer.availability.free == 0b0111, "its devices are known"
+
+
+def test_a_claim_that_cannot_be_read_concerns_the_nodes_whose_pools_it_names(
+    world: DraWorld,
+) -> None:
+    bad = json.loads(bytes(claim("d", 1)))
+    bad["status"]["allocation"]["devices"]["results"][0] |= {"pool": "another", "device": 7}
+    told(world).claims.apply(raw(bad))
+    assert world.offer.availability.free == 0b0111
+    world.slices.apply(a_slice(name="t", pool="another"))
+    assert world.problem == UNREAD
+    world.claims.delete(raw(bad))
+    assert world.offer.availability.free == 0b0111
+
+
+def test_little_is_kept_of_claims_that_cannot_be_read(world: DraWorld) -> None:
+    bad = json.loads(bytes(claim("d", 1)))
+    bad["status"]["allocation"]["devices"]["results"][0] = "x" * MOST_ASKED
+    told(world).claims.apply(raw(bad))
+    assert world.claims.outside == 1
+    assert world.problem == UNREAD, "it may name any pool"
+
+
+def test_devices_are_unknown_while_a_slice_or_a_rule_cannot_be_read(world: DraWorld) -> None:
+    bad = json.loads(bytes(a_slice(device(0), name="t", pool="another")))
+    bad["spec"]["pool"] = 7
+    told(world).slices.apply(raw(bad))
+    assert world.problem == UNREAD
+    world.slices.delete(raw(bad))
+    assert world.offer.availability.free == 0b0111
+    rule = raw({"metadata": {"name": "r"}, "spec": {"taint": 7}})
+    world.rules.apply(rule)
+    assert world.problem == UNREAD
+    world.rules.replace([], "9")
+    assert world.offer.availability.free == 0b0111
+    world.classes.apply(raw({"metadata": {"name": "another"}, "spec": {"selectors": 7}}))
+    assert world.offer.availability.free == 0b0111, "claims of this class are not foreseen"
 
 
 def test_a_pod_with_a_claim_runs_also_if_it_is_unknown(world: DraWorld) -> None:
