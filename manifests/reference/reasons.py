@@ -250,6 +250,10 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             do="Wait, or delete the bound members.",
         ),
         _on(
+            "the pod would take GPUs that other members of its group need",
+            do="Do nothing: another node of the domain takes the pod.",
+        ),
+        _on(
             "other pods of the gang may take the GPUs first",
             do="Wait: without its peers the pod would pass.",
         ),

@@ -23,7 +23,7 @@ from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
-from scheduler_extender.state.groups.groups import lives
+from scheduler_extender.state.groups.groups import MOST_REQUESTS, lives
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.attributes import BARE, SchedulingAttributes
 from scheduler_extender.state.pods.record import PodRecord
@@ -207,7 +207,14 @@ def judge(cluster: Cache, wanted: Sequence[Wanted]) -> Together:
         if first.group_ref is not None:
             of_group.setdefault(first.group_ref.group, []).append(each)
     fits = {
-        group: _fit(snapshot, group, pods, of_group[group], come) for group, pods in members.items()
+        group: _fit(
+            snapshot,
+            group,
+            pods,
+            [*of_group[group], *_others(snapshot, group, {*uids.values()})],
+            come,
+        )
+        for group, pods in members.items()
     }
     objects = list(_objects(snapshot, judged))
     return Together([_rejected(each, fits) for each in judged], list(fits.values()), objects)
@@ -251,6 +258,23 @@ def _rejected(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:
     return replace(judged, answers=answers)
 
 
+def _others(snapshot: Snapshot, group: Group, of_file: Collection[PodUid]) -> list[Judged]:
+    """Return the waiting members that are not in the file, those for most devices first."""
+    alike: dict[Hashable, list[tuple[Wanted, PodRecord]]] = {}
+    for pod in snapshot.unbound:
+        if pod.group_ref is None or pod.group_ref.group != group or pod.uid in of_file:
+            continue
+        if isinstance(pod.request, GpuRequest) and not (pod.ended or pod.terminating):
+            attributes = replace(pod.attributes, nominated=None)
+            member = Wanted(pod.name, pod.request, (), pod.group_ref, attributes)
+            alike.setdefault(member.alike, []).append((member, pod))
+    largest = sorted(alike.values(), key=lambda pods: -pods[0][0].request.effective_count)
+    return [
+        Judged(tuple(member for member, _ in pods), answers_to(snapshot, pods[0][1]))
+        for pods in largest[:MOST_REQUESTS]
+    ]
+
+
 def _fit(
     snapshot: Snapshot,
     group: Group,
@@ -260,9 +284,9 @@ def _fit(
 ) -> GroupFit:
     """Return how many members fit at once.
 
-    Counted are the members in the file, and those that are missing according to the group's size;
-    the latter count as if their request was the first member's. ``come`` are the ids of the members
-    that have a node.
+    Counted are the members in the file, those that wait, and those that are missing according to
+    the group's size; the latter count as if their request was the first member's. ``judged`` are
+    the first two, those of the file first. ``come`` are the ids of the members that have a node.
     """
     first = pods[0]
     assert first.group_ref is not None  # noqa: S101 (the caller looked)
@@ -272,7 +296,8 @@ def _fit(
     left = max(size or 0, sum(pod.copies for pod in pods)) - status.have_come(size)
     for each in judged:
         waiting = [pod.copies for pod in each.pods if id(pod) not in come]
-        wants[each.pods[0]] = max(len(waiting), min(sum(waiting), left))
+        least = len(waiting) if each.pods[0] in pods else 0
+        wants[each.pods[0]] = max(least, min(sum(waiting), left))
         left -= wants[each.pods[0]]
     wants[first] += max(0, left)
     eligible = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}

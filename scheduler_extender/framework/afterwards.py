@@ -54,7 +54,7 @@ class Afterwards:
         self._question, pod = question, question.pod
         assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
         self._snapshot = snapshot.with_node_infos(info_for(snapshot, question))
-        self._member = member_of(snapshot, pod.uid, pod.group_ref, pod.request)
+        self._member = member_of(snapshot, pod, pod.request)
         self.request = pod.request if self._member is None else self._member.request
         self._deadline = deadline
         self.of_set = [

@@ -6,8 +6,10 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
+from types import MappingProxyType
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.framework.equivalence import class_ids_of, tried
@@ -17,15 +19,19 @@ from scheduler_extender.state.answers.answercache import CapacityQuery
 from scheduler_extender.state.answers.classes import ClassId
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groupreservations import (
+    MOST_IN_VAIN,
     EqualNodes,
     GroupReservations,
+    Placed,
+    Reserved,
+    Where,
     alike_nodes,
     merged,
     placed_groups,
     reserve,
     reserved_by_group,
 )
-from scheduler_extender.state.groups.groups import GroupStatus, resource_asked
+from scheduler_extender.state.groups.groups import GroupStatus
 from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
@@ -51,11 +57,12 @@ class CapacityCounter:
     def totals(
         self, question: CapacityQuery, kind: str, candidates: Collection[str]
     ) -> dict[str, int]:
-        """Return the capacity of each domain by itself. Cordoned nodes count as 0."""
+        """Return the capacity of each domain by itself."""
         snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
         domains = base.domains(kind)
         totals = snapshot.answers.sums(question, kind, candidates, domains.of, base.generation)
-        nodes = {d: _schedulable(base, domains.nodes[d]) for d in candidates if d not in totals}
+        missing = [domain for domain in candidates if domain not in totals]
+        nodes = {domain: countable(base, domains.nodes[domain], question) for domain in missing}
         former = CapacityCounter(base, self._deadline)
         if nodes:
             each = former.on(question, [name for names in nodes.values() for name in names])
@@ -66,9 +73,9 @@ class CapacityCounter:
         for name in snapshot.replaced:
             domain = domains.of.get(name)
             if domain is not None and domain in totals:
-                before = sum(former.on(question, _schedulable(base, [name])).values())
+                before = sum(former.on(question, countable(base, [name], question)).values())
                 totals[domain] += (
-                    sum(self.on(question, _schedulable(snapshot, [name])).values()) - before
+                    sum(self.on(question, countable(snapshot, [name], question)).values()) - before
                 )
         self.late |= former.late
         return totals
@@ -153,27 +160,46 @@ class CapacityCounter:
             then[other] >= capacity for other, capacity in now.items() if other != group
         )
 
+    def beside(
+        self, status: GroupStatus, where: Where, reserved: Mapping[NodeName, Reserved]
+    ) -> GroupReservations:
+        """Return the reservations that a group would get in a domain, and those already there."""
+        placed = ((status, where),)
+        return self._reserve_in(self._snapshot, placed, reserved=reserved, most_in_vain=inf)
+
     def _reserve(
         self, snapshot: Snapshot, waiting: Sequence[GroupStatus], but: NodeName | None = None
     ) -> GroupReservations:
         """Return the reservations for groups that wait, with none on the node ``but``."""
         base = snapshot.base or snapshot
-        placed = placed_groups(waiting, base.by_name)
+        return self._reserve_in(snapshot, placed_groups(waiting, base.by_name), but)
+
+    def _reserve_in(
+        self,
+        snapshot: Snapshot,
+        placed: Placed,
+        but: NodeName | None = None,
+        reserved: Mapping[NodeName, Reserved] = MappingProxyType({}),
+        most_in_vain: float = MOST_IN_VAIN,
+    ) -> GroupReservations:
+        base = snapshot.base or snapshot
         domains = {
             (kind, domain): base.domains(kind).nodes.get(domain, ()) for _, (kind, domain) in placed
         }
         names = sorted(frozenset().union(*domains.values()) - {but})
         class_ids: dict[str, dict[NodeName, ClassId | None]] = {}
-        for resource in dict.fromkeys(resource_asked(status) for status, _ in placed):
+        requests = (each for status, _ in placed for each, _ in status.requests_to_come)
+        for resource in dict.fromkeys(request.resource for request in requests):
             of_each, _ = class_ids_of(snapshot, resource, names, self._deadline)
             class_ids[resource] = dict(zip(names, of_each, strict=True))
         nodes = {name: info for name in names if (info := snapshot.by_name.get(name)) is not None}
         try:
-            reserved = reserve(placed, alike_nodes(domains, nodes, class_ids), self._count)
+            equal = alike_nodes(domains, nodes, class_ids, reserved)
+            found = reserve(placed, equal, self._count, most_in_vain)
         except OutOfTimeError:
             self.late = True
             return GroupReservations()
-        return replace(reserved, nodes=frozenset(names))
+        return replace(found, nodes=frozenset(names))
 
     def _count(self, equal: EqualNodes, request: GpuRequest) -> int:
         """Return the capacity of each node of an equivalence class.
@@ -209,9 +235,12 @@ class CapacityCounter:
         return False
 
 
-def _schedulable(snapshot: Snapshot, names: Iterable[NodeName]) -> list[NodeName]:
-    """Return the nodes that are not cordoned."""
-    return [name for name in names if not snapshot.node_info(name).node_object.cordoned]
+def countable(
+    snapshot: Snapshot, names: Iterable[NodeName], question: CapacityQuery
+) -> list[NodeName]:
+    """Return the nodes that count for this query."""
+    info = snapshot.node_info
+    return [name for name in names if question.cordoned or not info(name).node_object.cordoned]
 
 
 def _most(info: NodeInfo, request: GpuRequest) -> int:

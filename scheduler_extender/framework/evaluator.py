@@ -61,7 +61,7 @@ def evaluate(
     allocated = info is not None and info.allocates_before_bind
     if info is not None and allocated:
         request = counted(info, pod, request)
-    member = member_of(snapshot, pod.uid, pod.group_ref, request)
+    member = member_of(snapshot, pod, request)
     if member is not None and allocated:
         # No peer comes before a pod that has its devices, and all members of its gang have theirs.
         member = replace(member, as_single_pod=member.group_ref.gang)

@@ -3,7 +3,10 @@
 1. A member of a group that has started goes to the domain in which most of its members live.
 2. A group that has not started may start in each domain that can hold every member. The capacity
    of a node is the number of members that surely fit there one after the other
-   (:func:`.decision.pod_capacity`).
+   (:func:`.decision.pod_capacity`). A cordoned node has none unless all known members that are not
+   placed tolerate the cordon. Waiting members count with their own requests. If these differ, the
+   members are placed as a trial, and no node passes on which the pod would leave the others too
+   little.
 3. Other groups that have started and still wait for members get *reservations* on certain nodes
    of their domain, as if these members were bound there. Reservations are made group by group,
    in the order in which the groups started, on the nodes with the largest capacity. So all
@@ -19,21 +22,26 @@ name. So racks that are in use fill up, and whole racks stay whole. If domains a
 those whose rack is in use come before those whose rack is whole (:func:`.rack_rooms`).
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.framework.capacitycounter import CapacityCounter
+from scheduler_extender.framework.capacitycounter import CapacityCounter, countable
+from scheduler_extender.framework.equivalence import class_ids_of
 from scheduler_extender.framework.members import Member, rack_rooms
 from scheduler_extender.groupreference import MAX_SIZE, NODE, NVLINK_DOMAIN, Group
 from scheduler_extender.state.answers.answercache import CapacityQuery
+from scheduler_extender.state.answers.classes import ClassId
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.gangdomains import ANY_DOMAIN, Direction
 from scheduler_extender.state.groups.groupreservations import (
     GroupReservations,
+    Reserved,
     ReservedCapacity,
     Where,
+    arrivals_of,
+    reserved_by_group,
 )
 from scheduler_extender.state.groups.groups import (
     ANOTHER_CHOSEN,
@@ -43,12 +51,15 @@ from scheduler_extender.state.groups.groups import (
     NEVER,
     NO_DOMAIN,
     NO_LONGER,
+    NO_ROOM_FOR_OTHERS,
     OFF_FABRIC,
     RESERVED_FOR_GROUP,
     TOO_SMALL,
+    GroupStatus,
     by_domain,
     in_no_domain,
     members_domain,
+    requests_of,
 )
 from scheduler_extender.state.node.arrivals import Arrivals
 from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
@@ -190,9 +201,17 @@ class _GroupQuestion:
         # to any node that passes; 0 if they are placed one by one.
         self._needed = 1 if member.as_single_pod else max(1, to_come)
         self._scattered = self._needed if group_ref.gang and not member.as_single_pod else 0
+        request = member.request.without_peers
         self._asked = CapacityQuery(
-            member.request.without_peers if member.as_single_pod else member.request, size
+            request if member.as_single_pod else member.request,
+            size,
+            cordoned=member.tolerates_cordon,
         )
+        self._others = requests_of(member.others, self._needed - 1, request)
+        self._wanted = requests_of(((request, 1), *self._others), self._needed, None)
+        self._reserved: Mapping[NodeName, Reserved] = {}  # for other groups
+        # Each node's cordon, reservations and class ids, if the members have different requests.
+        self._class_of: Mapping[NodeName, tuple[bool, Reserved, tuple[ClassId | None, ...]]] = {}
 
     def _reservations(self) -> GroupReservations:
         """Return the reservations for groups."""
@@ -252,6 +271,7 @@ class _GroupQuestion:
         if self._counter.late:
             return  # nothing is known of any node
         answer.reserves = bool(reservations.reserved)
+        self._reserved = reservations.without(group_ref.group)
         ranked = self._ranked(candidates, reservations, said, at)
         answer.best = ranked[0] if ranked else None
         put = {
@@ -259,6 +279,8 @@ class _GroupQuestion:
         }
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
             note(name)
+        if len(self._wanted) > 1 and answer.by_rejection.get(None):
+            self._keep_room(answer.by_rejection)
         outside = (
             answer.by_rejection.get(NO_DOMAIN, []) if group_ref.domain == NVLINK_DOMAIN else []
         )
@@ -282,10 +304,13 @@ class _GroupQuestion:
         rank, totals = self._direction.rank, self._totals(candidates, reservations)
         left = {domain: n - self._needed for domain, n in totals.items()}
         able = [domain for domain, n in left.items() if n >= 0]
+        if len(self._wanted) > 1:
+            self._learn_classes(candidates)
+            able = [domain for domain in candidates if self._holds(domain)]
         rooms = self._rack_rooms(able)
         able.sort(key=lambda d: (rank(d), rooms.get(d, 0), left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
-        said |= dict.fromkeys(self._hopeless([d for d, n in left.items() if n < 0]), NEVER)
+        said |= dict.fromkeys(self._hopeless({*candidates} - {*able}), NEVER)
         said |= dict.fromkeys(able, ANOTHER_CHOSEN if group_ref.gang else None)
         if at is None and self._direction.domain is not None:
             able = [domain for domain in able if domain == self._direction.domain]
@@ -293,17 +318,79 @@ class _GroupQuestion:
             said[able[0]] = None
         return able
 
-    def _hopeless(self, domains: Sequence[str]) -> list[str]:
+    def _learn_classes(self, domains: Collection[str]) -> None:
+        """Note the nodes' classes: nodes of one class hold the same members."""
+        names = [name for domain in domains for name in self._domains.nodes[domain]]
+        resources = dict.fromkeys(request.resource for request, _ in self._wanted)
+        tables = [
+            class_ids_of(self._snapshot, resource, names, self._deadline)[0]
+            for resource in resources
+        ]
+        info = self._snapshot.node_info
+        self._class_of = {
+            name: (info(name).node_object.cordoned, self._reserved.get(name, ()), class_ids)
+            for name, class_ids in zip(names, zip(*tables, strict=True), strict=True)
+        }
+
+    def _holds(self, domain: str, on: NodeName | None = None) -> bool:
+        """Check whether a domain holds members with different requests at once.
+
+        With ``on``, this pod is on that node. The members with most devices are placed first, each
+        where most of its kind fit. Other ways are not tried, so the answer may be False for a
+        domain that could just hold them.
+        """
+        nodes, class_of = self._domains.nodes[domain], self._class_of
+        class_ids = {each for name in nodes for each in class_of[name][2]}
+        alike = frozenset(Counter(map(class_of.__getitem__, nodes)).items())
+        here = None if on is None else class_of[on]
+        key = alike, self._wanted, self._asked.cordoned, here and (here, self._others)
+        packed = self._snapshot.answers.packed
+        known = packed.get(key)
+        if known is None:
+            self._counter.late |= self._deadline.passed()
+            known = not self._counter.late and self._packs(domain, on)
+            if not self._counter.late and all(each is not None and each > 0 for each in class_ids):
+                packed.put(key, known)
+        return known
+
+    def _packs(self, domain: str, on: NodeName | None) -> bool:
+        """Work out what :meth:`_holds` returns."""
+        group, kind = self._member.group_ref.group, self._member.group_ref.domain or NODE
+        reserved, wanted = self._reserved, self._wanted
+        if on is not None:
+            here = (group, arrivals_of(self._member.request.without_peers, 1))
+            reserved, wanted = {**reserved, on: (*reserved.get(on, ()), here)}, self._others
+        number = sum(count for _, count in wanted)
+        status = GroupStatus(
+            group,
+            says=(number, kind),
+            asked=wanted,
+            tolerates_cordon=self._asked.cordoned,
+        )
+        found = self._counter.beside(status, (kind, domain), reserved)
+        return reserved_by_group(found)[group] == self._needed
+
+    def _keep_room(self, by_rejection: dict[Rejection | None, list[str]]) -> None:
+        """Reject the nodes on which the pod would leave too little for the other members."""
+        known: dict[Hashable, bool] = {}
+        for name in map(NodeName, by_rejection.pop(None)):
+            domain = self._domains.of[name]
+            here = domain, self._class_of[name]
+            if here not in known:
+                known[here] = self._holds(domain, name)
+            by_rejection.setdefault(None if known[here] else NO_ROOM_FOR_OTHERS, []).append(name)
+
+    def _hopeless(self, domains: Collection[str]) -> list[str]:
         """Return the domains that are too small for the members to come even when empty.
 
         No eviction would help there.
         """
-        asked, needed, info = self._asked.request, self._needed, self._snapshot.node_info
-        inside = {domain: map(info, self._domains.nodes[domain]) for domain in domains}
+        info = self._snapshot.node_info
+        inside = {domain: list(map(info, self._domains.nodes[domain])) for domain in domains}
         return [
             domain
             for domain, nodes in inside.items()
-            if not self._counter.could_hold(asked, nodes, needed)
+            if not all(self._counter.could_hold(each, nodes, n) for each, n in self._wanted)
         ]
 
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
@@ -337,7 +424,8 @@ class _GroupQuestion:
         """Return how much capacity reservations take from the nodes of a domain."""
         (kind, domain), group = where, self._member.group_ref.group
         known = reservations.capacities_of(self._asked, kind, group, self._scattered)
-        if not self._snapshot.replaced.isdisjoint(names):
+        several = self._scattered and len(self._wanted) > 1  # more than the key of the cache says
+        if several or not self._snapshot.replaced.isdisjoint(names):
             known = {}
         capacity = known.get(domain)
         if capacity is None:
@@ -361,7 +449,8 @@ class _GroupQuestion:
             if self._may_spoil(beside, map(self._snapshot.node_info, names)):
                 most = self._scattered
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
-            fewer += sum(before.values()) - sum(after.values())
+            counted = countable(self._snapshot, names, self._asked)
+            fewer += sum(before[name] - after[name] for name in counted)
             full |= {name for name in names if not after[name]}
         return ReservedCapacity(fewer, frozenset(full))
 
@@ -374,13 +463,17 @@ class _GroupQuestion:
         such reservations, and all GPUs of the nodes are alike to the waiting member. Second, the
         gang is placed one by one.
         """
-        each, resource = self._asked.request.effective_count, self._asked.request.resource
+        resource = self._asked.request.resource
+        sizes = {
+            request.effective_count for request, _ in self._wanted if request.resource == resource
+        }
         if not self._scattered:
             return False
         if self._member.group_ref.domain is None:
             return True  # the devices that it leaves on other nodes are not summed up
         by_rejection = [arrivals for arrivals in beside if arrivals.request.resource == resource]
-        if any(each % max(1, arrivals.request.effective_count) for arrivals in by_rejection):
+        reserved = {max(1, arrivals.request.effective_count) for arrivals in by_rejection}
+        if any(size % each for size in sizes for each in reserved):
             return True
         wanted = {arrivals.promised for arrivals in by_rejection} - {NO_CONSTRAINTS}
         offers = [info.last_offer(resource) for info in nodes] if wanted else ()

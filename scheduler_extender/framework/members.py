@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from scheduler_extender.groupreference import NVLINK_DOMAIN, GroupReference
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groupreservations import devices_left
+from scheduler_extender.state.groups.groups import MOST_REQUESTS, Requests
 from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest, Policy
 
@@ -35,6 +37,8 @@ class Member:
     group_ref: GroupReference
     request: GpuRequest
     as_single_pod: bool = False  # only this pod is placed, not the members after it
+    others: Requests = ()  # the other members that wait and have another request
+    tolerates_cordon: bool = False  # it may go to a cordoned node, and so may the others
 
     @property
     def minds_groups(self) -> bool:
@@ -98,25 +102,29 @@ def _room_of(trays: Sequence[NodeInfo], resource: str) -> int:
     return 1 + sum(devices_left(info, resource) for info in trays if not info.node_object.cordoned)
 
 
-def member_of(
-    snapshot: Snapshot, uid: PodUid, group_ref: GroupReference | None, request: GpuRequest
-) -> Member | None:
+def member_of(snapshot: Snapshot, pod: PodRecord, request: GpuRequest) -> Member | None:
     """Return the pod as a member of its group, with the peers that may come before it now.
 
     Returns None if the pod is in no group.
     """
+    uid, group_ref = pod.uid, pod.group_ref
     if group_ref is None:
         return None
     request = request.without_peers
+    others = _other_members(snapshot, uid, group_ref, request)
+    tolerates = (
+        pod.attributes.eligible_nodes.tolerate_cordon
+        and snapshot.group_status(group_ref, uid).tolerates_cordon
+    )
     if group_ref.gang:
-        others = _other_peers(snapshot, uid, group_ref, request)
-        known = sum(count for _, count in others)
+        peers = others[:OTHER_KINDS]
+        known = sum(count for _, count in peers)
         request = replace(
             request,
             peers=_peers(snapshot, uid, group_ref, known),
-            others=tuple((each, _counted(count)) for each, count in others),
+            others=tuple((each, _counted(count)) for each, count in peers),
         )
-    return Member(uid, group_ref, request)
+    return Member(uid, group_ref, request, others=others, tolerates_cordon=tolerates)
 
 
 def _peers(snapshot: Snapshot, uid: PodUid, group_ref: GroupReference, others: int) -> int:
@@ -132,20 +140,22 @@ def _counted(peers: int) -> int:
     return peers if peers <= COUNTED_PEERS else ALL_PEERS
 
 
-def _other_peers(
+def _other_members(
     snapshot: Snapshot, uid: PodUid, group_ref: GroupReference, request: GpuRequest
-) -> list[tuple[GpuRequest, int]]:
-    """Return the waiting peers that have another request, by request.
+) -> Requests:
+    """Return the waiting members that have another request, by request.
 
-    If there are too many different requests, these are the peers with the largest ones.
+    If there are too many different requests, these are the members with the largest ones.
     """
     members = snapshot.groups.members.get(group_ref.group)
     if members is None:
-        return []
+        return ()
     pod = snapshot.waiting.get(uid)
-    own = pod is not None and pod.gang == group_ref.group and uid not in members.pods
+    own = pod is not None and pod.group_ref is not None and pod.group_ref.group == group_ref.group
     counted = (
-        pod.request if own and pod is not None and not (pod.ended or pod.terminating) else None
+        pod.request
+        if own and pod and not (uid in members.pods or pod.ended or pod.terminating)
+        else None
     )
     but = counted if isinstance(counted, GpuRequest) else None
-    return members.expected(but, request.without_peers, OTHER_KINDS)
+    return tuple(members.expected(but, request.without_peers, MOST_REQUESTS))

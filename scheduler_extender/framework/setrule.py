@@ -25,8 +25,7 @@ class SetRule:
 
     Either method may return None. Each is called once for a question, like kube-scheduler's
     PreFilter. Preempt and ``unblock``, which try nodes as they would be, call both, too.
-    :meth:`pre_filter` is not called when the capacity for a group is counted: there only cordoned
-    nodes count as 0.
+    :meth:`pre_filter` is not called when the capacity for a group is counted.
     """
 
     def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:

@@ -343,6 +343,38 @@ def beside_a_yielding_place_on_a_cordoned_node() -> Scene:
     return replace(scene, offered=["a-00"])
 
 
+TOLERATES = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
+
+
+def of_members_that_tolerate_a_cordon(*, sibling: bool) -> Scene:
+    """One of two trays is cordoned. The pod tolerates it, and so may its sibling."""
+    mine, other = a_member(), member("sibling", size=2)
+    mine["spec"]["tolerations"] = TOLERATES
+    other["spec"]["tolerations"] = TOLERATES if sibling else []
+    scene = racks({"a": 2}, mine, other)
+    for name in map(NodeName, scene.offered):
+        scene.cluster.put_node(name, NodeObject(exists=True, cordoned=name == "a-01"))
+    return scene
+
+
+def beside_a_sibling_that_asks_for_more() -> Scene:
+    """The one tray of the first rack holds either of the two."""
+    return racks({"a": 1, "b": 2}, a_member(gpus=1), member("sibling", size=2))
+
+
+def beside_a_sibling_that_asks_for_less() -> Scene:
+    """Of the second tray one GPU is free."""
+    held = pod(3, NVLINK, name="held", uid="held", node="a-01")
+    held["status"]["phase"] = "Running"
+    return racks({"a": 2}, a_member(), member("sibling", size=2, gpus=1), held)
+
+
+def where_it_may_take_what_a_sibling_needs() -> Scene:
+    scene = beside_a_sibling_that_asks_for_less()
+    scene.cluster.put_pod(record_of(member("sibling", size=2)))
+    return replace(scene, manifest=a_member(gpus=1))
+
+
 def with_a_better_rack_that_is_closed() -> Scene:
     mine = member_of_gang()
     mine["spec"]["nodeSelector"] = {"zone": "b"}
@@ -535,6 +567,31 @@ SITUATIONS = [
         "2: a place yields where nobody may go",
         beside_a_yielding_place_on_a_cordoned_node,
         Right({"a-00": GROUP}, resolvable={"a-00"}, main=GROUP),
+    ),
+    case(
+        "2: all members tolerate the cordon of a node",
+        lambda: of_members_that_tolerate_a_cordon(sibling=True),
+        Right(BOTH, unblocks="a-00"),
+    ),
+    case(
+        "2: a sibling does not tolerate the cordon of a node",
+        lambda: of_members_that_tolerate_a_cordon(sibling=False),
+        Right({"a-00": GROUP, "a-01": GROUP}, resolvable={"a-00", "a-01"}, main=GROUP),
+    ),
+    case(
+        "2: a sibling asks for more than its domain would have left",
+        beside_a_sibling_that_asks_for_more,
+        Right({"a-00": GROUP, "b-00": None, "b-01": None}, resolvable={"a-00"}, unblocks="b-00"),
+    ),
+    case(
+        "2: a sibling asks for less",
+        beside_a_sibling_that_asks_for_less,
+        Right({"a-00": None, "a-01": BUSY}, resolvable={"a-01"}, unblocks="a-00"),
+    ),
+    case(
+        "2: on one node it would take what a sibling needs",
+        where_it_may_take_what_a_sibling_needs,
+        Right({"a-00": GROUP, "a-01": None}, resolvable={"a-00"}, unblocks="a-01"),
     ),
     case(
         "3: the better domain is closed",

@@ -6,7 +6,7 @@ its equivalence class.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler_extender.state.answers.classes import ClassId, EquivalenceClasses
@@ -92,11 +92,13 @@ class CapacityQuery:
     """A query for capacity: how many pods of this request a node takes beside its reservations.
 
     ``most`` bounds the answer. ``reserved`` are the pods with reservations on the node.
+    ``cordoned`` says that cordoned nodes of a domain count, too.
     """
 
     request: GpuRequest
     most: int
     reserved: tuple[Arrivals, ...] = ()
+    cordoned: bool = False
 
     @property
     def shared_bytes(self) -> int:
@@ -176,6 +178,8 @@ class AnswerCache:
         # the number of answers in the tables, and the bytes of their requests
         self._answers = self._bytes = 0
         self._pod_capacities = Memo[tuple[ClassId, GpuRequest, int, frozenset[Arrivals]], int]()
+        # whether domains hold pods with different requests (:mod:`.framework.groupquestion`)
+        self.packed = Memo[Hashable, bool]()
         self._sums = OrderedDict[tuple[CapacityQuery | str, str], Sums]()
         self._sums_bytes = 0
         self.mix = RequestMixTracker()  # of the requests that the cluster has seen
@@ -342,6 +346,7 @@ class AnswerCache:
             self._tables.clear()
             self._sums.clear()
             self._pod_capacities.clear()
+            self.packed.clear()
             self._answers = self._bytes = self._sums_bytes = 0
 
 

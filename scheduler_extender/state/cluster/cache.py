@@ -477,9 +477,9 @@ class Cache:
         for name in concerned:
             self._reserve(name)
         if pod is None or pod.node is None:
-            if pod is not None and pod.gang is not None:
-                # This pod may have kept its peers waiting. A change of any node makes the listeners
-                # try all nodes for the peers again, so one name is enough.
+            if pod is not None and pod.group_ref is not None:
+                # This pod may have kept its group waiting. A change of any node makes the listeners
+                # try all nodes for the group again, so one name is enough.
                 self.tell_of(list(self.nodes.infos)[:1])
             return
         info = self.nodes.get(pod.node)

@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from types import MappingProxyType
 
 from scheduler_extender.groupreference import Group
 from scheduler_extender.state.answers.answercache import CapacityQuery
@@ -51,8 +52,11 @@ class EqualNodes:
     class_ids: Mapping[str, ClassId | None]
     info: NodeInfo
     room: Mapping[str, int]
-    reserved: tuple[tuple[Group, Arrivals], ...] = ()
+    reserved: Reserved = ()
 
+
+Reserved = tuple[tuple[Group, Arrivals], ...]
+"""The reservations on a node, by group."""
 
 Count = Callable[[EqualNodes, GpuRequest], int]
 """Returns how many pods of a request each of some nodes takes beside the reservations there."""
@@ -98,7 +102,7 @@ class GroupReservations:
     once. ``inside`` has the nodes with reservations by domain.
     """
 
-    reserved: Mapping[NodeName, tuple[tuple[Group, Arrivals], ...]] = field(default_factory=dict)
+    reserved: Mapping[NodeName, Reserved] = field(default_factory=dict)
     groups: frozenset[Group] = frozenset()
     capacities: OrderedDict[
         tuple[CapacityQuery, str, Group | None, int], dict[str, ReservedCapacity]
@@ -110,7 +114,7 @@ class GroupReservations:
         self, names: Iterable[NodeName], group: Group
     ) -> dict[tuple[Arrivals, ...], list[NodeName]]:
         """Return nodes by their reservations for other groups, without nodes that have none."""
-        equal: dict[tuple[tuple[Group, Arrivals], ...], list[NodeName]] = {}
+        equal: dict[Reserved, list[NodeName]] = {}
         for name in names:
             equal.setdefault(self.reserved[name], []).append(name)
         names_by: dict[tuple[Arrivals, ...], list[NodeName]] = {}
@@ -119,6 +123,14 @@ class GroupReservations:
             names_by.setdefault(beside, []).extend(some)
         names_by.pop((), None)
         return names_by
+
+    def without(self, group: Group) -> Mapping[NodeName, Reserved]:
+        """Return the reservations for all other groups."""
+        others = {
+            name: tuple(entry for entry in here if entry[0] != group)
+            for name, here in self.reserved.items()
+        }
+        return {name: here for name, here in others.items() if here}
 
     def by_domain(self, kind: str, domains: Mapping[str, str]) -> dict[str, list[NodeName]]:
         """Return the nodes with reservations by their domain of a kind, as ``domains`` has it."""
@@ -164,15 +176,26 @@ def merged(reserved: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
     counts: dict[GpuRequest, int] = {}
     for _, arrivals in reserved:
         counts[arrivals.request] = counts.get(arrivals.request, 0) + arrivals.count
-    return tuple(_arrivals(request, count) for request, count in counts.items())
+    return tuple(arrivals_of(request, count) for request, count in counts.items())
 
 
-def _arrivals(request: GpuRequest, count: int) -> Arrivals:
+def _devices(reserved: Reserved, resource: str) -> int:
+    requests = (arrivals for _, arrivals in reserved if arrivals.request.resource == resource)
+    return sum(arrivals.count * arrivals.request.count for arrivals in requests)
+
+
+def arrivals_of(request: GpuRequest, count: int) -> Arrivals:
+    """Return this many pods with a request, each with the promise that it requires."""
     promised = request.constraints if request.required else NO_CONSTRAINTS
     return Arrivals(request, count, promised)
 
 
-def reserve(waiting: Placed, equal: Iterable[EqualNodes], count: Count) -> GroupReservations:
+def reserve(
+    waiting: Placed,
+    equal: Iterable[EqualNodes],
+    count: Count,
+    most_in_vain: float = MOST_IN_VAIN,
+) -> GroupReservations:
     """Return the reservations of all waiting groups on the nodes of their domains.
 
     The groups get them in the order of ``waiting``, and share the nodes of ``equal`` out. An error
@@ -181,7 +204,7 @@ def reserve(waiting: Placed, equal: Iterable[EqualNodes], count: Count) -> Group
     O(groups + nodes + reservations), and one ``count`` for each request and kind of node that is
     reserved or could have been.
     """
-    shelves = _Shelves(equal, count)
+    shelves = _Shelves(equal, count, most_in_vain)
     for status, where in waiting:
         shelves.reserve(status, where)
     reserved = {name: equal.reserved for equal in shelves.given for name in equal.nodes}
@@ -220,19 +243,24 @@ class _Open:
 class _Shelves:
     """One call of :func:`reserve`: the nodes by domain, and the reservations on them."""
 
-    def __init__(self, equal: Iterable[EqualNodes], count: Count) -> None:
+    def __init__(self, equal: Iterable[EqualNodes], count: Count, most_in_vain: float) -> None:
         self._count = count
+        self._most_in_vain = most_in_vain
         self._in: dict[Where, list[EqualNodes]] = {}
-        self._open: dict[tuple[Where, GpuRequest], _Open] = {}
+        self._open: dict[tuple[Where, GpuRequest, bool], _Open] = {}
         self.given: list[EqualNodes] = []
         for each in equal:
             self._put(each)
 
     def reserve(self, status: GroupStatus, where: Where) -> None:
         """Reserve capacity for the members of a group that are still to come."""
-        request, wanted = status.request, status.to_come
-        assert request is not None  # noqa: S101 (else it would not be waiting)
-        kinds = self._open_kinds(where, request)
+        for request, wanted in status.requests_to_come:
+            self._reserve_for(status, where, request, wanted)
+
+    def _reserve_for(
+        self, status: GroupStatus, where: Where, request: GpuRequest, wanted: int
+    ) -> None:
+        kinds = self._open_kinds(where, request, cordoned=status.tolerates_cordon)
         queue = [
             (-min(kind.capacity, wanted), -kind.room, kind.equal.nodes[0], kind) for kind in kinds
         ]
@@ -241,7 +269,7 @@ class _Shelves:
         while queue and left:
             promised, room, name, kind = heappop(queue)
             if not kind.counted:
-                if in_vain == MOST_IN_VAIN:
+                if in_vain == self._most_in_vain:
                     continue
                 kind.capacity, kind.counted = self._count(kind.equal, request), True
                 in_vain = 0 if kind.capacity else in_vain + 1
@@ -255,20 +283,23 @@ class _Shelves:
         """Reserve for up to ``left`` pods on alike nodes, and return how many pods remain."""
         each = min(kind.capacity, left)
         whole = min(len(kind.equal.nodes), left // each)
-        self._give(kind.equal, whole, group, _arrivals(request, each))
+        self._give(kind.equal, whole, group, arrivals_of(request, each))
         left -= whole * each
         if left and kind.equal.nodes:  # the next node has capacity for more
-            self._give(kind.equal, 1, group, _arrivals(request, left))
+            self._give(kind.equal, 1, group, arrivals_of(request, left))
             left = 0
         return left
 
-    def _open_kinds(self, where: Where, request: GpuRequest) -> list[_Kind]:
+    def _open_kinds(self, where: Where, request: GpuRequest, *, cordoned: bool) -> list[_Kind]:
         """Return the kinds of nodes in a domain that may have capacity.
 
         Reservations only grow, so a kind without capacity is removed for good.
         """
-        known, inside = self._open.setdefault((where, request), _Open()), self._in.get(where, [])
+        known = self._open.setdefault((where, request, cordoned), _Open())
+        inside = self._in.get(where, [])
         for equal in inside[known.seen :]:
+            if equal.info.node_object.cordoned and not cordoned:
+                continue
             room = equal.room.get(request.resource, 0)
             known.kinds.append(_Kind(equal, room, max(0, room) // max(1, request.count)))
         known.seen = len(inside)
@@ -296,26 +327,35 @@ def alike_nodes(
     domains: Mapping[Where, Iterable[NodeName]],
     nodes: Mapping[NodeName, NodeInfo],
     class_ids: Mapping[str, Mapping[NodeName, ClassId | None]],
+    reserved: Mapping[NodeName, Reserved] = MappingProxyType({}),
 ) -> tuple[EqualNodes, ...]:
-    """Return the nodes of some domains that are not cordoned, with alike nodes together."""
+    """Return the nodes of some domains, with alike nodes together.
+
+    ``reserved`` are the reservations that some of them have already.
+    """
     wheres = tuple(domains)
     inside: dict[NodeName, int] = {}  # the domains of a node as bits, because there may be hundreds
     for i, where in enumerate(wheres):
         for name in domains[where]:
             inside[name] = inside.get(name, 0) | 1 << i
-    equal: dict[tuple[int, tuple[ClassId | None, ...]], list[NodeName]] = {}
+    equal: dict[tuple[int, bool, Reserved, tuple[ClassId | None, ...]], list[NodeName]] = {}
     tables = tuple(class_ids.values())
     for name, bits in inside.items():
-        if name in nodes and not nodes[name].node_object.cordoned:
-            key = (bits, tuple(table.get(name) for table in tables))
-            equal.setdefault(key, []).append(name)
+        if name in nodes:
+            classes = tuple(table.get(name) for table in tables)
+            cordoned = nodes[name].node_object.cordoned
+            equal.setdefault((bits, cordoned, reserved.get(name, ()), classes), []).append(name)
     return tuple(
         EqualNodes(
             sorted(names),
             tuple(where for i, where in enumerate(wheres) if bits >> i & 1),
             dict(zip(class_ids, each, strict=True)),
             nodes[names[0]],
-            {resource: devices_left(nodes[names[0]], resource) for resource in class_ids},
+            {
+                resource: devices_left(nodes[names[0]], resource) - _devices(already, resource)
+                for resource in class_ids
+            },
+            already,
         )
-        for (bits, each), names in equal.items()
+        for (bits, _, already, each), names in equal.items()
     )

@@ -47,6 +47,9 @@ NO_LONGER = Rejection(
     True,
     Reason.GROUP,
 )
+NO_ROOM_FOR_OTHERS = Rejection(
+    "the pod would take GPUs that other members of its group need", True, Reason.GROUP
+)
 RESERVED_FOR_GROUP = Rejection("reserved for members of another group", True, Reason.GROUP)
 DISAGREE = Rejection(
     "the members of the group disagree on group-size or group-domain", False, Reason.GROUP
@@ -78,6 +81,13 @@ Start = tuple[float, int, Group]
 NO_START: Start = (inf, 0, Group("", ""))
 
 
+MOST_REQUESTS = 5
+"""The number of different requests of a group's waiting members that are told apart."""
+
+Requests = tuple[tuple[GpuRequest, int], ...]
+"""Requests, and how many pods have each; those for most devices first."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
     """The status of a group at one generation.
@@ -85,7 +95,9 @@ class GroupStatus:
     ``living`` counts its living members by node, and ``succeeded`` is how many have succeeded.
     ``says`` is the size and domain on which the living members agree; None if no member lives or if
     they differ. ``differ`` is True in the second case. ``request`` is the request of the first
-    living member. ``start`` is since when a member lives.
+    living member. ``asked`` are the requests of members that wait to be bound, with their numbers.
+    ``tolerates_cordon`` says that the living members and those that wait may go to cordoned nodes.
+    ``start`` is since when a member lives.
     """
 
     group: Group
@@ -94,6 +106,8 @@ class GroupStatus:
     says: tuple[int | None, str | None] | None = None
     differ: bool = False
     request: GpuRequest | None = None
+    asked: Requests = ()
+    tolerates_cordon: bool = True
     start: Start = field(default=NO_START, compare=False)
 
     def have_come(self, size: int | None) -> int:
@@ -111,6 +125,14 @@ class GroupStatus:
         return 0 if size is None else max(0, size - self.have_come(size))
 
     @property
+    def requests_to_come(self) -> Requests:
+        """The requests of the members that are not placed yet.
+
+        A member that does not exist yet counts as if it had the request of the first living one.
+        """
+        return requests_of(self.asked, self.to_come, self.request)
+
+    @property
     def waits(self) -> bool:
         """Whether it needs reservations: it shares a domain, and members are still to come."""
         domain, request = self.says[1] if self.says is not None else None, self.request
@@ -122,9 +144,22 @@ class GroupStatus:
         return not self.differ and self.says in (None, (member.size, member.domain))
 
 
-def resource_asked(status: GroupStatus) -> str:
-    """Return the resource that the members ask for; empty if it is not known."""
-    return status.request.resource if status.request is not None else ""
+def requests_of(known: Requests, number: int, other: GpuRequest | None) -> Requests:
+    """Return the requests of this number of pods: the ``known`` ones, and ``other`` for the rest.
+
+    Beyond :data:`MOST_REQUESTS` known ones, the rest counts as the last of these if it is larger.
+    """
+    counts, left = Counter[GpuRequest](), number
+    if len(known) == MOST_REQUESTS:
+        least = known[-1][0]
+        other = min(least, other or least, key=_asks_for_most)
+    for request, count in known:
+        taken = min(count, left)
+        counts[request] += taken
+        left -= taken
+    if other is not None:
+        counts[other] += left
+    return tuple(sorted(((+counts).items()), key=lambda each: _asks_for_most(each[0])))
 
 
 def by_domain(status: GroupStatus, domains: Mapping[str, str]) -> Mapping[str, int]:
@@ -166,6 +201,7 @@ class Members:
         self._by_node = Counter[NodeName]()
         # the size and domain that each living member says
         self._said = Counter[tuple[int | None, str | None]]()
+        self._kept_off = 0  # the members, living or waiting, that a cordon keeps off a node
         self._succeeded = 0
         self._asked = Counter[GpuRequest]()  # the requests of members that wait to be bound
         self._in_order: list[GpuRequest] = []  # the same requests, sorted
@@ -174,6 +210,7 @@ class Members:
             self.pods, self.start, self._living = dict(of.pods), of.start, dict(of._living)
             self._by_node, self._said = of._by_node.copy(), of._said.copy()
             self._succeeded, self._status = of._succeeded, of._status
+            self._kept_off = of._kept_off
             self._asked, self._in_order = of._asked.copy(), list(of._in_order)
 
     @property
@@ -214,22 +251,30 @@ class Members:
         assert pod.node is not None and pod.group_ref is not None  # noqa: S101, PT018
         _add(self._by_node, pod.node, by)
         _add(self._said, (pod.group_ref.size, pod.group_ref.domain), by)
+        self._count_tolerations(pod, by)
 
-    def expect(self, request: GpuRequest) -> None:
+    def _count_tolerations(self, pod: PodRecord, by: int) -> None:
+        self._kept_off += by * (not pod.attributes.eligible_nodes.tolerate_cordon)
+
+    def expect(self, pod: PodRecord, request: GpuRequest) -> None:
         """Count one more pod with this request that waits to be bound."""
+        self._status = None
         if request not in self._asked:
             insort(self._in_order, request, key=_asks_for_most)
         self._asked[request] += 1
+        self._count_tolerations(pod, 1)
 
-    def expect_no_more(self, request: GpuRequest) -> None:
+    def expect_no_more(self, pod: PodRecord, request: GpuRequest) -> None:
         """Count one pod less with this request that waits to be bound."""
+        self._status = None
+        self._count_tolerations(pod, -1)
         _add(self._asked, request, -1)
         if request not in self._asked:
             first = bisect_left(self._in_order, _asks_for_most(request), key=_asks_for_most)
             del self._in_order[self._in_order.index(request, first)]
 
     def expected(
-        self, but: GpuRequest | None, besides: GpuRequest, most: int
+        self, but: GpuRequest | None, besides: GpuRequest | None, most: int
     ) -> list[tuple[GpuRequest, int]]:
         """Return the requests of members that wait to be bound, and how many pods have each.
 
@@ -259,6 +304,8 @@ class Members:
             next(iter(counted._said)) if len(counted._said) == 1 else None,
             len(counted._said) > 1,
             next((asked for asked in requests if isinstance(asked, GpuRequest)), None),
+            tuple(counted.expected(None, None, MOST_REQUESTS)),
+            not counted._kept_off,
             self.start,
         )
         if counted is self:
@@ -329,7 +376,8 @@ class Groups:
         self._members = CopyOnWrite[Group, Members]()
         self._private: set[Group] = set()  # groups whose members are not yet shared with a snapshot
         self._of: dict[PodUid, Group] = {}
-        self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
+        self._expected: dict[PodUid, tuple[Group, PodRecord, GpuRequest]] = {}
+        self._expectations_changed: set[Group] = set()
         self._latest = -inf
         self._since: dict[Group, Start] = {}  # of the waiting groups
         self._waiting: list[GroupStatus] = []  # the same groups, the first to start first
@@ -349,19 +397,23 @@ class Groups:
             self._settle(members, pod)
 
     def expect(self, pod: PodRecord) -> None:
-        """Count a pod that waits to be bound; only the requests of gang members are kept."""
+        """Count a pod that waits to be bound."""
         self._expect_no_more(pod.uid)
-        gang = pod.gang
-        if pod.ended or pod.terminating or gang is None or not isinstance(pod.request, GpuRequest):
+        group_ref, request = pod.group_ref, pod.request
+        if pod.ended or pod.terminating or group_ref is None or not isinstance(request, GpuRequest):
             return
-        self._expected[pod.uid] = (gang, pod.request)
-        self._own(gang).expect(pod.request)
+        group = group_ref.group
+        self._expected[pod.uid] = (group, pod, request)
+        self._expectations_changed.add(group)
+        self._own(group).expect(pod, request)
 
     def _expect_no_more(self, uid: PodUid) -> None:
-        group, request = self._expected.pop(uid, (None, None))
-        if group is not None and request is not None:
+        expected = self._expected.pop(uid, None)
+        if expected is not None:
+            group, pod, request = expected
             members = self._own(group)
-            members.expect_no_more(request)
+            self._expectations_changed.add(group)
+            members.expect_no_more(pod, request)
             if members.empty:
                 self._members.drop(group)
 
@@ -380,8 +432,15 @@ class Groups:
         """Return all groups as they are now.
 
         The lock is held meanwhile. So everything about a group is computed when the group changes,
-        and not here.
+        and not here. The requests of waiting members alone are counted here, because a source may
+        show the same pod many times between two snapshots.
         """
+        for group in self._expectations_changed & self._since.keys():
+            members, since = self._members.get(group), self._since[group]
+            former = self._waiting[bisect_left(self._waiting, since, key=_start_of)]
+            if members is not None and members.group_status() != former:
+                self._settle(members)
+        self._expectations_changed.clear()
         self._private.clear()
         waiting = tuple(self._waiting)
         return GroupsSeen(self._members.copied(), waiting, self._starts, self._waits)

@@ -87,7 +87,7 @@ class EligibleNodes:
         self, name: str, labels: Mapping[str, str], taints: tuple[Taint, ...], *, cordoned: bool
     ) -> str:
         """Return what makes a node with these properties ineligible; empty if it is eligible."""
-        if cordoned and not self._tolerates(UNSCHEDULABLE):
+        if cordoned and not self.tolerate_cordon:
             return "a cordon"
         for taint in taints:
             if taint.effect in ("NoSchedule", "NoExecute") and not self._tolerates(taint):
@@ -108,6 +108,11 @@ class EligibleNodes:
             )
         )
         return "" if fits else "its node affinity"
+
+    @property
+    def tolerate_cordon(self) -> bool:
+        """Whether the pod's tolerations cover a cordon."""
+        return self._tolerates(UNSCHEDULABLE)
 
     def _tolerates(self, taint: Taint) -> bool:
         return any(

@@ -137,7 +137,7 @@ def test_members_and_capacity_are_counted_on_one_snapshot() -> None:
     cluster.put_pod(replace(first, node=NodeName("a-0")))
     others = [record_of(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
     seen = cluster.snapshot()
-    asked = member_of(seen, others[0].uid, others[0].group_ref, gpu_request(1))
+    asked = member_of(seen, others[0], gpu_request(1))
     assert asked is not None
     for other in others[1:]:
         cluster.put_pod(replace(other, node=NodeName("a-0")))

@@ -61,7 +61,7 @@ def calls_of_a_member(kinds: int) -> int:
         cluster.put_pod(waiting(f"p{i}", kind(i + 1)))
 
     def member() -> Member | None:
-        return member_of(cluster.snapshot(), PodUid("p0"), GANG, kind(1))
+        return member_of(cluster.snapshot(), waiting("p0", kind(1)), kind(1))
 
     made, found = calls(member), member()
     assert found is not None

@@ -162,9 +162,15 @@ def keep_counting(
     return reserve(*found, counting), counts
 
 
-def test_cordoned_nodes_have_no_capacity_for_members_to_come() -> None:
+def test_cordoned_nodes_have_no_capacity_for_members_that_do_not_tolerate_it() -> None:
     names = NodeName("n0"), NodeName("n1")
     nodes = {name: NodeInfo(name, NodeObject(cordoned=name == "n0")) for name in names}
     equal = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: dict.fromkeys(nodes, 1)})
-    assert [each.nodes for each in equal] == [["n1"]]
-    assert replace(equal[0], nodes=[]).room == {GPU: 0}
+    assert [each.nodes for each in equal] == [["n0"], ["n1"]]
+    for tolerates in (False, True):
+        status = replace(group_status("g", 1, 2), tolerates_cordon=tolerates)
+        fresh = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: dict.fromkeys(nodes, 1)})
+        for each in fresh:
+            each.room = {GPU: 1}
+        found = reserve(((status, (KIND, "a")),), fresh, lambda equal, _: not equal.reserved)
+        assert found.reserved.keys() == ({"n0", "n1"} if tolerates else {"n1"})
