@@ -101,9 +101,9 @@ def states(kubelet: Kubelet, rng: random.Random) -> Iterator[Availability]:
         )
 
 
-def digest(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
+def digest(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> str:
     """Verdict, outcomes and score of one question, in a few hexadecimal digits."""
-    found = assess(kubelet, now, request)
+    found = assess(kubelet, availability, request)
     words: list[object] = [
         found.verdict.value,
         found.fits,
@@ -114,7 +114,7 @@ def digest(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
         found.rejection is None or found.rejection.resolvable,
     ]
     if found.fits:
-        cost = placement_cost(kubelet, now, request, found, KINDS)
+        cost = placement_cost(kubelet, availability, request, found, KINDS)
         numbers = (cost.score.ring, cost.score.ceiling, cost.score.passing_fraction, *cost.losses)
         words += [cost.score.devices_left, *(f"{x:.9g}" for x in numbers)]
     return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
@@ -125,11 +125,11 @@ def answers(name: str) -> dict[str, str]:
     found = {}
     for kubelet in kubelets(name):
         rng = random.Random(f"{name} {kubelet.config.policy}")
-        for i, now in enumerate(states(kubelet, rng)):
+        for i, availability in enumerate(states(kubelet, rng)):
             each = [
-                digest(kubelet, now, request)
+                digest(kubelet, availability, request)
                 for request in requests(kubelet.shape.size * kubelet.replicas)
-                if not now.unacknowledged
+                if not availability.unacknowledged
                 or len(request.counts) <= (2 if kubelet.shape.size <= 8 else 1)
             ]
             whole = hashlib.sha256(" ".join(each).encode()).hexdigest()[:16]

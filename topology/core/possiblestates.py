@@ -77,7 +77,11 @@ class PossibleStates(NamedTuple):
 
 @memoized
 def possible_states(
-    kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
+    kubelet: Kubelet,
+    availability: Availability,
+    *,
+    endings: bool = False,
+    one_container: bool = True,
 ) -> PossibleStates:
     """Return every free state in which a pod may be admitted.
 
@@ -87,18 +91,22 @@ def possible_states(
     devices can come free between two containers of the pod.
     """
     if kubelet.monotone:
-        return PossibleStates((FreeState(now.widest(endings=endings)),))
-    holders = (*now.releasing, *(now.running if endings else ()), *_coming_back(now, endings))
-    if not now.unacknowledged and not now.hidden:
-        return _only_endings(now.after_victims.free, holders, one_container)
-    future = _Future(kubelet, now, endings)
+        return PossibleStates((FreeState(availability.widest(endings=endings)),))
+    holders = (
+        *availability.releasing,
+        *(availability.running if endings else ()),
+        *_coming_back(availability, endings),
+    )
+    if not availability.unacknowledged and not availability.hidden:
+        return _only_endings(availability.after_victims.free, holders, one_container)
+    future = _Future(kubelet, availability, endings)
     first = future.beginnings(holders)
     if first is None or not future.follow(first):
         return PossibleStates(None, future.spent)
     return PossibleStates(tuple(future.at_rest(one_container)), future.spent)
 
 
-def _coming_back(now: Availability, endings: bool) -> tuple[Holder, ...]:
+def _coming_back(availability: Availability, endings: bool) -> tuple[Holder, ...]:
     """Return the withheld devices, each as if a pod of its own held it and might end.
 
     The devices of one shared GPU come back one by one, as the pods that hold them end. Without
@@ -106,7 +114,7 @@ def _coming_back(now: Availability, endings: bool) -> tuple[Holder, ...]:
     """
     if not endings:
         return ()
-    pool, width = now.withheld, now.width
+    pool, width = availability.withheld, availability.width
     return tuple(
         Holder(1 << p * width) for p in members(pool, width) for _ in range(count(pool, p, width))
     )
@@ -194,21 +202,25 @@ class _Newcomer:
 class _Future:
     """The search through all states that a node may reach, step by step."""
 
-    def __init__(self, kubelet: Kubelet, now: Availability, endings: bool) -> None:
+    def __init__(self, kubelet: Kubelet, availability: Availability, endings: bool) -> None:
         self._kubelet = kubelet
-        self._availability = now
+        self._availability = availability
         self._endings = endings
         first: dict[Unacknowledged, int] = {}
-        self._all_pods = tuple(first.setdefault(pod, n) for n, pod in enumerate(now.unacknowledged))
+        self._all_pods = tuple(
+            first.setdefault(pod, n) for n, pod in enumerate(availability.unacknowledged)
+        )
         self._pods = [
             _Newcomer(kubelet, pod, may_end=endings or pod.terminating)
-            for pod in now.unacknowledged
+            for pod in availability.unacknowledged
         ]
-        self._started = frozenset(n for n in self._all_pods if now.unacknowledged[n].started)
+        self._started = frozenset(
+            n for n in self._all_pods if availability.unacknowledged[n].started
+        )
         self._seen: set[_State] = set()
         self._settled: set[_Settled] = set()
         self._most = state_search_steps(kubelet.shape.size)
-        self.spent = len(now.unacknowledged) ** 2 // 16
+        self.spent = len(availability.unacknowledged) ** 2 // 16
 
     def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
         """Return the states in which the node may be now; None if they are too many.
@@ -216,18 +228,23 @@ class _Future:
         There are several, because pods may hold any of the devices that seem free. ``holders`` are
         the pods that may end.
         """
-        now = self._availability
-        if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
+        availability = self._availability
+        if (
+            choices_count(availability.free, availability.hidden, availability.width, MAX_STATES)
+            > MAX_STATES
+        ):
             return None
-        known = (*holders, *now.victims)
-        hidden_by_others = now.hidden - sum(holder.hidden for holder in known)
-        states = {_State(now.free, (), (), self._all_pods)}
+        known = (*holders, *availability.victims)
+        hidden_by_others = availability.hidden - sum(holder.hidden for holder in known)
+        states = {_State(availability.free, (), (), self._all_pods)}
         hiding: list[tuple[DeviceSet | None, int]] = [(h.shown, h.hidden) for h in known]
         for n, (shown, hidden) in enumerate((*hiding, (None, hidden_by_others))):
             terminates = len(holders) <= n < len(known)
-            sizes = range(max(0, hidden - now.gone), hidden + 1)
+            sizes = range(max(0, hidden - availability.gone), hidden + 1)
             ways = sum(
-                choices_count(s.free, n, now.width, MAX_STATES) for s in states for n in sizes
+                choices_count(s.free, n, availability.width, MAX_STATES)
+                for s in states
+                for n in sizes
             )
             self.spent += ways
             if ways > MAX_STATES or self.spent > self._most:
@@ -241,7 +258,7 @@ class _Future:
                 )
                 for s in states
                 for n in sizes
-                for more in choices(s.free, n, now.width)
+                for more in choices(s.free, n, availability.width)
             }
         # No state is left if more devices are hidden than exist. Then our view contradicts itself.
         return states or None

@@ -161,7 +161,7 @@ class PlacementCost:
 
 def placement_cost(
     kubelet: Kubelet,
-    now: Availability,
+    availability: Availability,
     request: GpuRequest,
     assessed: Assessment,
     classes: RequestClasses,
@@ -177,36 +177,40 @@ def placement_cost(
         _mean_ring(kubelet.shape, assessed.sets),
         _best_ring_of_size(kubelet.shape, request.count),
         1.0 if assessed.verdict.holds else fraction,
-        now.devices_left - request.effective_count,
-        may_refuse=bool(assessed.hazards) or _may_be_sick(now, assessed),
+        availability.devices_left - request.effective_count,
+        may_refuse=bool(assessed.hazards) or _may_be_sick(availability, assessed),
     )
     if kubelet.shape.of_mig:
         return PlacementCost(
-            replace(unweighed, fragmentation_cost=opened_gpus(kubelet, now, request))
+            replace(unweighed, fragmentation_cost=opened_gpus(kubelet, availability, request))
         )
-    lost = losses(kubelet, now, request, classes)
+    lost = losses(kubelet, availability, request, classes)
     if lost is None:
         return PlacementCost(replace(unweighed, measured=False))
     return PlacementCost(unweighed, lost)
 
 
-def _may_be_sick(now: Availability, assessed: Assessment) -> bool:
+def _may_be_sick(availability: Availability, assessed: Assessment) -> bool:
     """Check whether one of the GPUs that the pod may get is sick."""
-    if not now.sick:
+    if not availability.sick:
         return False
     sets = assessed.sets
     return (
-        bool(now.sick & gpus(now.free, now.width))
+        bool(availability.sick & gpus(availability.free, availability.width))
         if sets is None
-        else any(mask & now.sick for mask in sets)
+        else any(mask & availability.sick for mask in sets)
     )
 
 
 def placement_score(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, mix: RequestMix
+    kubelet: Kubelet,
+    availability: Availability,
+    request: GpuRequest,
+    assessed: Assessment,
+    mix: RequestMix,
 ) -> Score:
     """Return the score of a placement of the request on a node, before scores are normalized."""
-    return placement_cost(kubelet, now, request, assessed, classes_of(mix)).weighed(mix)
+    return placement_cost(kubelet, availability, request, assessed, classes_of(mix)).weighed(mix)
 
 
 def classes_of(mix: RequestMix) -> RequestClasses:
@@ -284,7 +288,7 @@ def _weighed(lost: tuple[float, ...], mix: RequestMix) -> float:
 
 
 @memoized
-def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> float:
+def opened_gpus(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> float:
     """Return the expected number of unused GPUs on which a placement would begin.
 
     This is a cost, because an unused GPU can be cut into other instances, or be a whole GPU again.
@@ -293,29 +297,34 @@ def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> flo
     unused = tuple(
         gpu
         for gpu in shape.by_gpu
-        if not gpu & now.beside
-        and total(only(now.free, gpu, width), width) == kubelet.devices_on(gpu)
+        if not gpu & availability.beside
+        and total(only(availability.free, gpu, width), width) == kubelet.devices_on(gpu)
     )
-    key = now.outcome_key(endings=False, exclusive=request.exclusive)
+    key = availability.outcome_key(endings=False, exclusive=request.exclusive)
     admitted = admissions(kubelet, key.free, request.counts)
     if kubelet.monotone or not admitted.sets:
-        return expected_gpus(shape, now.free, request.effective_count, width, unused)
+        return expected_gpus(shape, availability.free, request.effective_count, width, unused)
     masks = [gpus(pool, width) for pool in admitted.sets]
     return sum(mask & gpu != 0 for mask in masks for gpu in unused) / len(masks)
 
 
 def losses(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
     """Return the guaranteed capacity of each class that a placement takes away, as expected.
 
     The capacity is in GPUs. The result is None if it takes too many steps to work out.
     """
-    others_come = now.unacknowledged or now.releasing or now.victims or now.hidden
+    others_come = (
+        availability.unacknowledged
+        or availability.releasing
+        or availability.victims
+        or availability.hidden
+    )
     apart = request.has_init or request.exclusive
     if others_come or apart or not follows_one_by_one(kubelet):
-        return _expected_losses(kubelet, now, request, classes)
-    devices = kubelet.allocator.in_turn(now.free)
+        return _expected_losses(kubelet, availability, request, classes)
+    devices = kubelet.allocator.in_turn(availability.free)
     left = devices[request.effective_count :]
     return tuple(
         float(each.count * (in_turn(kubelet, devices, each) - in_turn(kubelet, left, each)))
@@ -325,10 +334,10 @@ def losses(
 
 @memoized
 def _expected_losses(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
-    key = now.outcome_key(endings=False, exclusive=request.exclusive)
-    possible = possible_states(kubelet, key).free_states or (FreeState(now.free),)
+    key = availability.outcome_key(endings=False, exclusive=request.exclusive)
+    possible = possible_states(kubelet, key).free_states or (FreeState(availability.free),)
     answers = provider_answers(
         kubelet,
         key.numa_free_for(kubelet, endings=False),

@@ -31,11 +31,13 @@ free_gpus = st.lists(st.booleans(), min_size=1, max_size=8)
 
 
 def fragmentation_cost_of(
-    kubelet: Kubelet, now: Availability, count: int, weights: RequestMix
+    kubelet: Kubelet, availability: Availability, count: int, weights: RequestMix
 ) -> float:
     request = gpu_request(count)
-    assessed = assess(kubelet, now, request)
-    return scoring.placement_score(kubelet, now, request, assessed, weights).fragmentation_cost
+    assessed = assess(kubelet, availability, request)
+    return scoring.placement_score(
+        kubelet, availability, request, assessed, weights
+    ).fragmentation_cost
 
 
 def papers(free: list[int]) -> Nodes:
@@ -86,8 +88,8 @@ def test_shares_of_one_size_are_replicas(replicas: int, data: st.DataObject) -> 
     assert before == pytest.approx(part * scoring.guaranteed_capacity(kubelet, pool, mix([1])))
     if any(left):
         nodes.take(0, share, [next(i for i, n in enumerate(left) if n)])
-        now = Availability(pool, width=kubelet.width)
-        fragmentation_cost = fragmentation_cost_of(kubelet, now, 1, mix([1]))
+        availability = Availability(pool, width=kubelet.width)
+        fragmentation_cost = fragmentation_cost_of(kubelet, availability, 1, mix([1]))
         assert before - guaranteed_capacity(typical, nodes) == pytest.approx(
             part * fragmentation_cost
         )

@@ -25,7 +25,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
 
 
 @pytest.mark.parametrize(
-    ("node", "now", "count", "constraints", "verdict", "words"),
+    ("node", "availability", "count", "constraints", "verdict", "words"),
     [
         pytest.param(
             switched(), Availability(0b1111), 2, NVLINK, Verdict.GUARANTEED, None, id="any set does"
@@ -313,14 +313,14 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
 )
 def test_verdict(
     node: NodeTopology,
-    now: Availability,
+    availability: Availability,
     count: int,
     constraints: Constraints,
     verdict: Verdict,
     words: str | None,
 ) -> None:
-    kubelet = Kubelet(node.shape, replicas=1 if now.width == 1 else 4)
-    found = assess(kubelet, now, gpu_request(count, constraints))
+    kubelet = Kubelet(node.shape, replicas=1 if availability.width == 1 else 4)
+    found = assess(kubelet, availability, gpu_request(count, constraints))
     assert found.verdict is verdict
     assert (found.rejection.message if found.rejection else None) == words
     if found.rejection:

@@ -50,48 +50,50 @@ def node() -> Kubelet:
     return Kubelet(bridged().shape, AllocatorConfig("pairs-first"))
 
 
-def masks(now: Availability, *, endings: bool = False) -> tuple[Mask, ...]:
-    found = possible_states(node(), now, endings=endings).free_states
+def masks(availability: Availability, *, endings: bool = False) -> tuple[Mask, ...]:
+    found = possible_states(node(), availability, endings=endings).free_states
     assert found is not None
     return tuple(state.free for state in found)
 
 
 def test_masks_under_every_order_of_admission() -> None:
-    now = Availability(0b1111, unacknowledged=(unacknowledged(1), unacknowledged(2)))
+    availability = Availability(0b1111, unacknowledged=(unacknowledged(1), unacknowledged(2)))
     # nobody; the single first (3); the pair first (0,1); single then pair; pair then single
-    assert masks(now) == (0b0100, 0b0111, 0b1100, 0b1111)
+    assert masks(availability) == (0b0100, 0b0111, 0b1100, 0b1111)
 
 
 def test_masks_with_releases() -> None:
-    now = Availability(0b0001, releasing=(Holder(0b0010),), running=(Holder(0b1100),))
-    assert masks(now) == (0b0001, 0b0011)
-    assert masks(now, endings=True) == (0b0001, 0b0011, 0b1101, 0b1111)
+    availability = Availability(0b0001, releasing=(Holder(0b0010),), running=(Holder(0b1100),))
+    assert masks(availability) == (0b0001, 0b0011)
+    assert masks(availability, endings=True) == (0b0001, 0b0011, 0b1101, 0b1111)
 
 
 def test_a_release_may_fall_between_two_admissions() -> None:
-    now = Availability(0b1100, releasing=(Holder(0b0010),), unacknowledged=(unacknowledged(1),))
+    availability = Availability(
+        0b1100, releasing=(Holder(0b0010),), unacknowledged=(unacknowledged(1),)
+    )
     # the single takes 3 whatever comes first; the release adds 1 before or after it
-    assert masks(now) == (0b0100, 0b0110, 0b1100, 0b1110)
+    assert masks(availability) == (0b0100, 0b0110, 0b1100, 0b1110)
 
 
 def test_a_pod_that_comes_and_goes() -> None:
-    now = Availability(0b0111, unacknowledged=(unacknowledged(2), unacknowledged(1)))
-    assert 0b0101 not in masks(now)
+    availability = Availability(0b0111, unacknowledged=(unacknowledged(2), unacknowledged(1)))
+    assert 0b0101 not in masks(availability)
     # The single takes 2, the pair 0 and 1, the single ends again: only then is 2 alone free …
-    assert 0b0100 in masks(now, endings=True)
+    assert 0b0100 in masks(availability, endings=True)
 
 
 def test_what_init_containers_hide_may_be_any_free_gpu() -> None:
-    now = Availability(0b0111, running=(Holder(0b1000, 1),))
-    assert masks(now) == (0b0011, 0b0101, 0b0110)
+    availability = Availability(0b0111, running=(Holder(0b1000, 1),))
+    assert masks(availability) == (0b0011, 0b0101, 0b0110)
     # Once the pod ends, what it hid is free as well.
-    assert masks(now, endings=True) == (0b0011, 0b0101, 0b0110, 0b1111)
+    assert masks(availability, endings=True) == (0b0011, 0b0101, 0b0110, 0b1111)
 
 
 def test_what_a_pod_hid_comes_free_with_what_it_showed() -> None:
     """Also between two containers of one admission."""
-    now = Availability(0b0011, releasing=(Holder(0b1000, 1),))
-    found = possible_states(node(), now, one_container=False).free_states
+    availability = Availability(0b0011, releasing=(Holder(0b1000, 1),))
+    found = possible_states(node(), availability, one_container=False).free_states
     assert found == (
         FreeState(0b0001, (0b1010,)),
         FreeState(0b0010, (0b1001,)),
@@ -100,8 +102,8 @@ def test_what_a_pod_hid_comes_free_with_what_it_showed() -> None:
 
 
 def test_what_is_hidden_may_be_what_the_kubelet_hands_out_no_more() -> None:
-    now = Availability(0b0111, running=(Holder(0b1000, 1),), gone=1)
-    assert masks(now) == (0b0011, 0b0101, 0b0110, 0b0111)
+    availability = Availability(0b0111, running=(Holder(0b1000, 1),), gone=1)
+    assert masks(availability) == (0b0011, 0b0101, 0b0110, 0b0111)
 
 
 def test_more_hidden_than_there_is_promises_nothing() -> None:
@@ -114,9 +116,9 @@ def test_more_hidden_than_there_is_promises_nothing() -> None:
 def test_a_terminated_pod_counts_for_pods_before_it_ended() -> None:
     terminated = Unacknowledged(((Role.APP, 1),), terminated=True)
     pair = unacknowledged(2, NVLINK)
-    now = Availability(0b0111, unacknowledged=(terminated, pair))
+    availability = Availability(0b0111, unacknowledged=(terminated, pair))
     # The departed pod had 2 and has let go; the pair took 0 and 1 whatever came first.
-    assert masks(now) == (0b0100, 0b0111)
+    assert masks(availability) == (0b0100, 0b0111)
     # Of three in a row the pair could have come second, to 1 alone and 0: the departed pod held 3.
     gone = Availability(0b1110, unacknowledged=(terminated,))
     alone = predicted(node(), Availability(0b1110), pair)[0]
@@ -164,9 +166,9 @@ def test_an_opaque_pod_may_take_any_devices() -> None:
 
 def test_a_half_admitted_pod_comes_first_or_fails() -> None:
     half = Unacknowledged(((Role.APP, 1),), started=True, shown=0b1000)
-    now = Availability(0b0111, unacknowledged=(half, unacknowledged(2)))
+    availability = Availability(0b0111, unacknowledged=(half, unacknowledged(2)))
     # It takes 2 and the pair may follow; or it fails and gives 3 back.
-    assert masks(now) == (0b0000, 0b0011, 0b1100, 0b1111)
+    assert masks(availability) == (0b0000, 0b0011, 0b1100, 0b1111)
 
 
 def test_a_release_between_two_containers() -> None:
@@ -193,9 +195,9 @@ def test_a_verdict_needs_every_mask() -> None:
 
 def test_a_newcomer_may_endanger_a_promise() -> None:
     promise = unacknowledged(2, NVLINK)
-    now = Availability(0b1110, unacknowledged=(promise,))
-    assert endangers(node(), now, gpu_request(1))
-    assert not endangers(Kubelet(bridged().shape), now, gpu_request(1))
+    availability = Availability(0b1110, unacknowledged=(promise,))
+    assert endangers(node(), availability, gpu_request(1))
+    assert not endangers(Kubelet(bridged().shape), availability, gpu_request(1))
     roomy = Availability(0b1111, unacknowledged=(promise,))
     assert not endangers(node(), roomy, gpu_request(1))
     assert not endangers(node(), Availability(0b1110), gpu_request(1))
@@ -205,8 +207,8 @@ def test_only_a_promise_that_survives_endings_minds_them() -> None:
     held = (Holder(0b0001),)
     # 2-3 is the only pair; if 0 came free beside 1, that pair would be handed out first, also good;
     # with 1 held instead, 0-1 stays apart.
-    now = Availability(0b1110, running=held, unacknowledged=(unacknowledged(2, NVLINK),))
-    assert endangers(node(), now, gpu_request(1))
+    availability = Availability(0b1110, running=held, unacknowledged=(unacknowledged(2, NVLINK),))
+    assert endangers(node(), availability, gpu_request(1))
     wide = Availability(0b1111, unacknowledged=(unacknowledged(2, NVLINK, survives_endings=True),))
     assert not endangers(node(), wide, gpu_request(1))
 
@@ -214,17 +216,17 @@ def test_only_a_promise_that_survives_endings_minds_them() -> None:
 def test_too_many_possible_states_promise_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topology.core.possiblestates.MAX_STATES", 2)
     possible_states.clear()
-    now = Availability(
+    availability = Availability(
         0b11110, unacknowledged=(unacknowledged(1), unacknowledged(1), unacknowledged(1))
     )
     node = Kubelet(bridged(6).shape, AllocatorConfig("pairs-first"))
-    assert possible_states(node, now).free_states is None
-    found = assess(node, now, gpu_request(2, NVLINK))
+    assert possible_states(node, availability).free_states is None
+    found = assess(node, availability, gpu_request(2, NVLINK))
     assert (found.verdict, found.hazards) == (Verdict.NOT_NOW, ())  # too few are left
-    now = Availability(
+    availability = Availability(
         0b111110, unacknowledged=(unacknowledged(1), unacknowledged(1), unacknowledged(1))
     )
-    found = assess(node, now, gpu_request(2, NVLINK))
+    found = assess(node, availability, gpu_request(2, NVLINK))
     assert (found.verdict, found.hazards) == (Verdict.NOT_GUARANTEED, ("too-much-at-once",))
     promise = Availability(0b111110, unacknowledged=(unacknowledged(2, NVLINK), unacknowledged(1)))
     assert endangers(node, promise, gpu_request(1))
@@ -242,7 +244,7 @@ def test_possible_states_are_those_of_every_history(
 ) -> None:
     """Against playing out every interleaving of admissions and releases, step by step."""
     holders = [1 << p for p in gone if not free >> p & 1]
-    now = Availability(
+    availability = Availability(
         free,
         releasing=tuple(Holder(h) for h in sorted(holders)),
         unacknowledged=tuple(unacknowledged(n) for n in sorted(pods)),
@@ -262,5 +264,5 @@ def test_possible_states_are_those_of_every_history(
                     for way in admissions(DGX, mask, ((Role.APP, value),)).ways or ()
                 }
             expected |= reached
-    found = possible_states(DGX, now).free_states
+    found = possible_states(DGX, availability).free_states
     assert found == tuple(sorted(FreeState(mask) for mask in expected))

@@ -40,10 +40,10 @@ BEST_EFFORT = AllocatorConfig("best-effort")
 
 
 def fragmentation_cost(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, mix: RequestMix
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, mix: RequestMix
 ) -> float:
     return placement_score(
-        kubelet, now, request, assess(kubelet, now, request), mix
+        kubelet, availability, request, assess(kubelet, availability, request), mix
     ).fragmentation_cost
 
 
@@ -106,8 +106,12 @@ def test_of_a_shared_gpu_each_share_has_its_part_of_the_memory() -> None:
 def node_scores(request: GpuRequest, *states: tuple[Kubelet, Mask]) -> list[Score]:
     found = []
     for kubelet, free in states:
-        now = Availability(free)
-        found.append(placement_score(kubelet, now, request, assess(kubelet, now, request), PRIOR))
+        availability = Availability(free)
+        found.append(
+            placement_score(
+                kubelet, availability, request, assess(kubelet, availability, request), PRIOR
+            )
+        )
     return found
 
 
@@ -228,9 +232,9 @@ def test_the_mix_forgets(mix: RequestMixTracker) -> None:
 def test_what_the_cluster_asks_decides_what_it_protects() -> None:
     quads = ((RequestClass(4, NVLINK), 1.0),)
     singles = ((RequestClass(1), 1.0),)
-    now = Availability(0xFF)
-    assert fragmentation_cost(DGX, now, SINGLE, quads) == 4
-    assert fragmentation_cost(DGX, now, SINGLE, singles) == 1
+    availability = Availability(0xFF)
+    assert fragmentation_cost(DGX, availability, SINGLE, quads) == 4
+    assert fragmentation_cost(DGX, availability, SINGLE, singles) == 1
 
 
 def test_nodes_whose_kubelet_may_refuse_come_last() -> None:
@@ -262,9 +266,9 @@ def test_in_an_order_that_is_known_less_has_to_be_followed(
         order = tuple(rng.sample(range(size), rng.randint(size - 1, size)))
         ordered = replace(bare, allocator=AllocatorConfig("dra", published=order))
         kubelet = kubelet_of(ordered, bare.resources[0])
-        now = Availability(rng.randrange(1, 1 << size))
-        request = gpu_request(rng.randint(1, now.free.bit_count()), Constraints())
-        asked.append((kubelet, now, request, scoring.classes_of(scoring.PRIOR)))
+        availability = Availability(rng.randrange(1, 1 << size))
+        request = gpu_request(rng.randint(1, availability.free.bit_count()), Constraints())
+        asked.append((kubelet, availability, request, scoring.classes_of(scoring.PRIOR)))
     quick = [scoring.losses(*each) for each in asked]
     monkeypatch.setattr(scoring, "follows_one_by_one", lambda _: False)
     monkeypatch.setattr(guaranteedcapacity, "follows_one_by_one", lambda _: False)

@@ -8,7 +8,7 @@ from topology.core.requests import Constraints, Counts, Role
 
 
 def indifferent_to(
-    kubelet: Kubelet, now: Availability, counts: Counts, constraints: Constraints
+    kubelet: Kubelet, availability: Availability, counts: Counts, constraints: Constraints
 ) -> Kubelet | None:
     """Return the same node as if any devices might come, if that makes no difference to the pod.
 
@@ -29,11 +29,11 @@ def indifferent_to(
             return None
         if not always_met(kubelet.shape, constraints):
             return None
-        sizes = pool_sizes(kubelet, now)
+        sizes = pool_sizes(kubelet, availability)
     return opaque(kubelet) if kubelet.allocator.never_refuses(kubelet.shape, count, sizes) else None
 
 
-def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
+def pool_sizes(kubelet: Kubelet, availability: Availability) -> frozenset[int]:
     """Return the numbers of devices that may be free when one more pod comes, or more numbers.
 
     Each pod that holds devices may have ended by then. Each pod that is to come may have come.
@@ -41,13 +41,15 @@ def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
     withheld, or if a pod is opaque or in the middle of its admission.
     """
     most = kubelet.devices_on(kubelet.shape.all_gpus)
-    unsure = now.gone or now.hidden or now.withheld
-    if unsure or any(pod.started or pod.shown or pod.opaque for pod in now.unacknowledged):
+    unsure = availability.gone or availability.hidden or availability.withheld
+    if unsure or any(pod.started or pod.shown or pod.opaque for pod in availability.unacknowledged):
         return frozenset(range(most + 1))
-    reached = 1 << total(now.after_victims.free, now.width)  # bit *n*: *n* devices may be free
-    for holder in (*now.running, *now.releasing):
-        reached |= reached << total(holder.shown, now.width)
-    for pod in now.unacknowledged:
+    reached = 1 << total(
+        availability.after_victims.free, availability.width
+    )  # bit *n*: *n* devices may be free
+    for holder in (*availability.running, *availability.releasing):
+        reached |= reached << total(holder.shown, availability.width)
+    for pod in availability.unacknowledged:
         before, asked = reached, sum(count for _, count in pod.counts)
         # Containers may share devices with others of the pod that have ended.
         for taken in range(1 if len(pod.counts) > 1 else asked, asked + 1):

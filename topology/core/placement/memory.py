@@ -53,7 +53,7 @@ class GpuMemory:
     memory: Bytes  # the GPU's total
 
 
-def used_memory(kubelet: Kubelet, now: Availability) -> tuple[GpuMemory, ...]:
+def used_memory(kubelet: Kubelet, availability: Availability) -> tuple[GpuMemory, ...]:
     """Return the memory that reported pods use on each GPU, by position."""
     replicas = kubelet.replicas
     return tuple(
@@ -61,34 +61,36 @@ def used_memory(kubelet: Kubelet, now: Availability) -> tuple[GpuMemory, ...]:
             Bytes(-(-sum(tenant.amount for tenant in tenants) // replicas)),
             kubelet.shape.memory[p],
         )
-        for p, tenants in enumerate(_tenants(kubelet, now))
+        for p, tenants in enumerate(_tenants(kubelet, availability))
     )
 
 
-def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Rejection | None:
+def short_of_memory(
+    kubelet: Kubelet, availability: Availability, request: GpuRequest
+) -> Rejection | None:
     """Return why the pod may not come: on some GPU, pods could use more memory than there is.
 
     None if they cannot. If only unacknowledged pods could, the next report may clear them. Then the
     rejection says that a placement is in progress.
     """
     declared = request.constraints.gpu_memory
-    if kubelet.replicas == 1 or not (declared or now.declares):
+    if kubelet.replicas == 1 or not (declared or availability.declares):
         return None  # the shares' parts together are no more than the GPU
     # None of the new pod's containers has devices yet. So it can be followed exactly, also if it
     # has init containers.
     newcomer = replace(coming(request, kubelet.replicas), opaque=False)
-    now = _after_victims(now)
-    if not _blamed(kubelet, now, newcomer):
+    availability = _after_victims(availability)
+    if not _blamed(kubelet, availability, newcomer):
         return None
-    started = tuple(pod for pod in now.unacknowledged if pod.started)
-    reported = replace(now, unacknowledged=started)
-    if len(started) < len(now.unacknowledged) and not _blamed(kubelet, reported, newcomer):
+    started = tuple(pod for pod in availability.unacknowledged if pod.started)
+    reported = replace(availability, unacknowledged=started)
+    if len(started) < len(availability.unacknowledged) and not _blamed(kubelet, reported, newcomer):
         return IN_PROGRESS
     running, releasing = (
         tuple(holder for holder in holders if holder.memory != ALL_MEMORY)
-        for holders in (now.running, now.releasing)
+        for holders in (availability.running, availability.releasing)
     )
-    sharing = replace(now, running=running, releasing=releasing)
+    sharing = replace(availability, running=running, releasing=releasing)
     if not _blamed(kubelet, sharing, newcomer):
         return NOT_ALONE
     some = memory_text(declared) if declared else "the pod's shares"
@@ -96,44 +98,48 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
     return Rejection(words, True, Reason.MEMORY_IN_USE)
 
 
-def _after_victims(now: Availability) -> Availability:
+def _after_victims(availability: Availability) -> Availability:
     """Return the same after every victim is gone. Unacknowledged pods may then get any share.
 
     They may have come before, when other GPUs had the most shares left.
     """
-    if now.after_victims is now and not any(pod.terminated for pod in now.unacknowledged):
-        return now
-    unacknowledged = tuple(replace(pod, opaque=True) for pod in now.after_victims.unacknowledged)
-    return replace(now.after_victims, unacknowledged=unacknowledged)
+    if availability.after_victims is availability and not any(
+        pod.terminated for pod in availability.unacknowledged
+    ):
+        return availability
+    unacknowledged = tuple(
+        replace(pod, opaque=True) for pod in availability.after_victims.unacknowledged
+    )
+    return replace(availability.after_victims, unacknowledged=unacknowledged)
 
 
-def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
+def has_memory(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> bool:
     """Check whether some GPU with a free share has memory for the pod.
 
     The check takes the last report, as if every victim were gone.
     """
-    now = now.after_victims
+    availability = availability.after_victims
     declared = request.constraints.gpu_memory
     replicas, memory = kubelet.replicas, kubelet.shape.memory
     return any(
-        count(now.free, p, kubelet.width)
+        count(availability.free, p, kubelet.width)
         and sum(tenant.amount for tenant in tenants)
         + (declared * replicas if declared else memory[p])
         <= memory[p] * replicas
-        for p, tenants in enumerate(_tenants(kubelet, now))
+        for p, tenants in enumerate(_tenants(kubelet, availability))
     )
 
 
-def _blamed(kubelet: Kubelet, now: Availability, newcomer: Unacknowledged) -> Mask:
+def _blamed(kubelet: Kubelet, availability: Availability, newcomer: Unacknowledged) -> Mask:
     """Return the GPUs whose memory may be exceeded because of the new pod.
 
     Either it may get a share there, or other pods may get one there only if the new pod comes
     first.
     """
-    with_it = replace(now, unacknowledged=(*now.unacknowledged, newcomer))
+    with_it = replace(availability, unacknowledged=(*availability.unacknowledged, newcomer))
     over, reached = _exceeded(kubelet, with_it)
     if over & ~reached:
-        over &= reached | ~_exceeded(kubelet, now)[0]
+        over &= reached | ~_exceeded(kubelet, availability)[0]
     return over
 
 
@@ -173,11 +179,11 @@ class _Incoming:
         return got
 
 
-def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
+def _exceeded(kubelet: Kubelet, availability: Availability) -> tuple[Mask, Mask]:
     """Return the GPUs whose memory may be exceeded, and those that the last unacknowledged pod may
     reach."""
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
-    free = [count(now.free, p, width) for p in range(kubelet.shape.size)]
+    free = [count(availability.free, p, width) for p in range(kubelet.shape.size)]
     among = kubelet.shape.topology_nodes if kubelet.aligns else ((),) * kubelet.shape.size
     above = {
         at: [
@@ -186,11 +192,13 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
         ]
         for at in among
     }
-    incoming = _incoming(kubelet, now)
-    hiding = [holder for holder in (*now.running, *now.releasing) if holder.hidden]
-    hidden = [_hidden(hiding, p, kubelet, now) for p in range(kubelet.shape.size)]
+    incoming = _incoming(kubelet, availability)
+    hiding = [
+        holder for holder in (*availability.running, *availability.releasing) if holder.hidden
+    ]
+    hidden = [_hidden(hiding, p, kubelet, availability) for p in range(kubelet.shape.size)]
     over = reached = 0
-    for p, tenants in enumerate(_tenants(kubelet, now)):
+    for p, tenants in enumerate(_tenants(kubelet, availability)):
         interruptible()
         used = sum(tenant.amount for tenant in tenants)
         for released, less in _least_released(tenants).items():
@@ -218,12 +226,12 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
     return over, reached
 
 
-def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
+def _incoming(kubelet: Kubelet, availability: Availability) -> list[_Incoming]:
     """Return the unacknowledged pods, in order.
 
     Terminated pods are left out. They only count as pods that may come before others.
     """
-    held_by_all = sum(pod.held for pod in now.unacknowledged) + now.hidden
+    held_by_all = sum(pod.held for pod in availability.unacknowledged) + availability.hidden
     return [
         _Incoming(
             pod.held,
@@ -232,7 +240,7 @@ def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
             anywhere=pod.opaque or not _followed(kubelet, pod),
             on=gpus(pod.shown, kubelet.width),
         )
-        for pod in now.unacknowledged
+        for pod in availability.unacknowledged
         if not pod.terminated
     ]
 
@@ -253,12 +261,16 @@ def _followed(kubelet: Kubelet, pod: Unacknowledged) -> bool:
     return placed and kubelet.config.sees_topology and answers is NO_ANSWERS
 
 
-def _hidden(hiding: Iterable[Holder], p: int, kubelet: Kubelet, now: Availability) -> list[Amount]:
+def _hidden(
+    hiding: Iterable[Holder], p: int, kubelet: Kubelet, availability: Availability
+) -> list[Amount]:
     """Return the memory that pods may use on a GPU by devices that no report shows, part by part.
 
     Such devices seem free, or are withheld.
     """
-    there = count(now.free, p, kubelet.width) + count(now.withheld, p, kubelet.width)
+    there = count(availability.free, p, kubelet.width) + count(
+        availability.withheld, p, kubelet.width
+    )
     parts: list[Amount] = []
     for holder in hiding:
         if not holder.memory:
@@ -268,15 +280,17 @@ def _hidden(hiding: Iterable[Holder], p: int, kubelet: Kubelet, now: Availabilit
     return sorted(parts, reverse=True)[:there]
 
 
-def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
+def _tenants(kubelet: Kubelet, availability: Availability) -> list[list[_Tenant]]:
     """Return the pods on each GPU, by position. Any of them may end.
 
     Devices that the kubelet does not hand out now count as their shares' part, whichever pod holds
     them.
     """
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
-    holders = [*now.running, *now.releasing]
-    holders += [Holder(pod.shown, 0, pod.memory) for pod in now.unacknowledged if pod.shown]
+    holders = [*availability.running, *availability.releasing]
+    holders += [
+        Holder(pod.shown, 0, pod.memory) for pod in availability.unacknowledged if pod.shown
+    ]
     by_gpu: list[list[_Tenant]] = [[] for _ in memory]
     kept = [0] * len(memory)
     for holder in holders:
@@ -288,7 +302,7 @@ def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
             kept[p] += devices
             if not count(holder.shown, p, width):
                 by_gpu[p].append(_Tenant(0, _used(holder, memory[p]) * replicas))
-    for p, devices in _fields(now.withheld, width):
+    for p, devices in _fields(availability.withheld, width):
         by_gpu[p] += [_Tenant(1, memory[p])] * (devices - kept[p])
     return by_gpu
 

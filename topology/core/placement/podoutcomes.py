@@ -52,7 +52,7 @@ class PodOutcomes:
 @memoized
 def pod_outcomes(
     kubelet: Kubelet,
-    now: Availability,
+    availability: Availability,
     counts: Counts,
     only_gpu_plugin: bool,
     exclusive: Exclusive = Exclusive.NOTHING,
@@ -61,19 +61,19 @@ def pod_outcomes(
 ) -> PodOutcomes:
     """Return the outcomes of a pod with these containers.
 
-    With ``endings`` running pods may end first. ``now`` is an
+    With ``endings`` running pods may end first. ``availability`` is an
     :meth:`~topology.core.availability.Availability.outcome_key`. Availabilities that have the same
     key have the same outcomes.
     """
     one = len(counts) == 1 and not kubelet.aligns  # a pod may end after its hint was merged
     count = sum(n for role, n in counts if role is not Role.INIT)
-    possible = possible_states(kubelet, now, endings=endings, one_container=one)
-    widest = now.widest(endings=endings)
+    possible = possible_states(kubelet, availability, endings=endings, one_container=one)
+    widest = availability.widest(endings=endings)
     if possible.free_states is None:
         return PodOutcomes(None, (SPENT,), False, widest, count, possible.steps)
     answers = provider_answers(
         kubelet,
-        now.numa_free_for(kubelet, endings=endings),
+        availability.numa_free_for(kubelet, endings=endings),
         counts,
         only_gpu_plugin=only_gpu_plugin,
         exclusive=exclusive,

@@ -279,7 +279,7 @@ def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
 
 
 def certain_refusal(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, foreseen: PodOutcomes
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, foreseen: PodOutcomes
 ) -> Rejection | None:
     """Return why the kubelet surely refuses the pod now, or gives it a sick GPU.
 
@@ -287,19 +287,24 @@ def certain_refusal(
     hand something out after every running pod has ended.
     """
     if not _refuses(foreseen):
-        return ALL_SICK if foreseen.surely_has(now.sick, kubelet) else None
+        return ALL_SICK if foreseen.surely_has(availability.sick, kubelet) else None
     answers = provider_answers(
         kubelet,
-        now.numa_free_for(kubelet, endings=False),
+        availability.numa_free_for(kubelet, endings=False),
         request.counts,
         only_gpu_plugin=request.only_gpu_plugin,
         exclusive=request.exclusive,
     )
     numa = kubelet.config.numa
-    numa_free = None if numa is None or now.numa_free is None else emptied(numa)
+    numa_free = None if numa is None or availability.numa_free is None else emptied(numa)
     alone = pod_outcomes(
         kubelet,
-        Availability(now.widest(endings=True), width=now.width, gone=now.gone, numa_free=numa_free),
+        Availability(
+            availability.widest(endings=True),
+            width=availability.width,
+            gone=availability.gone,
+            numa_free=numa_free,
+        ),
         request.counts,
         request.only_gpu_plugin,
         request.exclusive,
@@ -313,7 +318,7 @@ def certain_refusal(
     elif answers.refused:
         words = answers.reason
     elif AFFINITY in foreseen.hazards:
-        words = _affinity_words(kubelet, now, request, resolvable)
+        words = _affinity_words(kubelet, availability, request, resolvable)
     elif of_plugin:
         words = of_plugin
     else:
@@ -327,14 +332,14 @@ def _refuses(foreseen: PodOutcomes) -> bool:
 
 
 def _affinity_words(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, resolvable: bool
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, resolvable: bool
 ) -> str:
     """Return the text for the resources that cannot be aligned.
 
     These are the GPUs, and also CPUs and memory if the GPUs alone could be aligned.
     """
     policy = kubelet.config.topology_manager_policy
-    some = _to_align(kubelet, now, request)
+    some = _to_align(kubelet, availability, request)
     if not resolvable:
         return f"Topology Manager {policy}: the node can never align {some}"
     if policy == "single-numa-node":
@@ -345,7 +350,7 @@ def _affinity_words(
     )
 
 
-def _to_align(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
+def _to_align(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> str:
     most = max(n for _, n in request.counts)
     unit = unit_of(kubelet.shape)
     words = [f"1 {unit}" if most == 1 else f"{most} {unit}s"]
@@ -354,16 +359,16 @@ def _to_align(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
     memory = max((dict(demand.memory).get("memory", 0) for demand in asked), default=0)
     demands = tuple(demand._replace(memory=()) for demand in request.exclusive.demands)
     without_memory = Exclusive(cpus=request.exclusive.cpus, demands=demands)
-    if cpus and not _refused_to(kubelet, now, request, Exclusive.NOTHING):
+    if cpus and not _refused_to(kubelet, availability, request, Exclusive.NOTHING):
         words.append(f"{cpus} CPU{'s' if cpus > 1 else ''}")
-    if memory and not _refused_to(kubelet, now, request, without_memory):
+    if memory and not _refused_to(kubelet, availability, request, without_memory):
         words.append(f"{memory_text(memory)} of memory")
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _refused_to(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, exclusive: Exclusive
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, exclusive: Exclusive
 ) -> bool:
     """Check whether the kubelet would refuse the pod if it had these exclusive CPUs and memory."""
-    key = now.outcome_key(endings=False, exclusive=exclusive)
+    key = availability.outcome_key(endings=False, exclusive=exclusive)
     return _refuses(pod_outcomes(kubelet, key, request.counts, request.only_gpu_plugin, exclusive))

@@ -88,7 +88,7 @@ class Assessment:
 FOLLOWED = 2
 
 
-def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
+def assess(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> Assessment:
     """Return the assessment of a node with this availability for this request.
 
     The function is pure and cached by its arguments. So a request over thousands of nodes costs one
@@ -96,12 +96,14 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     shared, it also checks whether their memory is enough for every pod that may come there
     (:mod:`.memory`), plain pods included.
     """
-    alone = chosen(kubelet, now, request) if kubelet.allocator.choice_known else None
-    return _assessed(kubelet, now, request) if alone is None else _assessed(*alone, request)
+    alone = chosen(kubelet, availability, request) if kubelet.allocator.choice_known else None
+    return (
+        _assessed(kubelet, availability, request) if alone is None else _assessed(*alone, request)
+    )
 
 
 def chosen(
-    kubelet: Kubelet, now: Availability, request: GpuRequest
+    kubelet: Kubelet, availability: Availability, request: GpuRequest
 ) -> tuple[Kubelet, Availability] | None:
     """Return the node as if only the devices that the pod gets were free; None if unknown.
 
@@ -112,31 +114,38 @@ def chosen(
     size = request.effective_count
     if not kubelet.allocator.choice_known or request.exclusive or not size:
         return None
-    if now.unacknowledged or now.releasing or now.victims or now.hidden:
+    if (
+        availability.unacknowledged
+        or availability.releasing
+        or availability.victims
+        or availability.hidden
+    ):
         return None
     free = 0
-    if size <= now.devices_left:
-        free = (kubelet.outcomes(now.free, size).sets or (now.free,))[0]
-    return kubelet.without_order, Availability(free, sick=now.sick & free)
+    if size <= availability.devices_left:
+        free = (kubelet.outcomes(availability.free, size).sets or (availability.free,))[0]
+    return kubelet.without_order, Availability(free, sick=availability.sick & free)
 
 
 @memoized
-def _assessed(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
+def _assessed(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> Assessment:
     """Return the assessment with the check of shared GPUs' memory."""
-    assessed = _assess(kubelet, now, request)
+    assessed = _assess(kubelet, availability, request)
     if not assessed.fits:
         return assessed
-    memory = short_of_memory(kubelet, now, request)
+    memory = short_of_memory(kubelet, availability, request)
     if memory is None:
         return assessed
     if not (assessed.verdict.holds or request.plain):
         return replace(assessed, memory=memory)
-    verdict = Verdict.NOT_GUARANTEED if has_memory(kubelet, now, request) else Verdict.NOT_NOW
+    verdict = (
+        Verdict.NOT_GUARANTEED if has_memory(kubelet, availability, request) else Verdict.NOT_NOW
+    )
     rejection = None if request.plain else memory
     return replace(assessed, verdict=verdict, rejection=rejection, memory=memory)
 
 
-def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
+def _assess(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> Assessment:
     """Return the assessment without the check of shared GPUs' memory.
 
     The steps are, each only if those before it have not decided:
@@ -154,37 +163,37 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
         return Assessment(Verdict.NEVER, fits=False, rejection=rejection)
     if request.plain and request.effective_count > kubelet.devices_served:
         return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW_WHOLE)
-    fits = request.effective_count <= now.devices_left
+    fits = request.effective_count <= availability.devices_left
     any_will_do = fits and not request.exclusive
     wide = widened(kubelet) if any_will_do else None
-    if wide is None and any_will_do and len(now.unacknowledged) > FOLLOWED:
-        wide = indifferent_to(kubelet, now, request.counts, request.constraints)
+    if wide is None and any_will_do and len(availability.unacknowledged) > FOLLOWED:
+        wide = indifferent_to(kubelet, availability, request.counts, request.constraints)
     if wide is not None:
-        at_once = assess(wide, now, request)
+        at_once = assess(wide, availability, request)
         if at_once.verdict is Verdict.GUARANTEED:
             return replace(at_once, exact=False)
     if request.plain:
-        return _assess_plain(kubelet, now, request, fits)
+        return _assess_plain(kubelet, availability, request, fits)
     hardware = hardware_rejection(kubelet, request)
     if hardware is not None:
         never = Assessment(Verdict.NEVER, fits=fits, rejection=hardware)
         if request.required or not fits:
             return never
-        before = _outlook_of(kubelet, now, request, endings=False)
-        refusal = certain_refusal(kubelet, now, request, before)
+        before = _outlook_of(kubelet, availability, request, endings=False)
+        refusal = certain_refusal(kubelet, availability, request, before)
         return replace(never, hazards=before.hazards, refusal=refusal)
     if not fits:
         return Assessment(Verdict.NOT_NOW, fits=False, rejection=busy(device_unit(kubelet)))
-    constraints = compiled(shape, request.constraints, now.sick, kubelet.replicas)
-    before = _outlook_of(kubelet, now, request, endings=False)
+    constraints = compiled(shape, request.constraints, availability.sick, kubelet.replicas)
+    before = _outlook_of(kubelet, availability, request, endings=False)
     judgement = judged(kubelet, before, constraints)
     if not judgement.every:
-        refusal = certain_refusal(kubelet, now, request, before)
-        found = _not_promised(kubelet, now, request, before, judgement)
+        refusal = certain_refusal(kubelet, availability, request, before)
+        found = _not_promised(kubelet, availability, request, before, judgement)
         return replace(found, refusal=refusal)
     survives = kubelet.allocator.choice_known
     if not survives:
-        after = _outlook_of(kubelet, now, request, endings=True)
+        after = _outlook_of(kubelet, availability, request, endings=True)
         survives = judged(kubelet, after, constraints).every
     verdict = Verdict.GUARANTEED if survives else Verdict.EXPECTED
     sets = before.gpus(kubelet)
@@ -194,24 +203,24 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
 
 
 def _assess_plain(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, fits: bool
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, fits: bool
 ) -> Assessment:
     """Return the assessment for a pod that asks only for devices. A sick device is not promised."""
     if not fits:
         return Assessment(Verdict.NOT_NOW, fits=False, rejection=busy(device_unit(kubelet)))
-    before = _outlook_of(kubelet, now, request, endings=False)
+    before = _outlook_of(kubelet, availability, request, endings=False)
     fraction = 1.0
-    if now.sick:
-        sound = compiled(kubelet.shape, NO_CONSTRAINTS, now.sick, kubelet.replicas)
+    if availability.sick:
+        sound = compiled(kubelet.shape, NO_CONSTRAINTS, availability.sick, kubelet.replicas)
         fraction = judged(kubelet, before, sound).passing_fraction
     verdict = Verdict.NOT_GUARANTEED if before.hazards or fraction < 1 else Verdict.GUARANTEED
-    refusal = certain_refusal(kubelet, now, request, before)
+    refusal = certain_refusal(kubelet, availability, request, before)
     sets = before.gpus(kubelet)
     return Assessment(verdict, True, None, sets, fraction, before.hazards, before.exact, refusal)
 
 
 def sets_spoken_of(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, assessed: Assessment
 ) -> tuple[Mask, ...] | None:
     """Return the GPUs that the pod may have by its verdict, the likelier sets first.
 
@@ -222,7 +231,7 @@ def sets_spoken_of(
     in_advance = request.plain or kubelet.allocator.choice_known
     if assessed.verdict is not Verdict.GUARANTEED or in_advance or assessed.sets is None:
         return assessed.sets
-    after = _outlook_of(kubelet, now, request, endings=True).gpus(kubelet)
+    after = _outlook_of(kubelet, availability, request, endings=True).gpus(kubelet)
     if after is None:
         return None
     known = set(assessed.sets)
@@ -230,9 +239,9 @@ def sets_spoken_of(
 
 
 def _outlook_of(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, *, endings: bool
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, *, endings: bool
 ) -> PodOutcomes:
-    key = now.outcome_key(endings=endings, exclusive=request.exclusive)
+    key = availability.outcome_key(endings=endings, exclusive=request.exclusive)
     return pod_outcomes(
         kubelet, key, request.counts, request.only_gpu_plugin, request.exclusive, endings=endings
     )
@@ -240,7 +249,7 @@ def _outlook_of(
 
 def _not_promised(
     kubelet: Kubelet,
-    now: Availability,
+    availability: Availability,
     request: GpuRequest,
     before: PodOutcomes,
     judgement: Judgement,
@@ -255,7 +264,7 @@ def _not_promised(
         return Assessment(verdict, True, TOO_MUCH, sets, fraction, spent(hazards))
     policy, text = kubelet.config.topology_manager_policy, request.constraints.text
     if (
-        now.sick
+        availability.sick
         and judged(
             kubelet, before, compiled(kubelet.shape, request.constraints, 0, kubelet.replicas)
         ).every
@@ -284,69 +293,70 @@ def _not_promised(
     return Assessment(verdict, True, rejection, sets, fraction, hazards, before.exact)
 
 
-def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
+def endangers(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> bool:
     """Check whether a pod with this request could break a promise if it were admitted first.
 
     Under a monotone allocator it cannot: the devices that it leaves are a part of those that the
     promise already covers. A pod in the middle of its admission is safe.
     """
-    if kubelet.monotone or request.effective_count == 0 or not now.unacknowledged:
+    if kubelet.monotone or request.effective_count == 0 or not availability.unacknowledged:
         return False
-    return _endangers(kubelet, now, request)
+    return _endangers(kubelet, availability, request)
 
 
 @memoized
-def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
+def _endangers(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> bool:
     newcomer = coming(request, kubelet.replicas)
-    now = _with_terminated_alive(now)
+    availability = _with_terminated_alive(availability)
     steps = 0
-    for i, pod in enumerate(now.unacknowledged):
+    for i, pod in enumerate(availability.unacknowledged):
         if pod.promised == NO_CONSTRAINTS or pod.started:
             continue
-        if i and pod == now.unacknowledged[i - 1]:
+        if i and pod == availability.unacknowledged[i - 1]:
             continue  # an equal pod has the same result
         others = unacknowledged_order(
-            (*now.unacknowledged[:i], *now.unacknowledged[i + 1 :], newcomer)
+            (*availability.unacknowledged[:i], *availability.unacknowledged[i + 1 :], newcomer)
         )
-        kept = keeps(kubelet, replace(now, unacknowledged=others), pod)
+        kept = keeps(kubelet, replace(availability, unacknowledged=others), pod)
         steps += kept.steps + len(others)
         if not kept.every or steps > CHECK_STEPS:
             return True
     return False
 
 
-def keeps(kubelet: Kubelet, now: Availability, pod: Unacknowledged) -> Judgement:
+def keeps(kubelet: Kubelet, availability: Availability, pod: Unacknowledged) -> Judgement:
     """Return how many outcomes keep an unacknowledged pod's promise, over every free state.
 
-    ``now`` does not include the pod itself. Every terminated pod and every victim is gone before it
-    comes. If the evaluation is over budget, the promise does not hold.
+    ``availability`` does not include the pod itself. Every terminated pod and every victim is gone
+    before it comes. If the evaluation is over budget, the promise does not hold.
     """
     endings = pod.survives_endings
     wide = None
     if not pod.exclusive:
-        wide = widened(kubelet) or indifferent_to(kubelet, now, pod.counts, pod.promised)
+        wide = widened(kubelet) or indifferent_to(kubelet, availability, pod.counts, pod.promised)
     if wide is not None:
-        kept = keeps(wide, now, pod)
+        kept = keeps(wide, availability, pod)
         if kept.every:
             return kept
-    key = now.outcome_key(endings=endings, exclusive=pod.exclusive)
+    key = availability.outcome_key(endings=endings, exclusive=pod.exclusive)
     foreseen = pod_outcomes(
         kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings
     )
-    constraints = compiled(kubelet.shape, pod.promised, now.sick, kubelet.replicas)
+    constraints = compiled(kubelet.shape, pod.promised, availability.sick, kubelet.replicas)
     return judged(kubelet, foreseen, constraints)._replace(steps=foreseen.steps)
 
 
 def predicted(
-    kubelet: Kubelet, now: Availability, pod: Unacknowledged
+    kubelet: Kubelet, availability: Availability, pod: Unacknowledged
 ) -> tuple[tuple[DeviceSet, ...] | None, tuple[str, ...]]:
     """Return every set that a report may show of an unacknowledged pod, and its possible refusals.
 
-    ``now`` is what was known before the report, without the pod itself. Running pods may have ended
-    since. The sets include the devices that the pod had ``shown`` already. None means any devices.
+    ``availability`` is what was known before the report, without the pod itself. Running pods may
+    have ended since. The sets include the devices that the pod had ``shown`` already. None means
+    any devices.
     """
     kubelet = opaque(kubelet) if pod.opaque else kubelet
-    key = _with_terminated_alive(now).outcome_key(endings=True, exclusive=pod.exclusive)
+    key = _with_terminated_alive(availability).outcome_key(endings=True, exclusive=pod.exclusive)
     foreseen = pod_outcomes(
         kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=True
     )
@@ -355,15 +365,15 @@ def predicted(
     return tuple(s + pod.shown for s in foreseen.sets), foreseen.hazards
 
 
-def _with_terminated_alive(now: Availability) -> Availability:
+def _with_terminated_alive(availability: Availability) -> Availability:
     """Return the availability with the terminated pods still there.
 
     An unacknowledged pod may have been admitted beside them.
     """
-    if not any(pod.terminated for pod in now.unacknowledged):
-        return now
+    if not any(pod.terminated for pod in availability.unacknowledged):
+        return availability
     pods = (
         replace(p, terminated=False, terminating=True) if p.terminated else p
-        for p in now.unacknowledged
+        for p in availability.unacknowledged
     )
-    return replace(now, unacknowledged=unacknowledged_order(pods))
+    return replace(availability, unacknowledged=unacknowledged_order(pods))

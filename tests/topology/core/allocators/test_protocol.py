@@ -71,8 +71,8 @@ def node() -> Kubelet:
     return found
 
 
-def verdict(now: Availability, request: GpuRequest) -> Verdict:
-    return assess(node(), now, request).verdict
+def verdict(availability: Availability, request: GpuRequest) -> Verdict:
+    return assess(node(), availability, request).verdict
 
 
 def test_verdicts_follow_from_its_outcomes() -> None:
@@ -93,11 +93,11 @@ def test_what_it_refuses_is_reported_in_its_words() -> None:
 
 def test_pods_that_come_first_are_followed() -> None:
     single, pair = ((Role.APP, 1),), ((Role.APP, 2),)
-    now = Availability(
+    availability = Availability(
         0b111111, unacknowledged=(Unacknowledged(pair, NVLINK, survives_endings=True),)
     )
-    assert endangers(node(), now, gpu_request(1)), "it may take GPU 5 first"
-    assert not endangers(node(), now, gpu_request(2))
+    assert endangers(node(), availability, gpu_request(1)), "it may take GPU 5 first"
+    assert not endangers(node(), availability, gpu_request(2))
     assert predicted(node(), Availability(0b111111), Unacknowledged(pair)) == ((0b110000,), ())
     assert not keeps(
         node(),
@@ -114,8 +114,8 @@ def test_guaranteed_capacity_and_scores_follow() -> None:
     )
     single = gpu_request(1)
     node_scores = [
-        placement_score(node(), now, single, assess(node(), now, single), PRIOR)
-        for now in (whole, broken)
+        placement_score(node(), availability, single, assess(node(), availability, single), PRIOR)
+        for availability in (whole, broken)
     ]
     rated = normalized_scores(single, node_scores)
     assert rated[node_scores[1]] > rated[node_scores[0]], (
@@ -136,5 +136,5 @@ def test_memory_of_shared_gpus_is_added_up() -> None:
     kubelet = Kubelet(node().shape, AllocatorConfig("first-fit"), replicas=2)
     half = gpu_request(1, Constraints(gpu_memory=kubelet.shape.memory[0]))
     user = Holder(pack([1, 0, 0, 0, 0, 0], 2), memory=kubelet.shape.memory[0])
-    now = Availability(pack([1, 2, 2, 2, 2, 2], 2), running=(user,), width=2)
-    assert assess(kubelet, now, half).memory is not None
+    availability = Availability(pack([1, 2, 2, 2, 2, 2], 2), running=(user,), width=2)
+    assert assess(kubelet, availability, half).memory is not None

@@ -108,21 +108,21 @@ def states(draw: st.DrawFn, size: int) -> Availability:
 @given(st.data())
 def test_what_is_promised_at_once_is_promised_step_by_step(kind: str, data: st.DataObject) -> None:
     kubelet = node(kind)
-    now = data.draw(states(kubelet.shape.size))
+    availability = data.draw(states(kubelet.shape.size))
     wanted = data.draw(st.sampled_from((Constraints(), NVLINK)))
     request = gpu_request(data.draw(st.integers(1, 4)), wanted)
-    if request.effective_count > now.devices_left:
+    if request.effective_count > availability.devices_left:
         return
-    at_once, slow = (_assessed(kubelet, now, request, n) for n in (AT_ONCE, STEP_BY_STEP))
+    at_once, slow = (_assessed(kubelet, availability, request, n) for n in (AT_ONCE, STEP_BY_STEP))
     if at_once.verdict is Verdict.GUARANTEED:
-        assert slow.verdict is Verdict.GUARANTEED or _too_much(kubelet, now, request)
+        assert slow.verdict is Verdict.GUARANTEED or _too_much(kubelet, availability, request)
     pod = Unacknowledged(
         request.counts, request.constraints, survives_endings=data.draw(st.booleans())
     )
-    if keeps(kubelet, now, pod).every:
+    if keeps(kubelet, availability, pod).every:
         with patch.object(verdict, "indifferent_to", lambda *_: None):
-            kept = keeps(kubelet, now, pod).every
-        assert kept or _too_much(kubelet, now, request)
+            kept = keeps(kubelet, availability, pod).every
+        assert kept or _too_much(kubelet, availability, request)
 
 
 @pytest.mark.parametrize("kind", ["hgx-a100-4", "hgx-h100-8", "dgx1-v100", "l40s-4"])
@@ -130,27 +130,31 @@ def test_what_is_promised_at_once_is_promised_step_by_step(kind: str, data: st.D
 def test_every_number_of_free_gpus_is_predicted(kind: str, data: st.DataObject) -> None:
     """Followed step by step, the pods leave no other number."""
     kubelet = node(kind)
-    now = data.draw(states(kubelet.shape.size))
-    found = possible_states(kubelet, now.outcome_key(endings=True), endings=True).free_states
+    availability = data.draw(states(kubelet.shape.size))
+    found = possible_states(
+        kubelet, availability.outcome_key(endings=True), endings=True
+    ).free_states
     assume(found is not None)
     assert found
     left = {state.free.bit_count() for state in found}
-    assert left <= pool_sizes(kubelet, now)
-    if not now.running and all(len(pod.counts) == 1 for pod in now.unacknowledged):
-        assert max(pool_sizes(kubelet, now)) == max(left)
+    assert left <= pool_sizes(kubelet, availability)
+    if not availability.running and all(
+        len(pod.counts) == 1 for pod in availability.unacknowledged
+    ):
+        assert max(pool_sizes(kubelet, availability)) == max(left)
 
 
-def _too_much(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
+def _too_much(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> bool:
     """Whether the steps are too many to be followed."""
-    found = verdict._outlook_of(kubelet, now, request, endings=True)
+    found = verdict._outlook_of(kubelet, availability, request, endings=True)
     return SPENT in found.hazards or found.sets is None
 
 
 def _assessed(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, followed: int
+    kubelet: Kubelet, availability: Availability, request: GpuRequest, followed: int
 ) -> verdict.Assessment:
     with patch.object(verdict, "FOLLOWED", followed):
-        return verdict._assess(kubelet, now, request)
+        return verdict._assess(kubelet, availability, request)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +177,12 @@ def test_linked_pods_fill_a_machine(kind: str, sizes: tuple[int, ...]) -> None:
     kubelet = node(kind)
     for at, size in enumerate(sizes):
         earlier = [Unacknowledged(((Role.APP, n),), NVLINK, True) for n in sizes[:at]]
-        now = Availability(kubelet.shape.all_gpus, unacknowledged=unacknowledged_order(earlier))
+        availability = Availability(
+            kubelet.shape.all_gpus, unacknowledged=unacknowledged_order(earlier)
+        )
         request = gpu_request(size, NVLINK)
-        assert assess(kubelet, now, request).verdict is Verdict.GUARANTEED, at
-        assert not endangers(kubelet, now, request), at
+        assert assess(kubelet, availability, request).verdict is Verdict.GUARANTEED, at
+        assert not endangers(kubelet, availability, request), at
 
 
 @pytest.mark.parametrize(("many", "size"), [(8, 2), (5, 3)])
@@ -194,10 +200,10 @@ def test_triples_beside_pairs_are_followed_for_the_plugin_may_fail() -> None:
     """Eight GPUs are two triples and a pair, which may score more than a triple on a DGX-2."""
     kubelet = node("dgx2")
     pairs = (Unacknowledged(((Role.APP, 2),)),) * 4
-    now = Availability(kubelet.shape.all_gpus, unacknowledged=pairs)
-    assert 8 in pool_sizes(kubelet, now)
-    assert indifferent_to(kubelet, now, ((Role.APP, 3),), NVLINK) is None
-    assert indifferent_to(kubelet, now, ((Role.APP, 2),), NVLINK) is not None
+    availability = Availability(kubelet.shape.all_gpus, unacknowledged=pairs)
+    assert 8 in pool_sizes(kubelet, availability)
+    assert indifferent_to(kubelet, availability, ((Role.APP, 3),), NVLINK) is None
+    assert indifferent_to(kubelet, availability, ((Role.APP, 2),), NVLINK) is not None
 
 
 def test_pairs_that_must_be_linked_are_still_distinguished_on_a_cube_mesh() -> None:
