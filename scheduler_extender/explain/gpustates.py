@@ -341,7 +341,7 @@ def node_state(info: NodeInfo) -> NodeState:
     offer = info.offer("")
     if isinstance(offer, Rejection) and offer.reason is Reason.NO_ALLOCATOR:
         problems.append(offer.message)
-    if not topology.allocator.by_number:
+    if not topology.allocator.serves_extended_resource:
         problems.append(OWN_CLAIMS_ONLY.message)
     problems += filter(None, [info.fabric_fault])
     problems += [f"{gone.name} does not answer the driver" for gone in info.record.missing]

@@ -65,7 +65,8 @@ class Capacities:
         if info.topology is None or info.node_object.cordoned:
             return Capacity()
         topology = info.topology
-        if not topology.allocator.by_number:  # under DRA claims get what a number of GPUs would get
+        if not topology.allocator.serves_extended_resource:
+            # Under DRA, claims get what a number of GPUs would get.
             topology = first_published(topology, ())
             info = replace(info, record=replace(info.record, topology=topology))
         names = [served.name for served in topology.resources if served.strategy != MIG]

@@ -180,7 +180,7 @@ def _allocator(spec: wire.Spec) -> AllocatorConfig:
         full_cores_only=a.full_pcpus_only,
         numa=_numa_config(spec),
         published=tuple(a.published or ()),
-        by_number=a.by_number is not False,
+        serves_extended_resource=a.by_number is not False,
         numa_lacks=_numa_lacks(spec),
     )
 

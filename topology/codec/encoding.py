@@ -160,7 +160,7 @@ def _allocator(config: AllocatorConfig) -> wire.Allocator:
         full_pcpus_only=config.full_cores_only,
         align_by_socket=config.numa.socket_aligned if config.numa else None,
         published=list(config.published) or None,
-        by_number=None if config.by_number else False,
+        by_number=None if config.serves_extended_resource else False,
     )
 
 

@@ -163,7 +163,7 @@ def _gpus(
 
 def with_own_claims_only(topology: NodeTopology) -> NodeTopology:
     """Return the node as one that gives no GPUs to pods that request a number of them."""
-    allocator = replace(topology.allocator, by_number=False)
+    allocator = replace(topology.allocator, serves_extended_resource=False)
     return topology.served(topology.resources[0], allocator)
 
 
@@ -180,5 +180,5 @@ def first_published(topology: NodeTopology, devices: Iterable[DeviceId]) -> Node
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
     ours = [indices[GpuUuid(device)] for device in devices]
     order = tuple(dict.fromkeys((*ours, *topology.allocator.published)))
-    allocator = replace(topology.allocator, published=order, by_number=True)
+    allocator = replace(topology.allocator, published=order, serves_extended_resource=True)
     return topology.served(topology.resources[0], allocator)

@@ -60,7 +60,7 @@ class AllocatorConfig:
     numa: NumaConfig | None = None  # CPUs and memory, where a static manager gives them to pods
     # Under DRA: driver indices in the order in which the driver publishes the GPUs.
     published: tuple[int, ...] = ()
-    by_number: bool = True  # False if pods get GPUs only by claims of their own
+    serves_extended_resource: bool = True  # False if pods get GPUs only by claims of their own
     # Whether a DRA driver has a pool for the node but publishes no GPU in it.
     driver_waits: bool = False
     # Where `numa` is None, the fields that the record lacks for it. They are for messages alone.

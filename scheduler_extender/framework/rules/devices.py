@@ -67,7 +67,7 @@ class DevicesRule(Rule):
             return _refused_over_missing(node)
         if info.pods.too_many_terminated:
             return UNDECIDED if request.required else None
-        if not offer.topology.allocator.by_number:
+        if not offer.topology.allocator.serves_extended_resource:
             return OWN_CLAIMS_ONLY
         if request.required and info.serves_claims and request.has_init:
             return INIT_UNDER_DRA
@@ -114,7 +114,7 @@ def _refused_over_missing(node: NodeEvaluation) -> Rejection | None:
     offer = replace(info, record=record).offer(request.resource)
     if isinstance(offer, Rejection) or info.pods.too_many_terminated:
         return None
-    if not offer.topology.allocator.by_number:
+    if not offer.topology.allocator.serves_extended_resource:
         return None
     assessed = assess(offer.kubelet, offer.available_to(request), request)
     if (refusal := assessed.refusal) is None or refusal.reason is Reason.SICK:
