@@ -65,9 +65,11 @@ class SpareResources:
             self.unknown.add(info.name)
         free = dict(info.node_object.allocatable)
         _subtract(free, others or ())
-        coming = info.reserved_for
-        nominated = coming is not None and coming.reservation and coming.reservation.by_nomination
-        waiting = (coming,) if coming is not None and nominated else ()
+        waiting = [
+            each
+            for each in info.reservations
+            if each.reservation is not None and each.reservation.by_nomination
+        ]
         for each in (*info.pods.living, *waiting):
             if not each.ended and each.uid != pod.uid:
                 _subtract(free, wanted(each))

@@ -22,7 +22,7 @@ name. So racks that are in use fill up, and whole racks stay whole. If domains a
 those whose rack is in use come before those whose rack is whole (:func:`.rack_rooms`).
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -30,7 +30,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.capacitycounter import CapacityCounter, countable
 from scheduler_extender.framework.equivalence import class_ids_of
 from scheduler_extender.framework.members import Member, rack_rooms
-from scheduler_extender.groupreference import MAX_SIZE, NODE, NVLINK_DOMAIN, Group
+from scheduler_extender.groupreference import MAX_SIZE, NODE, NVLINK_DOMAIN
 from scheduler_extender.state.answers.answercache import CapacityQuery
 from scheduler_extender.state.answers.classes import ClassId
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -62,8 +62,7 @@ from scheduler_extender.state.groups.groups import (
     requests_of,
 )
 from scheduler_extender.state.node.arrivals import Arrivals
-from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer, gives_way
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection, always_met
 from topology.core.requests import NO_CONSTRAINTS
@@ -116,59 +115,38 @@ def for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeInfo]:
     itself (DRA). A reservation that yields to the member stays if it does not yield to each waiting
     peer.
     """
-    ours, group = defaultdict[NodeName, set[PodUid]](set), member.group_ref.group
-    for name, pod in snapshot.reservations.items():
-        if pod.group_ref is not None and pod.group_ref.group == group:
-            ours[name].add(pod.uid)
+    group, before = member.group_ref.group, snapshot.base or snapshot
+    ours = {
+        name: {
+            each.uid
+            for each in before.node_info(name).reservations
+            if each.group_ref is not None and each.group_ref.group == group
+        }
+        for name in snapshot.reservations
+    }
     asking = snapshot.nominated.get(member.uid)
     if asking is not None and (nominated := asking.attributes.nominated) is not None:
-        ours[nominated].add(member.uid)
-    yielding = (snapshot.replaced & snapshot.reservations.keys()) - ours.keys()
+        ours[nominated] = ours.get(nominated, set()) | {member.uid}
+    concerned = [name for name, pods in ours.items() if pods or name in snapshot.replaced]
     lowest = min(
         (
             pod.attributes.priority
-            for pod in (snapshot.unbound if yielding or ours else ())
+            for pod in (snapshot.unbound if concerned else ())
             if pod.group_ref is not None and pod.group_ref.group == group
             if pod.uid == member.uid or not (member.as_single_pod or pod.ended or pod.terminating)
         ),
         default=None,
     )
-    behind = _nominees_behind(snapshot, ours.keys() & snapshot.reservations.keys(), group)
-    for name in ours:
+    for name in concerned:
         info = snapshot.node_info(name)
         if name not in snapshot.replaced:
             info = info.without(frozenset(ours[name]))
-        reserved = replace(info, reserved_for=behind.get(name))
-        stays = name in behind and lowest is not None and not reserved.yields_to(lowest)
-        yield reserved if stays else info
-    for name in yielding:
-        info, reserved = snapshot.node_info(name), (snapshot.base or snapshot).node_info(name)
-        if lowest is not None and not reserved.yields_to(lowest):
-            yield replace(info, reserved_for=snapshot.reservations[name])
-
-
-def _nominees_behind(
-    snapshot: Snapshot, names: Collection[NodeName], group: Group
-) -> dict[NodeName, PodRecord]:
-    """Return the pods outside a group that would have these nodes' reservations without it.
-
-    Only nominated pods count. A node has only one reservation, that of its nominated pod with the
-    highest priority. O(nominated pods).
-    """
-    others = [
-        pod
-        for pod in (snapshot.nominated.values() if names else ())
-        if not (pod.ended or pod.terminating or pod.gated)
-        if pod.group_ref is None or pod.group_ref.group != group
-    ]
-    found: dict[NodeName, PodRecord] = {}
-    for pod in sorted(others, key=lambda pod: (-pod.attributes.priority, pod.uid)):
-        name = pod.attributes.nominated
-        if name is not None and name in names and name not in found:
-            reservation = snapshot.reservations[name].reservation
-            if reservation is not None and reservation.by_nomination:
-                found[name] = replace(pod, reservation=reservation)
-    return found
+        stay = info.reservations
+        if lowest is not None:
+            reservations = before.node_info(name).reservations
+            stay = tuple(each for each in reservations if not gives_way(each, lowest))
+        stay = tuple(each for each in stay if each.uid not in ours[name])
+        yield info if stay == info.reservations else replace(info, reservations=stay)
 
 
 class _GroupQuestion:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -428,6 +429,17 @@ def of_two_pairs(priority: int) -> Scene:
     return Scene(cluster, asks(1, {}, priority), [PAIRS.name, OTHER.name])
 
 
+def beside_two_nominated_pods(first: int, second: int) -> Scene:
+    """The first is nominated to the pairs for one GPU, the second for two of them."""
+    cluster = cluster_of({PAIRS: {}, OTHER: {}})
+    for name, gpus, priority in (("a-single", 1, first), ("pair", 2, second)):
+        nominee = pod(gpus, NVLINK if gpus > 1 else {}, name=name, uid=name)
+        nominee["spec"]["priority"] = priority
+        nominee["status"]["nominatedNodeName"] = PAIRS.name
+        cluster.put_pod(record_of(nominee))
+    return Scene(cluster, asks(1, {}, 5), [PAIRS.name, OTHER.name])
+
+
 def with_claims_for_a_network_card() -> Scene:
     world = two_pairs()
     card = {"request": "r", "driver": "nic.example.com", "pool": "p", "device": "nic-0"}
@@ -653,6 +665,22 @@ SITUATIONS = [
         "10: a place does not yield",
         lambda: of_two_pairs(5),
         Right({"pairs": Reason.RESERVED, "other": None}, unblocks="other"),
+    ),
+    *(
+        case(
+            f"10: two pods are nominated, {name}",
+            partial(beside_two_nominated_pods, first, second),
+            Right(
+                {"pairs": Reason.RESERVED if reserved else None, "other": None},
+                unblocks="other",
+            ),
+        )
+        for name, first, second, reserved in (
+            ("the pair behind", 9, 8, True),
+            ("as important as one another", 8, 8, True),
+            ("the pair first", 8, 9, False),
+            ("and the pair gives way", 9, 4, False),
+        )
     ),
     case(
         "11: its status names a claim",

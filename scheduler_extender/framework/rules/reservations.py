@@ -15,28 +15,32 @@ class Reservations(Rule):
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the pod may not come while the reservation stands."""
-        info = node.info
-        return None if info.reserved_for is None else reserved_for_another(info, node.without_peers)
+        info, request = node.info, node.without_peers
+        reasons = (reserved_for_another(*each, request) for each in info.for_reservations)
+        return next(filter(None, reasons), None)
 
 
-def reserved_for_another(info: NodeInfo, request: GpuRequest) -> Rejection | None:
-    """Return why a node takes no pod with this request because of a reservation for another pod.
+def reserved_for_another(
+    waiting: PodRecord, then: NodeInfo, request: GpuRequest
+) -> Rejection | None:
+    """Return why a node takes no pod with this request because of another pod's reservation.
 
+    ``then`` is the node as the ``waiting`` pod will find it (:attr:`.NodeInfo.for_reservations`).
     A pod passes if it surely leaves the reservation whole, whether or not the reservation's victims
     are still on the node when it comes. The reservation of a nominated pod has no end. If it cannot
-    be met anyway, for example while the node does not report, it delays no pod. To ask about the
-    pod with the reservation itself, use the info without it (:meth:`.NodeInfo.without`).
+    be met anyway, for example while the node does not report, or because of the pods with earlier
+    reservations, it delays no pod. To ask about the pod with the reservation itself, use the info
+    without it (:meth:`.NodeInfo.without`).
     """
-    waiting = info.reserved_for
-    if info.for_reservation is None or waiting is None or waiting.reservation is None:
+    if waiting.reservation is None or not isinstance(waiting.request, GpuRequest):
         return None
-    if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
+    if waiting.request.resource != request.resource:
         return None
-    if info.for_reservation.last_offer(request.resource) is NOT_SERVED:
+    if then.last_offer(request.resource) is NOT_SERVED:
         return None  # there is no such device to reserve
-    if leaves_whole(info.for_reservation, waiting, request):
+    if leaves_whole(then, waiting, request):
         return None
-    if waiting.reservation.by_nomination and not leaves_whole(info.for_reservation, waiting):
+    if waiting.reservation.by_nomination and not leaves_whole(then, waiting):
         return None
     # The text does not name the other pod, because the answer becomes an Event of this pod, which
     # may belong to another team.
@@ -51,7 +55,7 @@ def leaves_whole(
 
     The answer covers everything that the victims and all other pods may do until then, with a
     ``newcomer`` that may come before the waiting pod. ``for_reservation`` is the info for the
-    waiting pod (:attr:`.NodeInfo.for_reservation`). Returns False if this is too much to work out.
+    waiting pod (:attr:`.NodeInfo.for_reservations`). Returns False if this is too much to work out.
     """
     request = waiting.request
     if not isinstance(request, GpuRequest):

@@ -41,7 +41,7 @@ from scheduler_extender.state.node.verification import Misprediction, verify
 from scheduler_extender.state.pods.attributes import Others, nobody_knows
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
-from scheduler_extender.state.pods.reservation import Reservation
+from scheduler_extender.state.pods.reservation import MOST_RESERVATIONS, Reservation
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
@@ -591,7 +591,7 @@ class Cache:
             self._reserve(each)
 
     def _reserve(self, name: NodeName) -> None:
-        """Update the reservation on a node, and the pods that count as assumed there.
+        """Update the reservations on a node, and the pods that count as assumed there.
 
         On a node that allocates devices before the bind (DRA), kube-scheduler nominates a pod as
         soon as it has chosen the devices, before the pod's claim names them. So all pods nominated
@@ -610,11 +610,16 @@ class Cache:
                 if before.get(uid) != now.get(uid):
                     self._count_member(uid)
         pod = self._annotated(name)
-        if pod is None and nominees:
-            first = min(nominees, key=lambda pod: (-pod.attributes.priority, pod.uid))
-            pod = replace(first, reservation=Reservation(name, inf))
-        if _reservation_of(pod) != _reservation_of(info.reserved_for):
-            self._put(replace(info, reserved_for=pod))
+        first = [] if pod is None else [pod]
+        nominees.sort(key=lambda pod: (-pod.attributes.priority, pod.uid))
+        behind = [
+            replace(each, reservation=Reservation(name, inf))
+            for each in nominees[:MOST_RESERVATIONS]
+            if pod is None or each.uid != pod.uid
+        ]
+        reserved = *first, *behind
+        if [*map(_reservation_of, reserved)] != [*map(_reservation_of, info.reservations)]:
+            self._put(replace(info, reservations=reserved))
 
     def _count_member(self, uid: PodUid) -> None:
         """Count a pod in its group, as placed or as still to come, or remove it from the group.
@@ -697,6 +702,6 @@ def _claimed(info: NodeInfo) -> frozenset[PodUid]:
     return frozenset(each.pod_uid for each in shown if each.claim)
 
 
-def _reservation_of(pod: PodRecord | None) -> object:
+def _reservation_of(pod: PodRecord) -> object:
     """Return the part of a pod with a reservation on which the node's answers depend."""
-    return pod and (pod.uid, pod.request, pod.reservation)
+    return pod.uid, pod.request, pod.reservation, pod.attributes.priority

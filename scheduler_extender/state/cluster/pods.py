@@ -29,9 +29,9 @@ holds of its node's devices at each stage (:mod:`.node.ledger`):
 
 ============  ============================================================================
 pending       Nothing. An annotation may give it a reservation, as if it were nominated.
-nominated     A reservation, if it comes first of the pods nominated to the node: other
-              pods see it as assumed. Under DRA the first free devices, until its claim
-              names its devices.
+nominated     A reservation, behind those of the pods nominated to the node with a higher
+              priority: other pods see it as assumed. Under DRA the first free devices,
+              until its claim names its devices.
 assumed       A number of devices, not known which: it is *unacknowledged*. Its promise
               counts from here on.
 bound         The same as assumed.

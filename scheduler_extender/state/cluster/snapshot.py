@@ -180,7 +180,7 @@ class Snapshot:
 
         There may be two: one by its annotation, and one by its nomination.
         """
-        return frozenset(name for name, pod in self.reservations.items() if pod.uid == uid)
+        return frozenset(n for n in self.reservations if self.by_name[n].is_reserved_for(uid))
 
     def evaluated_apart(
         self, uid: PodUid, priority: int, gang: Group | None = None
@@ -193,8 +193,9 @@ class Snapshot:
         asking = self.nominated.get(uid)
         return frozenset(
             name
-            for name, pod in self.reservations.items()
-            if pod.uid == uid or self.by_name[name].yields_to(priority, gang)
+            for name in self.reservations
+            if self.by_name[name].is_reserved_for(uid)
+            or self.by_name[name].yields_to(priority, gang)
         ).union(() if asking is None else (asking.attributes.nominated or NodeName(""),))
 
     # Groups.

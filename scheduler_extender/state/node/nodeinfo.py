@@ -6,10 +6,11 @@ that its answers depend on. Both are computed at their first use and cached in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 
 from scheduler_extender.groupreference import Group
 from scheduler_extender.state.node.history import Backoff, KubeletHistory, kind_of
@@ -110,7 +111,7 @@ class NodeInfo:
     record: AgentRecord = field(default_factory=AgentRecord)
     pods: Occupants = field(default_factory=Occupants)
     history: KubeletHistory = field(default_factory=KubeletHistory)
-    reserved_for: PodRecord | None = None  # the waiting pod with a reservation here
+    reservations: tuple[PodRecord, ...] = ()  # the waiting pods with one here, the first in order
     # The pods that are gone before the pod with the reservation comes. This is set only in
     # :attr:`for_reservation`.
     victims: frozenset[PodUid] = frozenset()
@@ -225,7 +226,7 @@ class NodeInfo:
             or self.record.problem
             or self.pods.bound
             or self.pods.assumed
-            or self.reserved_for
+            or self.reservations
         )  # unconfirmed pods alone do not keep a node known
 
     def has_objects_of(self, other: NodeInfo) -> bool:
@@ -335,32 +336,39 @@ class NodeInfo:
             return False
         return any(pod.counts_on_others(resource) for pod in self.pods.living)
 
-    @cached_property
+    @property
+    def reserved_for(self) -> PodRecord | None:
+        """The first waiting pod with a reservation here."""
+        return next(iter(self.reservations), None)
+
+    @property
     def for_reservation(self) -> NodeInfo | None:
-        """The node as the pod with the reservation will find it; None without a reservation."""
-        return _for_reservation(self)
+        """The node as the first pod with a reservation will find it; None if it waits no longer."""
+        pod = self.reserved_for
+        return next((then for each, then in self.for_reservations if each is pod), None)
+
+    @cached_property
+    def for_reservations(self) -> tuple[tuple[PodRecord, NodeInfo], ...]:
+        """The waiting pods with a reservation, each with the node as it will find it."""
+        return tuple(_for_reservations(self))
 
     def is_reserved_for(self, uid: PodUid) -> bool:
-        """Check whether this pod has the reservation here."""
-        return self.reserved_for is not None and self.reserved_for.uid == uid
+        """Check whether this pod has a reservation here."""
+        return any(pod.uid == uid for pod in self.reservations)
 
     def yields_to(self, priority: int, gang: Group | None = None) -> bool:
-        """Check whether the reservation here gives way to a pod of this priority in this gang.
+        """Check whether a reservation here gives way to a pod of this priority in this gang.
 
         A reservation by nomination gives way to pods of higher priority. A reservation also gives
         way to a member of the same gang, because the pod with the reservation already counts as a
         peer that may come first.
         """
-        waiting = self.reserved_for
-        if waiting is None or waiting.reservation is None:
-            return False
-        if gang is not None and waiting.gang == gang:
-            return True
-        return waiting.reservation.by_nomination and waiting.attributes.priority < priority
+        return any(gives_way(waiting, priority, gang) for waiting in self.reservations)
 
     def yielding_to(self, priority: int, gang: Group | None = None) -> NodeInfo:
-        """Return the node for such a pod: without the reservation if that gives way to the pod."""
-        return replace(self, reserved_for=None) if self.yields_to(priority, gang) else self
+        """Return the node for such a pod: without the reservations that give way to it."""
+        left = tuple(pod for pod in self.reservations if not gives_way(pod, priority, gang))
+        return self if len(left) == len(self.reservations) else replace(self, reservations=left)
 
     # Which pods may come.
 
@@ -455,7 +463,7 @@ class NodeInfo:
         offer = self.last_offer(request.resource)
         if isinstance(offer, Rejection) or not offer.kubelet.allocator.choice_known:
             return None
-        if self.reserved_for is not None or request.has_pods_before:
+        if self.reservations or request.has_pods_before:
             return None
         found = chosen(offer.kubelet, offer.available_to(request), request)
         if found is None:
@@ -483,15 +491,14 @@ class NodeInfo:
     def without(self, gone: frozenset[PodUid]) -> NodeInfo:
         """Return the node as if some pods had ended and their devices had been released.
 
-        A reservation for one of these pods ends.
+        A reservation for one of these pods ends, and so do those behind it, which never delay it.
         """
         record = self.record
         if record.report is not None:
             left = tuple(filter(None, (a.without(gone) for a in record.report.allocations)))
             record = replace(record, report=replace(record.report, allocations=left))
-        waiting = self.reserved_for
-        reserved_for = None if waiting is not None and waiting.uid in gone else waiting
-        info = replace(self, record=record, pods=self.pods.without(gone), reserved_for=reserved_for)
+        reservations = tuple(takewhile(lambda pod: pod.uid not in gone, self.reservations))
+        info = replace(self, record=record, pods=self.pods.without(gone), reservations=reservations)
         return info.without_old_terminated()
 
     def without_old_terminated(self) -> NodeInfo:
@@ -558,15 +565,34 @@ def _unacknowledged(info: NodeInfo, resource: str) -> frozenset[PodUid] | None:
     return None
 
 
-def _for_reservation(info: NodeInfo) -> NodeInfo | None:
-    """Return the node as the pod with the reservation will find it.
+def gives_way(waiting: PodRecord, priority: int, gang: Group | None = None) -> bool:
+    """Check whether a pod's reservation gives way as :meth:`.NodeInfo.yields_to` describes."""
+    if waiting.reservation is None:
+        return False
+    if gang is not None and waiting.gang == gang:
+        return True
+    return waiting.reservation.by_nomination and waiting.attributes.priority < priority
+
+
+def _for_reservations(info: NodeInfo) -> Iterator[tuple[PodRecord, NodeInfo]]:
+    """Yield the pods with a reservation, each with the node on which the earlier ones have come."""
+    then = replace(info, reservations=())
+    for pod in info.reservations:
+        after = _for_reservation(then, pod)
+        if after is not None:
+            then = after
+            yield pod, then
+
+
+def _for_reservation(info: NodeInfo, pod: PodRecord) -> NodeInfo | None:
+    """Return the node as a pod with a reservation will find it.
 
     That pod is about to come, and was promised what it asks for. The pods that are evicted for it,
     and the terminating pods, release their devices before it comes. Some or all of them may still
     be here when another pod comes.
     """
-    pod, pods = info.reserved_for, info.pods
-    if pod is None or pod.reservation is None or pod.uid in pods.bound or pod.uid in pods.assumed:
+    pods = info.pods
+    if pod.reservation is None or pod.uid in pods.bound or pod.uid in pods.assumed:
         return None
     victims, request = pod.reservation.victims | pods.terminating, pod.request
     shown = () if info.report is None else info.report.allocations
@@ -577,7 +603,7 @@ def _for_reservation(info: NodeInfo) -> NodeInfo | None:
     survives = promised != NO_CONSTRAINTS
     ours = replace(pod, node=info.name, promised=promised, survives_endings=survives)
     pods = pods.with_terminating(victims).with_assumed(ours)
-    return replace(info, pods=pods, victims=victims, reserved_for=None)
+    return replace(info, pods=pods, victims=info.victims | victims)
 
 
 def _key(info: NodeInfo, resource: str) -> tuple[Hashable, ...]:
@@ -609,10 +635,6 @@ def _key(info: NodeInfo, resource: str) -> tuple[Hashable, ...]:
         key += (shape, topology.resources, record.missing)
         key += (info.overcounted(resource), info.pods.too_many_terminated)
         key = (key, topology.allocator, available)
-    if info.reserved_for is not None and info.for_reservation is not None:
-        key += (
-            info.reserved_for.uid,
-            info.reserved_for.reservation,
-            info.for_reservation.key(resource),
-        )
+    for pod, then in info.for_reservations:
+        key += (pod.uid, pod.reservation, then.key(resource))
     return key

@@ -67,6 +67,10 @@ class Reservation:
         return datetime.fromtimestamp(self.until, UTC).strftime("%H:%M UTC")
 
 
+MOST_RESERVATIONS = 8
+"""The most nominated pods with a reservation on one node."""
+
+
 class _Written(msgspec.Struct, omit_defaults=True):
     uid: str
     node: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]

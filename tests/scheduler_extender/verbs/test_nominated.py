@@ -24,7 +24,7 @@ from scheduler_extender.files.podfile import read_all
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.reservation import Reservation
+from scheduler_extender.state.pods.reservation import MOST_RESERVATIONS, Reservation
 from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import NODE as DRA_NODE
@@ -235,3 +235,42 @@ def test_under_dra_a_nominated_pod_stands_in_a_cluster_file_once() -> None:
 def passes_there(world: DraWorld) -> bool:
     asks = manifest("asks", 2, PRIORITY, link=True)
     return bool(verbs.filter_nodes(world.cluster, asks, [DRA_NODE]).node_names)
+
+
+@pytest.mark.parametrize("priorities", [(9, 8), (8, 9), (9, 9)])
+def test_of_two_nominated_pods_neither_waits_for_the_other(priorities: tuple[int, int]) -> None:
+    """Each goes to the node, whichever comes first, and the pair has its link."""
+    node = machine("a100-pcie-4-bridged").topology(NODE)
+    for order in (1, -1):
+        cluster = cluster_of({node: {}})
+        both = [
+            manifest("a-single", 1, priorities[0], nominated=NODE),
+            manifest("pair", 2, priorities[1], link=True, nominated=NODE),
+        ]
+        binder = FileBinder(cluster)
+        for each in both:
+            binder.saw(each)
+        for each in both[::order]:
+            assert verbs.filter_nodes(cluster, each, [NODE]).node_names == [NODE]
+            meta = each.metadata
+            args = BindingArgs(meta.name, meta.namespace, meta.uid, NODE)
+            assert bind_error(cluster, binder, args) == ""
+
+
+def test_the_first_eight_nominated_pods_have_a_reservation_behind_an_annotated_one() -> None:
+    node = machine("a100-pcie-4-bridged").topology(NODE)
+    cluster = cluster_of({node: {}})
+    for number in range(10):
+        record = record_of(manifest(f"p{number}", 1, 9, nominated=NODE))
+        cluster.put_pod(record)
+    assert [each.uid for each in cluster.node_info(NODE).reservations] == [
+        f"p{number}" for number in range(MOST_RESERVATIONS)
+    ]
+    annotated = replace(
+        record_of(manifest("annotated", 2, 0, link=True)),
+        reservation=Reservation(NODE, cluster.today() + 60.0),
+    )
+    cluster.put_pod(annotated)
+    found = cluster.node_info(NODE).reservations
+    assert found[0].uid == "annotated"
+    assert len(found) == 1 + MOST_RESERVATIONS
