@@ -200,21 +200,21 @@ def report(
     """Write one HTML page of what simulate found.
 
     FILE is what `simulate --json` wrote. The page has figures and drawings and loads nothing from
-    elsewhere.
+    elsewhere. If --out ends in .svg, it gets the drawing of refused pods alone.
     """
     if out.resolve() == file.resolve():
         raise typer.BadParameter(f"--out: {out} is the input file")
     from rich.console import Console
 
     from benchmarks.output import writable, write_text
-    from benchmarks.report.page import ReportError, page, read
+    from benchmarks.report.page import ReportError, page, picture, read
 
     writable(out=out)
     try:
         found = read(file)
+        text = picture(found) if out.suffix == ".svg" else page(found)
     except ReportError as error:
         raise typer.BadParameter(f"{file}: {error}") from error
-    text = page(found)
     try:
         write_text(out, text)
     except OSError as error:

@@ -13,7 +13,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 
 from benchmarks.report import drawing
-from benchmarks.simulation.figures import COLUMNS, OURS, Column, PolicyRow, Simulated, Sweep, rows
+from benchmarks.simulation.figures import (
+    COLUMNS,
+    OURS,
+    REFUSED,
+    Column,
+    PolicyRow,
+    Simulated,
+    Sweep,
+    rows,
+)
 from topology.codec import first_error
 
 ALLOWED = "allowed are files that simulate --json writes"
@@ -64,12 +73,12 @@ def page(found: Simulated) -> str:
     """Return the page as HTML. It has no script and loads nothing."""
     source = found.parameters.jobs
     jobs = "synthetic jobs" if source == "synthetic" else f"jobs of {source}"
-    cases: dict[str, list[PolicyRow]] = {}
-    for row in rows(found.runs):
-        load = "arrival times unchanged" if row.load is None else f"load {row.load:g}"
-        cases.setdefault(f"{row.cluster}, {load}", []).append(row)
-    policies = list(dict.fromkeys(run.policy for run in found.runs))
-    policies.sort(key=lambda policy: policy != OURS)
+    cases, policies = _cases(found), _policies(found)
+    drawn = [
+        ("Promises kept, %", list(_dots(cases, KEPT, 100.0))),
+        ("Pods refused by kubelets", _refusals(cases)),
+        ("Completion, × gpu-topology", list(_dots(cases, RATIO, float("inf")))),
+    ]
     return _TEMPLATES.get_template("page.html.j2").render(
         title=f"{found.runs[0].jobs:,} {jobs}",
         lead=_lead(policies, [row for case in cases.values() for row in case]),
@@ -78,15 +87,51 @@ def page(found: Simulated) -> str:
         columns=COLUMNS,
         cases=cases,
         lost=any(row.never_placed for case in cases.values() for row in case),
-        colour={policy: number % 4 for number, policy in enumerate(policies)},
-        figures=[
-            ("Promises kept, %", _dots(cases, KEPT, 100.0)),
-            ("Completion, × gpu-topology", _dots(cases, RATIO, float("inf"))),
-        ],
+        refused=any(row.refused for case in cases.values() for row in case),
+        colour=_colours(policies),
+        figures=[(title, panels) for title, panels in drawn if panels],
         waits=list(_waits(cases)),
         draw=drawing,
         command=command(found.parameters),
     )
+
+
+def picture(found: Simulated) -> str:
+    """Return the drawing of refused pods alone, as an SVG document. Raises :class:`ReportError`."""
+    panels = _refusals(_cases(found))
+    if not panels:
+        raise ReportError("no kubelet refused a pod, so there is nothing to draw")
+    jobs, seeds = found.runs[0].jobs, found.parameters.seeds
+    return _TEMPLATES.get_template("refused.svg.j2").render(
+        title=f"Pods that kubelets refused, of {jobs:,} jobs (mean of {seeds} seeds)",
+        panels=panels,
+        colour=_colours(_policies(found)),
+    )
+
+
+def _cases(found: Simulated) -> dict[str, list[PolicyRow]]:
+    """Return the rows of each cluster and load."""
+    cases: dict[str, list[PolicyRow]] = {}
+    for row in rows(found.runs):
+        load = "arrival times unchanged" if row.load is None else f"load {row.load:g}"
+        cases.setdefault(f"{row.cluster}, {load}", []).append(row)
+    return cases
+
+
+def _policies(found: Simulated) -> list[str]:
+    """Return the policies, ours first."""
+    policies = dict.fromkeys(run.policy for run in found.runs)
+    return sorted(policies, key=lambda policy: policy != OURS)
+
+
+def _colours(policies: Sequence[str]) -> dict[str, int]:
+    return {policy: number % 4 for number, policy in enumerate(policies)}
+
+
+def _refusals(cases: dict[str, list[PolicyRow]]) -> list[tuple[str, str, drawing.Dots]]:
+    """Return the drawings of refused pods; empty if there are none."""
+    some = any(row.refused for case in cases.values() for row in case)
+    return list(_dots(cases, REFUSED, float("inf"))) if some else []
 
 
 def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:

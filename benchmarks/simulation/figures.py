@@ -81,7 +81,7 @@ class Simulated(Figures):
         """Return the whole file, with the means."""
         means = [
             {"cluster": row.cluster, "load": row.load, "policy": row.policy, "jobs": row.jobs}
-            | {"never_placed": row.never_placed}
+            | {"never_placed": row.never_placed, "refused": row.refused}
             | {column.name: row.interval(column) for column in COLUMNS}
             for row in rows(self.runs)
         ]
@@ -136,6 +136,7 @@ COLUMNS = (
     ),
     Column("allocated", "allocated", "%", ".1f", 0.01),
 )
+REFUSED = Column("refused", "pods refused", "", ".0f")  # by kubelets; shown where some were
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,11 @@ class PolicyRow:
     def never_placed(self) -> int:
         """The number of jobs that never ran."""
         return self.jobs - sum(run.placed for run in self.runs)
+
+    @property
+    def refused(self) -> int:
+        """The number of pods that kubelets rejected, over all seeds."""
+        return sum(run.refused for run in self.runs)
 
     def interval(self, column: Column) -> Interval | None:
         """Return a figure over the seeds, or None if no simulation has it."""
@@ -208,8 +214,10 @@ def table(found: Simulated) -> Table:
     """Return the means as a table for a terminal."""
     all_rows = rows(found.runs)
     lost = any(row.never_placed for row in all_rows)
+    refused = any(row.refused for row in all_rows)
     headings = [f"{column.heading} {column.unit}" for column in COLUMNS]
-    result = table_of(("cluster", "load", "policy"), [*headings, *["never ran"] * lost])
+    headings += ["never ran"] * lost + ["pods refused"] * refused
+    result = table_of(("cluster", "load", "policy"), headings)
     before: tuple[str, float | None] | None = None
     for row in all_rows:
         group, names = (row.cluster, row.load), ("", "")
@@ -218,6 +226,7 @@ def table(found: Simulated) -> Table:
             names = (row.cluster, "–" if row.load is None else f"{row.load:g}")
         cells = [column.written(row.interval(column)) for column in COLUMNS]
         never_ran = [f"{row.never_placed:,} of {row.jobs:,}"] if lost else []
-        result.add_row(*names, row.policy, *cells, *never_ran)
+        cells += never_ran + [f"{row.refused:,}"] * refused
+        result.add_row(*names, row.policy, *cells)
         before = group
     return result

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,16 @@ from benchmarks.__main__ import app
 from benchmarks.report.page import command
 from benchmarks.simulation import sweep as sweeps
 from benchmarks.simulation.figures import COLUMNS, Interval, Simulated, Sweep
-from tests.benchmarks.report.pages import CLUSTER, POLICIES, Page, changed, page_of, played, tiny
+from tests.benchmarks.report.pages import (
+    CLUSTER,
+    POLICIES,
+    Page,
+    changed,
+    page_of,
+    played,
+    refused,
+    tiny,
+)
 
 
 def test_every_policy_and_figure_stands_in_its_row(whole: dict[str, Any]) -> None:
@@ -108,3 +120,37 @@ def test_a_sweep_in_which_nothing_ran(whole: dict[str, Any]) -> None:
 
     shown = Page(page_of(changed(whole, stop)))
     assert shown.figures_of("gpu-topology") == ["–"] * len(COLUMNS) + ["120"]
+
+
+def test_pods_that_kubelets_refused_are_counted_and_drawn(
+    whole: dict[str, Any], tmp_path: Path
+) -> None:
+    def refuse(found: dict[str, Any]) -> None:
+        """MostAllocated: 3 under seed 1 and 5 under seed 2."""
+        for run in found["runs"]:
+            run["refused"] = 0 if run["policy"] == "gpu-topology" else 1 + 2 * run["seed"]
+
+    title = "Pods refused by kubelets"
+    assert title not in page_of(whole)
+    some = changed(whole, refuse)
+    shown = Page(page_of(some))
+    assert [shown.figures_of(policy)[-1] for policy in POLICIES] == ["0", "8"]
+    labels = [given["aria-label"] for _, given in shown.tags if given.get("role") == "img"]
+    (label,) = [label for label in labels if label.startswith(title)]
+    assert label.endswith("gpu-topology 0; MostAllocated 4 ± 13")
+    file, out = tmp_path / "found.json", tmp_path / "refused.svg"
+    file.write_text(json.dumps(some))
+    assert CliRunner().invoke(app, ["report", str(file), "--out", str(out)]).exit_code == 0
+    picture = ET.fromstring(out.read_text())
+    assert "MostAllocated 4 ± 13" in "".join(picture.itertext())
+    file.write_text(json.dumps(whole))
+    assert "no kubelet refused a pod, so there is nothing to draw" in refused(file, out)
+
+
+def test_a_drawing_without_any_figure_is_left_out(whole: dict[str, Any]) -> None:
+    def forget(found: dict[str, Any]) -> None:
+        for run in found["runs"]:
+            run["kept"] = None
+
+    assert "Promises kept, %" in Page(page_of(whole)).text
+    assert "Promises kept, %" not in Page(page_of(changed(whole, forget))).text

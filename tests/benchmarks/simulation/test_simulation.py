@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -117,6 +118,25 @@ def test_one_kubelet_that_refuses_is_not_all_of_them(name: str, tmp_path: Path) 
     result = play(str(path), [Job("", 1000.0 * i, 100, Ask(8)) for i in range(4)], name)
     assert all(o.placed and o.waited == 0 for o in result.outcomes)
     assert bool(result.refused) == (name == "LeastAllocated")
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"), [("gpu-topology", 0), ("LeastAllocated", 1), ("MostAllocated", 1)]
+)
+def test_under_restricted_only_kube_scheduler_alone_has_pods_refused(
+    name: str, refused: int, tmp_path: Path
+) -> None:
+    """Each three takes a NUMA node of four GPUs, so the two GPUs that are left are apart.
+
+    The kubelet refuses a pod of two GPUs until a three has ended, although two GPUs are free.
+    """
+    group = {"kind": "MachineGroup", "machine": "hgx-h100-8", "count": 1, "namePrefix": "n"}
+    group["allocator"] = {"topologyManagerPolicy": "restricted"}
+    path = written(tmp_path, "c.yaml", json.dumps(group))
+    jobs = [Job("three", 0, 10, Ask(3)), Job("three", 1, 10, Ask(3)), Job("two", 2, 10, Ask(2))]
+    result = play(str(path), jobs, name, speed=ALIKE)
+    assert [o.started for o in result.outcomes] == [0, 1, 10]
+    assert result.refused == Counter({"TopologyAffinityError": refused})
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
