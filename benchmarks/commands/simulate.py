@@ -212,9 +212,9 @@ def report(
     writable(out=out)
     try:
         found = read(file)
-        text = picture(found) if out.suffix == ".svg" else page(found)
     except ReportError as error:
         raise typer.BadParameter(f"{file}: {error}") from error
+    text = picture(found) if out.suffix == ".svg" else page(found)
     try:
         write_text(out, text)
     except OSError as error:

@@ -74,9 +74,10 @@ def page(found: Simulated) -> str:
     source = found.parameters.jobs
     jobs = "synthetic jobs" if source == "synthetic" else f"jobs of {source}"
     cases, policies = _cases(found), _policies(found)
+    refused = any(row.refused for case in cases.values() for row in case)
     drawn = [
         ("Promises kept, %", list(_dots(cases, KEPT, 100.0))),
-        ("Pods refused by kubelets", _refusals(cases)),
+        ("Pods refused by kubelets", list(_dots(cases, REFUSED, float("inf"))) if refused else []),
         ("Completion, × gpu-topology", list(_dots(cases, RATIO, float("inf")))),
     ]
     return _TEMPLATES.get_template("page.html.j2").render(
@@ -87,7 +88,7 @@ def page(found: Simulated) -> str:
         columns=COLUMNS,
         cases=cases,
         lost=any(row.never_placed for case in cases.values() for row in case),
-        refused=any(row.refused for case in cases.values() for row in case),
+        refused=refused,
         colour=_colours(policies),
         figures=[(title, panels) for title, panels in drawn if panels],
         waits=list(_waits(cases)),
@@ -97,14 +98,11 @@ def page(found: Simulated) -> str:
 
 
 def picture(found: Simulated) -> str:
-    """Return the drawing of refused pods alone, as an SVG document. Raises :class:`ReportError`."""
-    panels = _refusals(_cases(found))
-    if not panels:
-        raise ReportError("no kubelet refused a pod, so there is nothing to draw")
+    """Return the drawing of refused pods alone, as an SVG document."""
     jobs, seeds = found.runs[0].jobs, found.parameters.seeds
     return _TEMPLATES.get_template("refused.svg.j2").render(
         title=f"Pods that kubelets refused, of {jobs:,} jobs (mean of {seeds} seeds)",
-        panels=panels,
+        panels=list(_dots(_cases(found), REFUSED, float("inf"))),
         colour=_colours(_policies(found)),
     )
 
@@ -126,12 +124,6 @@ def _policies(found: Simulated) -> list[str]:
 
 def _colours(policies: Sequence[str]) -> dict[str, int]:
     return {policy: number % 4 for number, policy in enumerate(policies)}
-
-
-def _refusals(cases: dict[str, list[PolicyRow]]) -> list[tuple[str, str, drawing.Dots]]:
-    """Return the drawings of refused pods; empty if there are none."""
-    some = any(row.refused for case in cases.values() for row in case)
-    return list(_dots(cases, REFUSED, float("inf"))) if some else []
 
 
 def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:

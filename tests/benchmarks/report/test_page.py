@@ -22,7 +22,6 @@ from tests.benchmarks.report.pages import (
     changed,
     page_of,
     played,
-    refused,
     tiny,
 )
 
@@ -143,8 +142,6 @@ def test_pods_that_kubelets_refused_are_counted_and_drawn(
     assert CliRunner().invoke(app, ["report", str(file), "--out", str(out)]).exit_code == 0
     picture = ET.fromstring(out.read_text())
     assert "MostAllocated 4 ± 13" in "".join(picture.itertext())
-    file.write_text(json.dumps(whole))
-    assert "no kubelet refused a pod, so there is nothing to draw" in refused(file, out)
 
 
 def test_a_drawing_without_any_figure_is_left_out(whole: dict[str, Any]) -> None:
