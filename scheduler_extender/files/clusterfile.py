@@ -251,18 +251,28 @@ def _documents(text: str, name: str) -> Iterator[Any]:
     # U+2028.
     read = io.StringIO(text, newline=None)
     lines = [line.removesuffix("\n") for line in read if not line.startswith("#")]
+    objects = [text] if text.startswith("{") else []
     if lines[::2] == ["---"] * (len(lines) // 2) and all(x.startswith("{") for x in lines[1::2]):
-        # The format of /v1/snapshot. JSON is YAML, and is read many times faster as JSON.
-        try:
-            yield from [json.loads(line) for line in lines[1::2]]
-        except (ValueError, RecursionError):
-            pass
-        else:
-            return
+        objects = lines[1::2]  # the format of /v1/snapshot
+    try:
+        # JSON is YAML, and is read many times faster as JSON.
+        yield from [json.loads(each, object_pairs_hook=_with_keys_once) for each in objects]
+    except (ValueError, RecursionError):
+        objects = []
+    if objects:
+        return
     try:
         yield from documents(text)
     except YamlTextError as error:
         raise ClusterFileError(f"{name}: {error}") from error
+
+
+def _with_keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raises :class:`ValueError` if a key stands twice in it."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
 
 
 def _record(item: Mapping[str, Any]) -> Record:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
+from random import Random
 
 import pytest
 import yaml
 
+from tests.crd import ROOT
+from tests.fuzz.mutation import changed_text
 from topology import yamltext
 from topology.yamltext import YamlTextError, documents
 
@@ -63,6 +66,10 @@ def test_what_stands_for_too_much_is_refused_at_little_cost(text: str, words: st
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("{[1]: 2}", "unhashable key"),
         ("a: \0", "not YAML"),
+        ("a: !!int ''", "not YAML: a value does not fit its tag"),
+        ("a: !!bool maybe", "not YAML: a value does not fit its tag"),
+        ("a: !!timestamp soon", "not YAML: a value does not fit its tag"),
+        ("a: &x 1\nb: &x 2\nc: *x", "line 2: not YAML: second occurrence"),
         ("a: 1\nb: 2\na: 3", "line 3: the key 'a' stands twice in one mapping"),
         ("- {x: [{k: 1}, {k: 1, j: {k: 1}, k: 2}]}", "line 1: the key 'k' stands twice"),
         ("a: 1\n'a': 2", "line 2: the key 'a' stands twice"),
@@ -91,3 +98,59 @@ def test_a_fair_use_of_aliases_is_read_as_ever() -> None:
     assert documents("---\n---\na: 0x10") == [None, {"a": 16}]
     nested = "[" * yamltext.MAX_DEPTH + "]" * yamltext.MAX_DEPTH
     assert documents(nested) == [yaml.safe_load(nested)]
+
+
+SCALARS = (
+    *("yes", "'yes'", "on", "y", "No", "TRUE", "~", "null", "", '""', "''", "'it''s'", "=", "<<"),
+    *("010", "0o10", "0x1F", "0b101", "1_000", "+1", "-1", "-", "1e3", "1.e+3", "1e+06", ".5"),
+    *(".inf", "-.Inf", ".nan", "12:30:45", "190:20:30.15", "9" * 60, "9" * 65, "8ce1-4b9"),
+    *("2026-01-02", "2026-01-02T03:04:05Z", "2026-01-02 03:04:05 +01:00", "2026-99-99"),
+    *(
+        '"\\n\\u00e9\\x41"',
+        '"a\\\n  b"',
+        "|\n  a\n\n",
+        "|2\n    a",
+        ">-\n  a\n  b",
+        "a\n  b\n  c",
+        "a # b",
+    ),
+    *("! 1", "!!str 1", '!!int "1"', "!!binary aGk=", "!!set {a, b}", "&x 1", "*x", "{<<: {a: 1}}"),
+    *("[a, b, {c: d}]", "{a: [1, 2], b: }", "{a, b}", "{? [a]: b}", "{&x a: *x}", "#", "a\tb", "é"),
+)
+TEXTS = [
+    *(f"a: {scalar}" for scalar in SCALARS),
+    *(f"{scalar}: a" for scalar in SCALARS),
+    *(f"- {scalar}\n- - {scalar}\n  - b" for scalar in SCALARS),
+    *(
+        "? a\n: b",
+        "? [a]\n: b",
+        '1: a\n"1": b',
+        "%YAML 1.1\n---\na: 1",
+        "a: 1\n...\nb: 2",
+        "a\r\nb",
+    ),
+    *(path.read_text() for path in sorted((ROOT / "examples").rglob("*.yaml"))),
+]
+OURS = ("stands twice", "nest deeper", "aliases", "stands inside itself")
+"""Refusals of texts that PyYAML reads."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_text_is_read_as_by_pyyaml_or_refused(seed: int) -> None:
+    rng = Random(seed)
+    changed = [changed_text(rng, rng.choice(TEXTS)[:2000], SCALARS) for _ in range(300)]
+    for text in changed if seed else TEXTS:
+        try:
+            read = repr(documents(text))
+        except YamlTextError as error:
+            if any(words in str(error) for words in OURS):
+                continue
+            read = "refused"
+        assert read == _by_pyyaml(text), text
+
+
+def _by_pyyaml(text: str) -> str:
+    try:
+        return repr(list(yaml.load_all(text, Loader=yamltext._Loader)))
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError):
+        return "refused"

@@ -138,6 +138,23 @@ def test_every_yaml_reader_reads_it() -> None:
     assert mixed == parse(text)
 
 
+def test_kubectls_json_is_read_as_its_yaml() -> None:
+    text = b"".join(cluster_file(lived_in(1))).decode()
+    whole = {
+        "kind": "List",
+        "items": list(yaml.safe_load_all(text)),
+        "metadata": {"selfLink": "\U0001f680"},  # two escapes in JSON
+    }
+    assert parse(json.dumps(whole, indent=4)) == parse(yaml.safe_dump(whole))
+
+
+@pytest.mark.parametrize("before", ["", "---\n"], ids=["object", "snapshot"])
+def test_a_key_that_stands_twice_in_json_is_refused(before: str) -> None:
+    text = f'{before}{{"kind":"List","kind":"List"}}\n'
+    with pytest.raises(ClusterFileError, match="the key 'kind' stands twice"):
+        parse(text)
+
+
 def test_what_cannot_be_replayed_is_reported() -> None:
     clock = [0.0]
     cluster = Cache(lambda: clock[0], Settings(stale_after=10))
