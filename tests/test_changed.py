@@ -18,7 +18,7 @@ from tests.changed import ROOT, guards_of
             id="its own",
         ),
         pytest.param(
-            "topology/core/admission/kubelet.py",
+            "topology/core/admission/devicemanager.py",
             ["topology/core/test_admission.py"],
             id="package's",
         ),

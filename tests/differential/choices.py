@@ -20,7 +20,7 @@ from random import Random
 
 from tests.differential.nvidiaplugin import VERSION, NvidiaPlugin
 from topology.agent.model.devicepolicy import PACKED_SINCE
-from topology.core.admission import SEVERAL, Kubelet, admissions, kubelet_of
+from topology.core.admission import SEVERAL, DeviceManager, admissions, device_manager_of
 from topology.core.allocators import Call
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, base_uuid
@@ -63,9 +63,9 @@ class State:
     served: GpuResource
 
     @property
-    def kubelet(self) -> Kubelet:
+    def kubelet(self) -> DeviceManager:
         """How the node hands out, to our model."""
-        return kubelet_of(self.topology, self.served)
+        return device_manager_of(self.topology, self.served)
 
     @property
     def places(self) -> ServedDevices:

@@ -21,7 +21,7 @@ from tests.differential.managers import Json, Managers
 from tests.differential.nodes import RESOURCE, family, has_static_managers, record
 from tests.differential.podentries import reserved_cpus, status_of
 from topology import codec
-from topology.core.admission import kubelet_of
+from topology.core.admission import device_manager_of
 from topology.core.availability import Unacknowledged
 from topology.core.devices import NodeName, PodUid
 from topology.core.devicesets import gpus
@@ -226,7 +226,7 @@ class Play:
         others = list(offer.availability.unacknowledged)
         others.remove(pending)
         now = replace(offer.availability, unacknowledged=tuple(others))
-        kubelet = kubelet_of(offer.topology, offer.resource)
+        kubelet = device_manager_of(offer.topology, offer.resource)
         sets, hazards = predicted(kubelet, now, pending)
         if pending.opaque:  # there is no telling what it gets, but how it may be refused
             key = now.outcome_key(endings=True, exclusive=pending.exclusive)

@@ -19,7 +19,7 @@ from tests.e2e.nvidiastack import MPS, PluginSettings
 from tests.e2e.standaloneplugin import StandalonePlugin
 from tests.fakes.nvml import MigInstance
 from tests.waiting import eventually
-from topology.core.admission import kubelet_of
+from topology.core.admission import device_manager_of
 from topology.core.allocators import Call
 from topology.core.devices import MIB, GpuResource
 from topology.core.graph import AllocatorConfig, plugin_version
@@ -66,7 +66,7 @@ def check_whole_gpus(plugin: StandalonePlugin, client: DevicePlugin, *, counted:
     uuids = [str(gpu.uuid) for gpu in topology.gpus]
     missing = (MissingGpu(uuids[HIT], counted),)
     config = AllocatorConfig("best-effort", version)
-    told = kubelet_of(replace(topology, allocator=config), GpuResource(), missing)
+    told = device_manager_of(replace(topology, allocator=config), GpuResource(), missing)
     refused = 0
     for many in range(1, len(uuids) + 1):
         for free in combinations(range(len(uuids)), many):

@@ -18,7 +18,7 @@ from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.replay import Step, remove, replay, settle, until
 from tests.e2e.singlepod import Shown
 from tests.nodes import gpus
-from topology.core.admission import Kubelet as ModelOfKubelet
+from topology.core.admission import DeviceManager
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import PADDED
 from topology.core.availability import Availability, Unacknowledged, unacknowledged_order
@@ -336,7 +336,7 @@ def _check_random_pods(
 
 def _check_foreseen(kubelet: Kubelet, step: Step) -> None:
     """Each answer of NVIDIA's allocator, and each pod's GPUs, lie in what the model foresees."""
-    model = ModelOfKubelet(kubelet.topology.shape, kubelet.topology.allocator)
+    model = DeviceManager(kubelet.topology.shape, kubelet.topology.allocator)
     dead = False
     for call in step.calls:
         asked = Call(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.wiring import isomorphic
-from topology.core.admission import Kubelet, admissions
+from topology.core.admission import DeviceManager, admissions
 from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions, subsets
 from topology.core.devicesets import choices, choices_count, common, gpu_masks, pack, width_for
@@ -143,7 +143,7 @@ def test_a_verdict_is_what_all_outcomes_say(
     split = data.draw(st.integers(0, len(holders)))
     groups = [sum(1 << p for p in part) for part in (holders[:split], holders[split:]) if part]
     now = Availability(free, running=tuple(Holder(g) for g in sorted(groups)))
-    verdict = assess(Kubelet(node.shape), now, gpu_request(count, wanted)).verdict
+    verdict = assess(DeviceManager(node.shape), now, gpu_request(count, wanted)).verdict
 
     def all_do(mask: int) -> bool:
         return all(reference(node, wanted, s) for s in combinations(positions(mask), count))
@@ -188,8 +188,8 @@ def test_renumbering_gpus_changes_only_names(
     moved = sum(1 << to[p] for p in positions(free))
     for count in range(1, n + 1):
         request = gpu_request(count, wanted)
-        mine = assess(Kubelet(node.shape), Availability(free), request)
-        theirs = assess(Kubelet(other.shape), Availability(moved), request)
+        mine = assess(DeviceManager(node.shape), Availability(free), request)
+        theirs = assess(DeviceManager(other.shape), Availability(moved), request)
         assert (mine.verdict, mine.passing_fraction, mine.rejection) == (
             theirs.verdict,
             theirs.passing_fraction,
@@ -224,7 +224,7 @@ def test_best_ring_is_the_widest_of_all_orders(node: NodeTopology, data: st.Data
 @settings(max_examples=100, deadline=None)
 def test_the_ceiling_is_the_best_ring_of_any_so_many(node: NodeTopology, count: int) -> None:
     shape, request = node.shape, gpu_request(count)
-    kubelet, now = Kubelet(shape, AllocatorConfig("any")), Availability(shape.all_gpus)
+    kubelet, now = DeviceManager(shape, AllocatorConfig("any")), Availability(shape.all_gpus)
     ceiling = placement_score(kubelet, now, request, assess(kubelet, now, request), PRIOR).ceiling
     every = (best_ring(shape, mask) for mask in subsets(shape.all_gpus, count))
     assert ceiling == max(every, default=0.0)
@@ -292,7 +292,7 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
     n = len(node.gpus)
     replicas = 1 if policy == "best-effort" else data.draw(st.integers(1, 2))
     width = width_for(replicas)
-    kubelet = Kubelet(node.shape, AllocatorConfig(policy), replicas)
+    kubelet = DeviceManager(node.shape, AllocatorConfig(policy), replicas)
     owner = data.draw(st.lists(st.integers(0, 3), min_size=n * replicas, max_size=n * replicas))
     held = [pack([owner[p::n].count(i) for p in range(n)], width) for i in range(4)]
     holders = tuple(Holder(pool) for pool in sorted(held[1:]) if pool)
@@ -361,9 +361,11 @@ def test_less_knowledge_of_a_node_gives_no_more_promises(
     held = data.draw(st.sets(st.integers(0, 4), max_size=2))
     free = node.shape.all_gpus & ~sum(1 << p for p in held)
     for asked in (counts, ((Role.APP, 2),), ((Role.APP, 3),)):
-        fine = admissions(Kubelet(node.shape, config), free, asked)
+        fine = admissions(DeviceManager(node.shape, config), free, asked)
         for forgotten in FORGOTTEN:
-            coarse = admissions(Kubelet(node.shape, replace(config, **forgotten)), free, asked)
+            coarse = admissions(
+                DeviceManager(node.shape, replace(config, **forgotten)), free, asked
+            )
             assert not fine.hazards or coarse.hazards, forgotten
             if coarse.sets:
                 assert fine.sets is not None

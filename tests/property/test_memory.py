@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.availability import Availability, Holder, Unacknowledged, unacknowledged_order
 from topology.core.devices import Bytes
 from topology.core.devicesets import pack, width_for
@@ -77,7 +77,7 @@ class Node:
         )
 
     @property
-    def kubelet(self) -> Kubelet:
+    def kubelet(self) -> DeviceManager:
         n = self.gpus
         shape = Shape(
             ("a",) * n,
@@ -88,7 +88,7 @@ class Node:
             ((None,) * n,) * n,
             ((),) * n,
         )
-        return Kubelet(shape, AllocatorConfig(self.policy, "v0.20.0"), self.replicas)
+        return DeviceManager(shape, AllocatorConfig(self.policy, "v0.20.0"), self.replicas)
 
 
 def _plus(counts: tuple[int, ...], g: int, more: int) -> tuple[int, ...]:

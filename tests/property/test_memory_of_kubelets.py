@@ -22,7 +22,7 @@ import pytest
 
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.pods.record import PodRecord
-from topology.core.admission import Kubelet, kubelet_of
+from topology.core.admission import DeviceManager, device_manager_of
 from topology.core.availability import Availability
 from topology.core.devices import Bytes, Gpu, GpuResource, GpuUuid, NodeName, PodUid
 from topology.core.graph import AllocatorConfig, NodeTopology
@@ -135,8 +135,8 @@ class World:
         return ledger(self.topology, self.kubelet.report(), pods, self.resource).availability
 
     @property
-    def model(self) -> Kubelet:
-        return kubelet_of(self.topology, self.served)
+    def model(self) -> DeviceManager:
+        return device_manager_of(self.topology, self.served)
 
     def answer(self, request: GpuRequest) -> Rejection | None:
         return short_of_memory(self.model, self.seen, request)

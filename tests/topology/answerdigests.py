@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devicesets import count, pack, width_for
 from topology.core.graph import AllocatorConfig
@@ -69,17 +69,17 @@ def requests(size: int) -> Iterator[GpuRequest]:
             yield GpuRequest("nvidia.com/gpu", containers, wish)
 
 
-def kubelets(name: str) -> Iterator[Kubelet]:
+def kubelets(name: str) -> Iterator[DeviceManager]:
     """The ways in which a machine may hand out its GPUs."""
     shape = machine(name).topology("n").shape
     for policy in ("best-effort", "any"):
-        yield Kubelet(shape, AllocatorConfig(policy))
+        yield DeviceManager(shape, AllocatorConfig(policy))
     if shape.size <= 4:
         for policy in ("distributed", "packed"):
-            yield Kubelet(shape, AllocatorConfig(policy, plugin_version="0.20.0"), REPLICAS)
+            yield DeviceManager(shape, AllocatorConfig(policy, plugin_version="0.20.0"), REPLICAS)
 
 
-def states(kubelet: Kubelet, rng: random.Random) -> Iterator[Availability]:
+def states(kubelet: DeviceManager, rng: random.Random) -> Iterator[Availability]:
     """States of a node: all free, some held, and some with pods that come and go."""
     n, replicas = kubelet.shape.size, kubelet.replicas
     width = width_for(replicas)
@@ -101,7 +101,7 @@ def states(kubelet: Kubelet, rng: random.Random) -> Iterator[Availability]:
         )
 
 
-def digest(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> str:
+def digest(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> str:
     """Verdict, outcomes and score of one question, in a few hexadecimal digits."""
     found = assess(kubelet, availability, request)
     words: list[object] = [

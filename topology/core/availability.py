@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.devices import Bytes, Mask
 from topology.core.devicesets import DeviceSet, total
 from topology.core.memo import hashed_once, memoized
@@ -253,7 +253,7 @@ class Availability:
         return replace(self, numa_free=None)
 
     def numa_free_for(
-        self, kubelet: Kubelet, *, endings: bool, but: Unacknowledged | None = None
+        self, kubelet: DeviceManager, *, endings: bool, but: Unacknowledged | None = None
     ) -> FreeNumaResources | None:
         """Return the NUMA resources that are free for a pod; None if they are not known.
 

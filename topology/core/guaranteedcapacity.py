@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.core.admission import Kubelet, admissions
+from topology.core.admission import DeviceManager, admissions
 from topology.core.allocators import Allocator, Ints, of_every_pool
 from topology.core.budget import LARGE, SCORE_STEPS, SMALL
 from topology.core.devices import Mask
@@ -42,7 +42,7 @@ class RequestClass:
 
 
 def mean_guaranteed_placements(
-    kubelet: Kubelet, pools: Sequence[DeviceSet], wanted: RequestClass
+    kubelet: DeviceManager, pools: Sequence[DeviceSet], wanted: RequestClass
 ) -> tuple[float | None, int]:
     """Return the mean of :func:`guaranteed_placements` over device sets of equal size.
 
@@ -79,7 +79,7 @@ def mean_guaranteed_placements(
     return sums / len(pools), steps
 
 
-def guaranteed_placements(kubelet: Kubelet, free: DeviceSet, wanted: RequestClass) -> float:
+def guaranteed_placements(kubelet: DeviceManager, free: DeviceSet, wanted: RequestClass) -> float:
     """Return how many placements of one class can be guaranteed one after the other, as expected.
 
     The result is 0 if the budget is spent.
@@ -90,7 +90,7 @@ def guaranteed_placements(kubelet: Kubelet, free: DeviceSet, wanted: RequestClas
 # A monotone allocator: if every set in the free devices passes, every set in a part of them does.
 
 
-def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> Flags:
+def _every_set_passes(kubelet: DeviceManager, masks: Masks, wanted: RequestClass) -> Flags:
     """Return, for each mask of free GPUs, whether every set of the class's size passes.
 
     On more than 16 GPUs, and on shared ones, rings and connected sets pass only if all pairs do.
@@ -136,12 +136,12 @@ def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
 # capacity of each order would cost more than working it out.
 
 
-def follows_one_by_one(kubelet: Kubelet) -> bool:
+def follows_one_by_one(kubelet: DeviceManager) -> bool:
     """Check whether the order in which the node hands out its devices is known."""
     return kubelet.allocator.choice_known and kubelet.width == 1 and kubelet.shape.size <= SMALL
 
 
-def in_turn(kubelet: Kubelet, devices: Sequence[Mask], wanted: RequestClass) -> int:
+def in_turn(kubelet: DeviceManager, devices: Sequence[Mask], wanted: RequestClass) -> int:
     """Return how many placements can be guaranteed if devices are handed out in this order."""
     count = wanted.count
     if wanted.constraints == NO_CONSTRAINTS:
@@ -175,7 +175,7 @@ def _passing(shape: Shape, wanted: RequestClass) -> Flags:
     return passing
 
 
-def _followed(kubelet: Kubelet, pools: Ints, wanted: RequestClass) -> NDArray[np.int8]:
+def _followed(kubelet: DeviceManager, pools: Ints, wanted: RequestClass) -> NDArray[np.int8]:
     """Return the guaranteed placements of each device set.
 
     Only the lowest outcome of each placement is followed.
@@ -222,7 +222,7 @@ def _expected_of_every_pool(
 
 
 @memoized
-def _expected(kubelet: Kubelet, free: DeviceSet, wanted: RequestClass) -> float:
+def _expected(kubelet: DeviceManager, free: DeviceSet, wanted: RequestClass) -> float:
     if free.bit_count() < wanted.count:
         return 0.0
     ways = _promised_ways(kubelet, free, wanted)[0]
@@ -233,7 +233,7 @@ def _expected(kubelet: Kubelet, free: DeviceSet, wanted: RequestClass) -> float:
 
 @memoized
 def _one_after_the_other(
-    kubelet: Kubelet, free: DeviceSet, wanted: RequestClass
+    kubelet: DeviceManager, free: DeviceSet, wanted: RequestClass
 ) -> tuple[int, int]:
     """Return the guaranteed placements along the lowest outcome of each, and the steps taken."""
     placements, steps = 0, 0
@@ -248,7 +248,7 @@ def _one_after_the_other(
 
 
 def _promised_ways(
-    kubelet: Kubelet, free: DeviceSet, wanted: RequestClass
+    kubelet: DeviceManager, free: DeviceSet, wanted: RequestClass
 ) -> tuple[tuple[DeviceSet, ...], int]:
     """Return the outcomes of a placement if all of them pass, else none; and the steps taken."""
     admitted = admissions(kubelet, free, ((Role.APP, wanted.count),))

@@ -41,7 +41,7 @@ from typing import NamedTuple
 from topology.core.admission import (
     Admission,
     Admissions,
-    Kubelet,
+    DeviceManager,
     ProviderAnswers,
     admissions,
     opaque,
@@ -77,7 +77,7 @@ class PossibleStates(NamedTuple):
 
 @memoized
 def possible_states(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     availability: Availability,
     *,
     endings: bool = False,
@@ -186,7 +186,7 @@ more. Most states are of this kind. The only steps from such a state are pods th
 class _Newcomer:
     """An unacknowledged pod, with everything that the search knows of its admission."""
 
-    def __init__(self, kubelet: Kubelet, pod: Unacknowledged, *, may_end: bool) -> None:
+    def __init__(self, kubelet: DeviceManager, pod: Unacknowledged, *, may_end: bool) -> None:
         self.pod = pod
         self.kubelet = opaque(kubelet) if pod.opaque else kubelet
         one = len(pod.counts) == 1 and not self.kubelet.aligns
@@ -202,7 +202,7 @@ class _Newcomer:
 class _Future:
     """The search through all states that a node may reach, step by step."""
 
-    def __init__(self, kubelet: Kubelet, availability: Availability, endings: bool) -> None:
+    def __init__(self, kubelet: DeviceManager, availability: Availability, endings: bool) -> None:
         self._kubelet = kubelet
         self._availability = availability
         self._endings = endings

@@ -44,7 +44,7 @@ from dataclasses import dataclass, replace
 from math import comb, isinf
 from typing import NamedTuple
 
-from topology.core.admission import Kubelet, ProviderAnswers, admissions, provider_answers
+from topology.core.admission import DeviceManager, ProviderAnswers, admissions, provider_answers
 from topology.core.availability import Availability
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
@@ -160,7 +160,7 @@ class PlacementCost:
 
 
 def placement_cost(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     availability: Availability,
     request: GpuRequest,
     assessed: Assessment,
@@ -203,7 +203,7 @@ def _may_be_sick(availability: Availability, assessed: Assessment) -> bool:
 
 
 def placement_score(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     availability: Availability,
     request: GpuRequest,
     assessed: Assessment,
@@ -288,7 +288,7 @@ def _weighed(lost: tuple[float, ...], mix: RequestMix) -> float:
 
 
 @memoized
-def opened_gpus(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> float:
+def opened_gpus(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> float:
     """Return the expected number of unused GPUs on which a placement would begin.
 
     This is a cost, because an unused GPU can be cut into other instances, or be a whole GPU again.
@@ -309,7 +309,7 @@ def opened_gpus(kubelet: Kubelet, availability: Availability, request: GpuReques
 
 
 def losses(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, classes: RequestClasses
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
     """Return the guaranteed capacity of each class that a placement takes away, as expected.
 
@@ -334,7 +334,7 @@ def losses(
 
 @memoized
 def _expected_losses(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, classes: RequestClasses
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
     key = availability.outcome_key(endings=False, exclusive=request.exclusive)
     possible = possible_states(kubelet, key).free_states or (FreeState(availability.free),)
@@ -361,7 +361,7 @@ def _expected_losses(
 
 @memoized
 def _losses_at(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     free: DeviceSet,
     counts: Counts,
     answers: ProviderAnswers,
@@ -383,7 +383,7 @@ def _losses_at(
 
 
 def _taken(
-    kubelet: Kubelet, free: DeviceSet, counts: Counts, answers: ProviderAnswers
+    kubelet: DeviceManager, free: DeviceSet, counts: Counts, answers: ProviderAnswers
 ) -> tuple[Sequence[DeviceSet], int]:
     """Return the device set that a pod may hold in the end, for each way of admission.
 
@@ -397,7 +397,7 @@ def _taken(
     return [way.taken for way in admitted.several], admitted.steps
 
 
-def guaranteed_capacity(kubelet: Kubelet, free: DeviceSet, mix: RequestMix) -> float:
+def guaranteed_capacity(kubelet: DeviceManager, free: DeviceSet, mix: RequestMix) -> float:
     """Return the number of GPUs for which guaranteed placements still fit.
 
     The classes are weighted by their shares in ``mix``.
@@ -405,7 +405,7 @@ def guaranteed_capacity(kubelet: Kubelet, free: DeviceSet, mix: RequestMix) -> f
     >>> from topology.machines import machine
     >>> from topology.core.graph import AllocatorConfig
     >>> dgx = machine("dgx1-v100").topology("n").shape
-    >>> node = Kubelet(dgx, AllocatorConfig("best-effort"))
+    >>> node = DeviceManager(dgx, AllocatorConfig("best-effort"))
     >>> round(guaranteed_capacity(node, 0b11111111, PRIOR), 2)
     8.0
     >>> round(guaranteed_capacity(node, 0b1111, PRIOR), 2)

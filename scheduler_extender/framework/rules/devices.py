@@ -31,7 +31,7 @@ from dataclasses import replace
 from scheduler_extender.framework.rule import UNDECIDED, NodeEvaluation, Rule
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.node.nodeinfo import NodeInfo
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.placement import (
     ALL_SPLIT_BY_MIG,
     INIT_UNDER_DRA,
@@ -90,7 +90,7 @@ def _over_fabric(info: NodeInfo, request: GpuRequest, why: Rejection) -> Rejecti
     return replace(why, message=f"{why.message}: {info.fabric_fault}")
 
 
-def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
+def _short(assessed: Assessment, kubelet: DeviceManager) -> Rejection:
     """Return why a pod without required constraints is refused if too few devices are left."""
     why = assessed.rejection
     if why is not None and why.reason in (Reason.TOO_FEW, Reason.SPLIT_BY_MIG):

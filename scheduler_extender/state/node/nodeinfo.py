@@ -20,7 +20,7 @@ from scheduler_extender.state.node.occupants import Occupants, Terminated
 from scheduler_extender.state.pods.attributes import Amounts
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import EligibleNodes
-from topology.core.admission import Kubelet, kubelet_of
+from topology.core.admission import DeviceManager, device_manager_of
 from topology.core.allocators import ALLOCATORS
 from topology.core.availability import Availability
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
@@ -52,7 +52,7 @@ class Offer:
 
     topology: NodeTopology
     resource: GpuResource  # as the device plugin serves it
-    kubelet: Kubelet
+    kubelet: DeviceManager
     ledger: Ledger
 
     @property
@@ -542,7 +542,7 @@ def _offer(info: NodeInfo, resource: str) -> Offer | Rejection:
         return NOT_SERVED
     if info.record.contradiction(resource) is not None:
         return UNUSABLE
-    kubelet = kubelet_of(topology, served, info.record.missing)
+    kubelet = device_manager_of(topology, served, info.record.missing)
     return Offer(topology, served, kubelet, _ledger(info, topology, resource))
 
 

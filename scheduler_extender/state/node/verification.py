@@ -29,7 +29,7 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from scheduler_extender.state.node.transitions import offers_the_same
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from topology import codec
-from topology.core.admission import Kubelet, kubelet_of, opaque
+from topology.core.admission import DeviceManager, device_manager_of, opaque
 from topology.core.devices import PodUid
 from topology.core.devicesets import DeviceSet, gpus, total
 from topology.core.graph import NodeTopology
@@ -98,7 +98,7 @@ def verify(before: NodeInfo, after: NodeInfo) -> Verified:
 
 
 def _verify(info: NodeInfo, then: Offer, before: Report, now: Offer, after: Report) -> Verified:
-    kubelet, resource = kubelet_of(then.topology, then.resource), then.resource.name
+    kubelet, resource = device_manager_of(then.topology, then.resource), then.resource.name
     if before.missing or after.missing:
         # a GPU that does not answer now may have answered at some time in between
         kubelet = opaque(kubelet)
@@ -146,7 +146,7 @@ def _verify(info: NodeInfo, then: Offer, before: Report, now: Offer, after: Repo
     return Verified(tuple(mispredictions), kept)
 
 
-def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: DeviceSet) -> bool:
+def _foreseen(kubelet: DeviceManager, then: Ledger, uid: PodUid, got: DeviceSet) -> bool:
     """Check whether a pod could get these devices, if it was unacknowledged before the report."""
     pod = then.unacknowledged.get(uid)
     if pod is None:

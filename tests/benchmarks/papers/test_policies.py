@@ -16,7 +16,7 @@ from benchmarks.papers.model import WHOLE, NodeKind, Nodes, PodKind
 from benchmarks.papers.policies import CAPACITY_PART, POLICIES, STEP, Typical
 from tests.nodes import pcie
 from topology.core import scoring
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.availability import Availability
 from topology.core.devicesets import pack
 from topology.core.graph import AllocatorConfig
@@ -31,7 +31,7 @@ free_gpus = st.lists(st.booleans(), min_size=1, max_size=8)
 
 
 def fragmentation_cost_of(
-    kubelet: Kubelet, availability: Availability, count: int, weights: RequestMix
+    kubelet: DeviceManager, availability: Availability, count: int, weights: RequestMix
 ) -> float:
     request = gpu_request(count)
     assessed = assess(kubelet, availability, request)
@@ -57,7 +57,7 @@ def mix(counts: list[int]) -> RequestMix:
 
 @given(free_gpus, usual, sizes)
 def test_whole_gpus(free: list[bool], counts: list[int], wanted: int) -> None:
-    kubelet = Kubelet(pcie(len(free)).shape, AllocatorConfig("best-effort"))
+    kubelet = DeviceManager(pcie(len(free)).shape, AllocatorConfig("best-effort"))
     pool = pack(map(int, free), kubelet.width)
     typical = Typical([PodKind(1, 1, k, WHOLE) for k in counts], ["T4"])
     nodes = papers([WHOLE * f for f in free])
@@ -79,7 +79,7 @@ def test_shares_of_one_size_are_replicas(replicas: int, data: st.DataObject) -> 
     part."""
     left = data.draw(st.lists(st.integers(0, replicas), min_size=1, max_size=8))
     part = WHOLE // replicas
-    kubelet = Kubelet(pcie(len(left)).shape, AllocatorConfig("packed"), replicas)
+    kubelet = DeviceManager(pcie(len(left)).shape, AllocatorConfig("packed"), replicas)
     pool = pack(left, kubelet.width)
     share = PodKind(1, 1, 1, part)
     typical = Typical([share], ["T4"])

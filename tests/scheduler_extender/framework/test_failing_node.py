@@ -27,7 +27,7 @@ from tests.scheduler_extender.serving import Clock
 from tests.waiting import PATIENCE
 from topology import codec
 from topology.core import placement, scoring
-from topology.core.admission import kubelet_of
+from topology.core.admission import device_manager_of
 from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import IN_PROGRESS
@@ -88,9 +88,9 @@ def test_a_node_that_fails_costs_a_group_only_itself(
     """Places are kept in its domain for another group, or the domain has too few."""
 
     def fails_on_b(topology: NodeTopology, *rest: Any) -> Any:
-        return 1 // 0 if topology.name == "b" else kubelet_of(topology, *rest)
+        return 1 // 0 if topology.name == "b" else device_manager_of(topology, *rest)
 
-    monkeypatch.setattr("scheduler_extender.state.node.nodeinfo.kubelet_of", fails_on_b)
+    monkeypatch.setattr("scheduler_extender.state.node.nodeinfo.device_manager_of", fails_on_b)
     cluster = Cache(Clock())
     for i, name in enumerate(NAMES):
         cluster.put_record(switched(4 + i, name), Report("boot", 1))

@@ -14,7 +14,7 @@ from topology.core.admission import (
     AFFINITY,
     MANAGERS,
     TOO_FEW,
-    Kubelet,
+    DeviceManager,
     admissions,
     container_sets,
     provider_answers,
@@ -42,7 +42,7 @@ from topology.machines import machine
 
 INIT, SIDECAR, APP = Role.INIT, Role.SIDECAR, Role.APP
 DGX = machine("dgx1-v100").topology("n")
-KUBELET = Kubelet(DGX.shape, AllocatorConfig("best-effort"))
+KUBELET = DeviceManager(DGX.shape, AllocatorConfig("best-effort"))
 
 
 def request(*counts: tuple[Role, int]) -> GpuRequest:
@@ -95,7 +95,7 @@ def test_whatever_the_kubelet_does_was_predicted(config: AllocatorConfig, foreig
     hazards; and where the answer is exact, most ways are seen."""
     rng = random.Random(str(config))
     topology = replace(DGX, allocator=config)
-    kubelet = Kubelet(topology.shape, config)
+    kubelet = DeviceManager(topology.shape, config)
     for counts in CONTAINERS:
         for _ in range(6):
             free = rng.randrange(1, 256)
@@ -135,7 +135,7 @@ def test_replicas_are_predicted_too(policy: str) -> None:
     config = AllocatorConfig(policy, "v0.20.0")
     served = GpuResource("nvidia.com/gpu", "time-slicing", 3)
     topology = replace(bridged(), allocator=config, resources=(served,))
-    kubelet = Kubelet(topology.shape, config, 3)
+    kubelet = DeviceManager(topology.shape, config, 3)
     emulated = EmulatedKubelet(topology, rng)
     alive: list[PodUid] = []
     for i in range(300):
@@ -160,7 +160,7 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
     outcomes over what is left, and what the last one found free lies in the possible states
     before."""
     topology = node("dgx1v", json.loads(recorded("kubelet-1.36/dgx1v.topology.json").read_text()))
-    kubelet = Kubelet(topology.shape, topology.allocator)
+    kubelet = DeviceManager(topology.shape, topology.allocator)
     steps = 0
     for line in lines("kubelet-1.36/dgx1v.jsonl"):
         if line["op"] != "admit":
@@ -187,7 +187,7 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
 
 def test_recorded_init_containers_and_sidecars_are_explained() -> None:
     topology = node("dgx1v", json.loads(recorded("kubelet-1.36/dgx1v.topology.json").read_text()))
-    kubelet = Kubelet(topology.shape, topology.allocator)
+    kubelet = DeviceManager(topology.shape, topology.allocator)
     halves = wholes = 0
     for line in lines("kubelet-1.36/init.jsonl"):
         shown = {name: mask(given) for name, given in line["shown"].items()}
@@ -215,7 +215,7 @@ def test_recorded_init_containers_and_sidecars_are_explained() -> None:
 
 def test_single_numa_node_refuses_what_spans_two() -> None:
     config = AllocatorConfig("best-effort", None, "single-numa-node", "container", "none", "None")
-    kubelet = Kubelet(DGX.shape, config)
+    kubelet = DeviceManager(DGX.shape, config)
     found = admissions(kubelet, 0b00010001, ((APP, 2),))
     assert (found.ways, found.hazards) == ((), (AFFINITY,))
     sure = admissions(kubelet, 0b00110001, ((APP, 2),))
@@ -226,25 +226,27 @@ def test_what_other_providers_hint_is_not_known() -> None:
     config = AllocatorConfig("best-effort", None, "best-effort")
     alone = replace(config, cpu_manager_policy="none", memory_manager_policy="None")
     two = ((APP, 2),)
-    unknown = provider_answers(Kubelet(DGX.shape, config), None, two, exclusive=Exclusive.CPUS)
-    either = admissions(Kubelet(DGX.shape, config), 0xFF, two, unknown)
-    lower = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),))
+    unknown = provider_answers(
+        DeviceManager(DGX.shape, config), None, two, exclusive=Exclusive.CPUS
+    )
+    either = admissions(DeviceManager(DGX.shape, config), 0xFF, two, unknown)
+    lower = admissions(DeviceManager(DGX.shape, alone), 0xFF, ((APP, 2),))
     assert {way.shown for way in lower.ways or ()} < {way.shown for way in either.ways or ()}
     assert lower.ways
     assert all(way.shown & 0xF0 == 0 for way in lower.ways)
     # A pod that asks for another plugin's devices as well brings hints of its own.
-    more = provider_answers(Kubelet(DGX.shape, alone), None, two, only_gpu_plugin=False)
-    both = admissions(Kubelet(DGX.shape, alone), 0xFF, two, more)
+    more = provider_answers(DeviceManager(DGX.shape, alone), None, two, only_gpu_plugin=False)
+    both = admissions(DeviceManager(DGX.shape, alone), 0xFF, two, more)
     assert both.ways == either.ways
     # Managers that are not known give nothing to a pod that is not of the class Guaranteed.
-    assert admissions(Kubelet(DGX.shape, config), 0xFF, ((APP, 2),)).ways == lower.ways
+    assert admissions(DeviceManager(DGX.shape, config), 0xFF, ((APP, 2),)).ways == lower.ways
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
 @pytest.mark.parametrize("scope", ["container", "pod"])
 def test_an_unknown_topology_manager_may_do_what_any_of_them_does(policy: str, scope: str) -> None:
-    unknown = Kubelet(DGX.shape, AllocatorConfig("best-effort", None, "unknown", scope))
-    one = Kubelet(DGX.shape, AllocatorConfig("best-effort", None, policy, scope))
+    unknown = DeviceManager(DGX.shape, AllocatorConfig("best-effort", None, "unknown", scope))
+    one = DeviceManager(DGX.shape, AllocatorConfig("best-effort", None, policy, scope))
     counts = ((APP, 2), (APP, 1))
     for free in (0xFF, 0x3F, 0x1E):
         every, some = (admissions(k, free, counts) for k in (unknown, one))
@@ -263,7 +265,7 @@ def test_devices_that_do_not_suffice_are_a_hazard() -> None:
 def test_a_pod_that_is_not_followed_to_its_end_may_be_refused(allocator: str, policy: str) -> None:
     """Any GPUs would do, but after the first container no NUMA node has 28 for each of two."""
     config = AllocatorConfig(allocator, None, policy, "container", "none", "None")
-    node = Kubelet(switched(64).shape, config)
+    node = DeviceManager(switched(64).shape, config)
     pod = request((APP, 5), (APP, 28), (APP, 28))
     found = admissions(node, node.shape.all_gpus, pod.counts)
     assert found.sets is None
@@ -275,7 +277,7 @@ def test_a_pod_that_is_not_followed_to_its_end_may_be_refused(allocator: str, po
 def test_a_question_that_is_given_up_keeps_its_refusals() -> None:
     """The choices of the first container are too many to list; the second finds too few devices."""
     shape = pcie(20).shape
-    kubelet = Kubelet(shape, AllocatorConfig("distributed", "v0.20.0"))
+    kubelet = DeviceManager(shape, AllocatorConfig("distributed", "v0.20.0"))
     enough = admissions(kubelet, shape.all_gpus, ((Role.APP, 8), (Role.APP, 12)))
     assert enough.ways is None
     assert enough.hazards == ()

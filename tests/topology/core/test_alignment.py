@@ -15,9 +15,9 @@ from topology.core.admission import (
     MANAGERS,
     SEVERAL,
     Admissions,
-    Kubelet,
+    DeviceManager,
     admissions,
-    kubelet_of,
+    device_manager_of,
     provider_answers,
 )
 from topology.core.availability import Availability
@@ -31,12 +31,12 @@ APP = Role.APP
 NO_ANSWERS = AllocatorConfig("any", None, "best-effort", "container", "none", "None", False)
 
 
-def node(*named: tuple[int, ...], config: AllocatorConfig = NO_ANSWERS) -> Kubelet:
+def node(*named: tuple[int, ...], config: AllocatorConfig = NO_ANSWERS) -> DeviceManager:
     """Unlinked GPUs of which the plugin names these NUMA nodes."""
     found = tuple(
         replace(g, topology_nodes=n) for g, n in zip(gpus(len(named)), named, strict=True)
     )
-    return Kubelet(NodeTopology(NodeName("n"), found).shape, config)
+    return DeviceManager(NodeTopology(NodeName("n"), found).shape, config)
 
 
 def sets(found: Admissions) -> set[int]:
@@ -103,7 +103,9 @@ def test_a_gpu_on_several_numa_nodes_belongs_to_each_hint_that_names_one() -> No
     assert sets(admissions(both, 0b011, ((APP, 2),))) == {0b011}  # then node 1
 
 
-def admitted(kubelet: Kubelet, free: DeviceSet, count: int, exclusive: Exclusive) -> Admissions:
+def admitted(
+    kubelet: DeviceManager, free: DeviceSet, count: int, exclusive: Exclusive
+) -> Admissions:
     """What may come of a pod whose CPUs and memory nobody knows."""
     counts = ((APP, count),)
     return admissions(
@@ -191,7 +193,7 @@ def test_a_plugin_may_refuse_more_than_one_share(
     served = GpuResource("nvidia.com/gpu", strategy, 2, told)
     config = AllocatorConfig("distributed", version)
     topology = NodeTopology(NodeName("n"), gpus(2), resources=(served,), allocator=config)
-    found = admissions(kubelet_of(topology, served), 0b1010, ((APP, count),))
+    found = admissions(device_manager_of(topology, served), 0b1010, ((APP, count),))
     assert (found.hazards, found.sets == ()) == (hazards, sure)
 
 
@@ -206,7 +208,7 @@ def test_withheld_gpus_may_come_back_but_only_if_much_may_happen() -> None:
 def test_shares_of_one_withheld_gpu_come_back_one_by_one() -> None:
     """Two pods may hold a share each of a GPU that heals; both may end, or one of them."""
     topology = NodeTopology(NodeName("n"), gpus(2), allocator=AllocatorConfig("distributed"))
-    kubelet = Kubelet(topology.shape, topology.allocator, replicas=3)
+    kubelet = DeviceManager(topology.shape, topology.allocator, replicas=3)
     now = Availability(0, width=2, withheld=pack([0, 2], 2))
     found = {s.free for s in possible_states(kubelet, now, endings=True).free_states or ()}
     assert found == {pack([0, n], 2) for n in (0, 1, 2)}

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.speed.worst import sparse
 from tests.topology import answerdigests
 from topology.core import memo
-from topology.core.admission import Kubelet, admissions, container_sets
+from topology.core.admission import DeviceManager, admissions, container_sets
 from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.budget import SPENT
 from topology.core.devices import MIB, Bytes, NodeName
@@ -44,8 +44,8 @@ def test_every_machine_is_recorded() -> None:
     assert set(json.loads(answerdigests.TABLE.read_text())) == set(MACHINES)
 
 
-def _sparse(n: int, policy: str) -> Kubelet:
-    return Kubelet(
+def _sparse(n: int, policy: str) -> DeviceManager:
+    return DeviceManager(
         sparse(NodeName("n"), n, 2, AllocatorConfig(policy)).shape, AllocatorConfig(policy)
     )
 
@@ -58,7 +58,7 @@ def test_a_ring_that_is_not_found_is_neither_promised_nor_ruled_out() -> None:
 
 
 def test_init_containers_that_change_nothing_cost_nothing() -> None:
-    node = Kubelet(machine("dgx2").topology("n").shape, AllocatorConfig("best-effort"))
+    node = DeviceManager(machine("dgx2").topology("n").shape, AllocatorConfig("best-effort"))
     few: Counts = ((Role.INIT, 2), (Role.APP, 1))
     many: Counts = ((Role.INIT, 2),) * 1500 + ((Role.APP, 1),)
     free = node.shape.all_gpus
@@ -95,7 +95,7 @@ def test_many_pods_that_may_end_between_hint_and_devices_take_no_memory() -> Non
     """Any of eighteen pods may have released its instance by then: that is 262,144 ways, which are
     too many to follow and must not be listed to find that out."""
     config = AllocatorConfig("distributed", "v0.19.3", "restricted")
-    node = Kubelet(machine("dgx2").topology("n").shape, config)
+    node = DeviceManager(machine("dgx2").topology("n").shape, config)
     releasing = tuple(1 << i % 8 for i in range(18))
     tracemalloc.start()
     try:
@@ -125,7 +125,7 @@ def test_a_large_node_under_any_is_scored() -> None:
 def test_memories_hold_no_more_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     memo.forget()
     monkeypatch.setattr(memo, "BYTES", 200_000)
-    node = Kubelet(machine("dgx1-v100").topology("n").shape, AllocatorConfig("best-effort"))
+    node = DeviceManager(machine("dgx1-v100").topology("n").shape, AllocatorConfig("best-effort"))
     for free in range(1, 256):
         assess(node, Availability(free), gpu_request(1, RING))
         assert memo._now.bytes <= 100_000

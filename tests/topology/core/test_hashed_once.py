@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.graph import AllocatorConfig
 from topology.core.memo import hashed_once
 from topology.core.scoring import RequestClass
@@ -53,7 +53,7 @@ def test_a_changed_copy_has_its_own_hash() -> None:
 
 def test_equal_kubelets_are_one_key() -> None:
     shape = machine("dgx1-v100").topology("n").shape
-    one, two = (Kubelet(shape, AllocatorConfig("best-effort")) for _ in range(2))
+    one, two = (DeviceManager(shape, AllocatorConfig("best-effort")) for _ in range(2))
     assert one is not two
     assert {one: "there"}[two] == "there"
-    assert Kubelet(shape, AllocatorConfig("best-effort"), 2) not in {one}
+    assert DeviceManager(shape, AllocatorConfig("best-effort"), 2) not in {one}

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from topology.core import memo
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.availability import Availability
 from topology.core.graph import AllocatorConfig
 from topology.core.links import LinkKind
@@ -39,7 +39,7 @@ def nothing_remembered() -> Iterator[None]:
 
 def question(name: str) -> Callable[[], object]:
     shape = machine(name).topology("n").shape
-    node = Kubelet(shape, AllocatorConfig("best-effort"))
+    node = DeviceManager(shape, AllocatorConfig("best-effort"))
     now = Availability(shape.all_gpus)
 
     def ask() -> object:

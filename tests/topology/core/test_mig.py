@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.nodes import unacknowledged
-from topology.core.admission import Kubelet, kubelet_of
+from topology.core.admission import DeviceManager, device_manager_of
 from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import MIB, Bytes, GpuResource
 from topology.core.devicesets import pack
@@ -39,10 +39,10 @@ def served(node: NodeTopology, resource: str) -> ServedDevices:
     return served_devices(node, found)
 
 
-def kubelet(node: NodeTopology, resource: str) -> Kubelet:
+def kubelet(node: NodeTopology, resource: str) -> DeviceManager:
     found = node.resource(resource)
     assert found is not None
-    return kubelet_of(node, found)
+    return device_manager_of(node, found)
 
 
 def all_free(node: NodeTopology, resource: str) -> Availability:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.nodes import gpus
-from topology.core.admission import Kubelet, admissions, kubelet_of
+from topology.core.admission import DeviceManager, admissions, device_manager_of
 from topology.core.allocators.nvidia import MISSING, Outage
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName
@@ -38,9 +38,11 @@ def node(config: AllocatorConfig, *resources: GpuResource) -> NodeTopology:
     )
 
 
-def kubelet(version: str | None, missing: tuple[MissingGpu, ...], policy: str = "none") -> Kubelet:
+def kubelet(
+    version: str | None, missing: tuple[MissingGpu, ...], policy: str = "none"
+) -> DeviceManager:
     config = AllocatorConfig("best-effort", version, policy, "container", "none", "None")
-    return kubelet_of(node(config), GpuResource(), missing)
+    return device_manager_of(node(config), GpuResource(), missing)
 
 
 def assessed(
@@ -121,8 +123,8 @@ def test_shares_are_chosen_without_the_driver(strategy: str) -> None:
     shared = GpuResource("nvidia.com/gpu.shared", strategy, 2)
     whole = GpuResource()
     topology = node(config, shared, whole)
-    assert not isinstance(kubelet_of(topology, shared, LOST).allocator, Outage)
-    beside = kubelet_of(topology, whole, LOST).allocator
+    assert not isinstance(device_manager_of(topology, shared, LOST).allocator, Outage)
+    beside = device_manager_of(topology, whole, LOST).allocator
     assert isinstance(beside, Outage), "whole GPUs beside them are not"
 
 
@@ -132,12 +134,12 @@ def test_a_plugin_that_gives_one_share_at_most_says_so(strategy: str) -> None:
     shared = GpuResource("nvidia.com/gpu", strategy, 2, refuses_several=True)
     topology = node(AllocatorConfig("distributed", "v0.20.0"), shared)
     idle = Availability(pack([2] * 4, 2), width=2)
-    found = assess(kubelet_of(topology, shared), idle, gpu_request(2))
+    found = assess(device_manager_of(topology, shared), idle, gpu_request(2))
     assert found.refusal is not None
     assert found.refusal.message.endswith("refuses a container that requests more than one share")
     assert not found.refusal.resolvable
     one_each = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(c, 1) for c in "ab"))
-    both = assess(kubelet_of(topology, shared), idle, one_each)
+    both = assess(device_manager_of(topology, shared), idle, one_each)
     assert both.refusal is None
 
 
@@ -155,7 +157,7 @@ def test_the_kubelet_does_not_ask_where_it_has_no_choice() -> None:
 def test_what_is_aligned_in_an_unknown_way_may_be_refused() -> None:
     config = AllocatorConfig("best-effort", "v0.19.3", "restricted", sees_topology=False)
     found = assess(
-        kubelet_of(node(config), GpuResource(), LOST), Availability(OFFERED), gpu_request(1)
+        device_manager_of(node(config), GpuResource(), LOST), Availability(OFFERED), gpu_request(1)
     )
     assert found.refusal is None
     assert MISSING in found.hazards

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.nodes import GIB, bridged, line, pcie, switched, unacknowledged
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.availability import Availability, Holder
 from topology.core.devices import Bytes
 from topology.core.devicesets import pack
@@ -319,7 +319,7 @@ def test_verdict(
     verdict: Verdict,
     words: str | None,
 ) -> None:
-    kubelet = Kubelet(node.shape, replicas=1 if availability.width == 1 else 4)
+    kubelet = DeviceManager(node.shape, replicas=1 if availability.width == 1 else 4)
     found = assess(kubelet, availability, gpu_request(count, constraints))
     assert found.verdict is verdict
     assert (found.rejection.message if found.rejection else None) == words
@@ -329,13 +329,13 @@ def test_verdict(
 
 def test_preferred_is_judged_like_required() -> None:
     request = gpu_request(2, NVLINK, Policy.PREFERRED)
-    found = assess(Kubelet(bridged().shape), Availability(0b1111), request)
+    found = assess(DeviceManager(bridged().shape), Availability(0b1111), request)
     assert found.verdict is Verdict.NOT_GUARANTEED
     assert found.passing_fraction == pytest.approx(2 / 6)
 
 
 def test_a_plain_pod_is_guaranteed_what_it_asks() -> None:
-    found = assess(Kubelet(pcie().shape), Availability(0b0111), gpu_request(2))
+    found = assess(DeviceManager(pcie().shape), Availability(0b0111), gpu_request(2))
     assert (found.verdict, found.sets) == (Verdict.GUARANTEED, (0b011, 0b101, 0b110))
 
 
@@ -350,10 +350,10 @@ def test_an_unknown_topology_manager_is_the_reason_that_is_given() -> None:
     node = replace(pairs, gpus=tuple(replace(g, numa_node=g.index // 2) for g in pairs.gpus))
     config = AllocatorConfig("best-effort", topology_manager_policy="unknown")
     request = gpu_request(2, NVLINK)
-    found = assess(Kubelet(node.shape, config), Availability(0b1111), request)
+    found = assess(DeviceManager(node.shape, config), Availability(0b1111), request)
     assert (found.verdict, found.rejection) == (Verdict.NOT_GUARANTEED, UNASKED)
     known = replace(config, topology_manager_policy="none")
-    found = assess(Kubelet(node.shape, known), Availability(0b1111), request)
+    found = assess(DeviceManager(node.shape, known), Availability(0b1111), request)
     assert found.verdict is Verdict.GUARANTEED
 
 
@@ -362,15 +362,15 @@ def test_a_record_without_the_numa_nodes_of_gpus_is_the_reason_that_is_given() -
         "best-effort", topology_manager_policy="restricted", sees_topology=False
     )
     request = gpu_request(2, NVLINK)
-    found = assess(Kubelet(switched(4).shape, config), Availability(0b1111), request)
+    found = assess(DeviceManager(switched(4).shape, config), Availability(0b1111), request)
     assert (found.verdict, found.rejection) == (Verdict.NOT_GUARANTEED, UNPLACED)
 
 
 def test_too_many_outcomes_are_judged_without_listing() -> None:
     request = gpu_request(10, NVLINK)
     full = Availability((1 << 20) - 1)
-    found = assess(Kubelet(switched(20).shape), full, request)
+    found = assess(DeviceManager(switched(20).shape), full, request)
     assert (found.verdict, found.sets) == (Verdict.GUARANTEED, None)
     assert assess(
-        Kubelet(bridged(20).shape), full, gpu_request(10, Constraints(nic=LinkKind.PIX))
+        DeviceManager(bridged(20).shape), full, gpu_request(10, Constraints(nic=LinkKind.PIX))
     ).verdict is (Verdict.NEVER)

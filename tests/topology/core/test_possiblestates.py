@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.nodes import bridged, unacknowledged
-from topology.core.admission import Kubelet, admissions
+from topology.core.admission import DeviceManager, admissions
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import Mask, positions
@@ -46,8 +46,8 @@ def _pairs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALLOCATORS, "pairs-first", PairsFirst())
 
 
-def node() -> Kubelet:
-    return Kubelet(bridged().shape, AllocatorConfig("pairs-first"))
+def node() -> DeviceManager:
+    return DeviceManager(bridged().shape, AllocatorConfig("pairs-first"))
 
 
 def masks(availability: Availability, *, endings: bool = False) -> tuple[Mask, ...]:
@@ -197,7 +197,7 @@ def test_a_newcomer_may_endanger_a_promise() -> None:
     promise = unacknowledged(2, NVLINK)
     availability = Availability(0b1110, unacknowledged=(promise,))
     assert endangers(node(), availability, gpu_request(1))
-    assert not endangers(Kubelet(bridged().shape), availability, gpu_request(1))
+    assert not endangers(DeviceManager(bridged().shape), availability, gpu_request(1))
     roomy = Availability(0b1111, unacknowledged=(promise,))
     assert not endangers(node(), roomy, gpu_request(1))
     assert not endangers(node(), Availability(0b1110), gpu_request(1))
@@ -219,7 +219,7 @@ def test_too_many_possible_states_promise_nothing(monkeypatch: pytest.MonkeyPatc
     availability = Availability(
         0b11110, unacknowledged=(unacknowledged(1), unacknowledged(1), unacknowledged(1))
     )
-    node = Kubelet(bridged(6).shape, AllocatorConfig("pairs-first"))
+    node = DeviceManager(bridged(6).shape, AllocatorConfig("pairs-first"))
     assert possible_states(node, availability).free_states is None
     found = assess(node, availability, gpu_request(2, NVLINK))
     assert (found.verdict, found.hazards) == (Verdict.NOT_NOW, ())  # too few are left
@@ -233,7 +233,7 @@ def test_too_many_possible_states_promise_nothing(monkeypatch: pytest.MonkeyPatc
     possible_states.clear()
 
 
-DGX = Kubelet(machine("dgx1-v100").topology("n").shape, AllocatorConfig("best-effort"))
+DGX = DeviceManager(machine("dgx1-v100").topology("n").shape, AllocatorConfig("best-effort"))
 sizes = st.lists(st.integers(1, 3), max_size=2)
 
 

@@ -14,7 +14,7 @@ from itertools import chain, combinations
 import pytest
 
 from tests.nodes import bridged
-from topology.core.admission import Kubelet, admissions
+from topology.core.admission import DeviceManager, admissions
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import GpuResource, PodUid, positions
@@ -76,9 +76,9 @@ def lowest(available: Gpus, required: Gpus, size: int) -> Gpus:
 
 
 @pytest.fixture
-def lowest_kubelet(monkeypatch: pytest.MonkeyPatch) -> Kubelet:
+def lowest_kubelet(monkeypatch: pytest.MonkeyPatch) -> DeviceManager:
     monkeypatch.setitem(ALLOCATORS, "lowest", Lowest())
-    return Kubelet(bridged(6).shape, AllocatorConfig("lowest"))
+    return DeviceManager(bridged(6).shape, AllocatorConfig("lowest"))
 
 
 def mask(gpus: Gpus) -> int:
@@ -129,7 +129,7 @@ def histories(
     ],
 )
 def test_the_ways_are_every_history(
-    lowest_kubelet: Kubelet, counts: Counts, free: set[int], holders: list[set[int]]
+    lowest_kubelet: DeviceManager, counts: Counts, free: set[int], holders: list[set[int]]
 ) -> None:
     """Exactly those of a recursion over sets: no fewer, no more."""
     held = {i: frozenset(gpus) for i, gpus in enumerate(holders)}
@@ -180,7 +180,7 @@ class Node:
         self.rng = rng
         resource = GpuResource("nvidia.com/gpu", "none" if replicas == 1 else "mps", replicas)
         topology = replace(topology, allocator=allocator, resources=(resource,))
-        self.kubelet = Kubelet(topology.shape, allocator, replicas)
+        self.kubelet = DeviceManager(topology.shape, allocator, replicas)
         self.emulated = EmulatedKubelet(topology, rng)
         self.size, self.replicas = len(topology.gpus), replicas
         self.holders: dict[PodUid, Holder] = {}
@@ -263,13 +263,13 @@ def test_what_comes_beside_terminating_pods_was_predicted(
 
 
 THREE = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(f"c{i}", 1) for i in range(3)), NVLINK)
-DGX = Kubelet(machine("dgx1-v100").topology("n").shape, config_with("best-effort"))
+DGX = DeviceManager(machine("dgx1-v100").topology("n").shape, config_with("best-effort"))
 
 
 @pytest.mark.parametrize("held", range(8))
 def test_three_containers_are_promised_beside_a_pod_that_ends(held: int) -> None:
     """The same verdict whichever GPU the ending pod has: one more free GPU is all that it adds."""
-    switched = Kubelet(machine("hgx-h100-8").topology("n").shape, config_with("best-effort"))
+    switched = DeviceManager(machine("hgx-h100-8").topology("n").shape, config_with("best-effort"))
     now = Availability(0xFF & ~(1 << held), releasing=(Holder(1 << held),))
     found = assess(switched, now, THREE)
     assert found.verdict.value == "guaranteed", found

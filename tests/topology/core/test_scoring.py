@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler_extender.state.answers.answercache import REFRESH, RequestMixTracker
 from topology.core import guaranteedcapacity, scoring
-from topology.core.admission import Kubelet, admissions, kubelet_of
+from topology.core.admission import DeviceManager, admissions, device_manager_of
 from topology.core.availability import Availability
 from topology.core.devices import Bytes, Mask
 from topology.core.graph import AllocatorConfig
@@ -40,21 +40,21 @@ BEST_EFFORT = AllocatorConfig("best-effort")
 
 
 def fragmentation_cost(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, mix: RequestMix
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, mix: RequestMix
 ) -> float:
     return placement_score(
         kubelet, availability, request, assess(kubelet, availability, request), mix
     ).fragmentation_cost
 
 
-def node(name: str) -> Kubelet:
-    return Kubelet(machine(name).topology("n").shape, BEST_EFFORT)
+def node(name: str) -> DeviceManager:
+    return DeviceManager(machine(name).topology("n").shape, BEST_EFFORT)
 
 
 BRIDGED, DGX, H100, PCIE = map(node, ("a100-pcie-4-bridged", "dgx1-v100", "hgx-h100-8", "l40s-4"))
 
 
-def cost(kubelet: Kubelet, free: Mask, request: GpuRequest = SINGLE) -> float:
+def cost(kubelet: DeviceManager, free: Mask, request: GpuRequest = SINGLE) -> float:
     return fragmentation_cost(kubelet, Availability(free), request, PRIOR)
 
 
@@ -96,14 +96,14 @@ def test_guaranteed_capacity_grows_with_free_gpus_and_is_what_a_placement_costs(
 
 
 def test_of_a_shared_gpu_each_share_has_its_part_of_the_memory() -> None:
-    shared = Kubelet(machine("l40s-4").topology("n").shape, AllocatorConfig("packed"), 4)
+    shared = DeviceManager(machine("l40s-4").topology("n").shape, AllocatorConfig("packed"), 4)
     everything = 0b100_100_100_100
     for gib, places in ((10, 16), (40, 0)):
         wanted = Constraints(min_gpu_memory=Bytes(gib << 30))
         assert guaranteed_placements(shared, everything, RequestClass(1, wanted)) == places
 
 
-def node_scores(request: GpuRequest, *states: tuple[Kubelet, Mask]) -> list[Score]:
+def node_scores(request: GpuRequest, *states: tuple[DeviceManager, Mask]) -> list[Score]:
     found = []
     for kubelet, free in states:
         availability = Availability(free)
@@ -191,7 +191,7 @@ def test_scores_are_integers_from_0_to_10_and_never_prefer_a_higher_cost(
 
 def test_sets_that_the_kubelet_may_refuse_have_no_guaranteed_capacity() -> None:
     """It may also be admitted, with GPUs that would do: that is no promise."""
-    unsure = Kubelet(DGX.shape, AllocatorConfig("best-effort", None, "unknown"))
+    unsure = DeviceManager(DGX.shape, AllocatorConfig("best-effort", None, "unknown"))
     found = admissions(unsure, 0xFF, ((Role.APP, 2),))
     assert found.ways
     assert found.hazards
@@ -265,7 +265,7 @@ def test_in_an_order_that_is_known_less_has_to_be_followed(
     for _ in range(60):
         order = tuple(rng.sample(range(size), rng.randint(size - 1, size)))
         ordered = replace(bare, allocator=AllocatorConfig("dra", published=order))
-        kubelet = kubelet_of(ordered, bare.resources[0])
+        kubelet = device_manager_of(ordered, bare.resources[0])
         availability = Availability(rng.randrange(1, 1 << size))
         request = gpu_request(rng.randint(1, availability.free.bit_count()), Constraints())
         asked.append((kubelet, availability, request, scoring.classes_of(scoring.PRIOR)))

@@ -17,9 +17,9 @@ a running kubelet. For each container:
 4. *Rest.* No report shows the reusable devices that no later container took. The pod holds them
    until it ends.
 
-``kubelet`` describes how one node allocates devices. ``topologymanager`` models step 2. It builds
-on three modules: ``topologyhints`` combines hints, ``staticmanagers`` gives the hints of the CPU
-Manager and of the Memory Manager, and ``hintproviders`` collects these managers' answers to one
+``devicemanager`` describes how one node allocates devices. ``topologymanager`` models step 2. It
+builds on three modules: ``topologyhints`` combines hints, ``staticmanagers`` gives the hints of the
+CPU Manager and of the Memory Manager, and ``hintproviders`` collects these managers' answers to one
 pod. ``admissions`` goes through the containers and returns the result.
 """
 
@@ -31,19 +31,19 @@ from topology.core.admission.admissions import (
     admissions,
     container_sets,
 )
+from topology.core.admission.devicemanager import (
+    UNKNOWN_CONFIG,
+    DeviceManager,
+    device_manager_of,
+    opaque,
+    widened,
+)
 from topology.core.admission.hintproviders import (
     AFFINITY,
     MANAGERS,
     NO_ANSWERS,
     ProviderAnswers,
     provider_answers,
-)
-from topology.core.admission.kubelet import (
-    UNKNOWN_CONFIG,
-    Kubelet,
-    kubelet_of,
-    opaque,
-    widened,
 )
 from topology.core.admission.topologymanager import TOO_MANY_NODES
 
@@ -57,11 +57,11 @@ __all__ = [
     "UNKNOWN_CONFIG",
     "Admission",
     "Admissions",
-    "Kubelet",
+    "DeviceManager",
     "ProviderAnswers",
     "admissions",
     "container_sets",
-    "kubelet_of",
+    "device_manager_of",
     "opaque",
     "provider_answers",
     "widened",

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from topology.core.admission.devicemanager import DeviceManager
 from topology.core.admission.hintproviders import (
     AFFINITY,
     MANAGERS,
@@ -38,7 +39,6 @@ from topology.core.admission.hintproviders import (
     KnownHints,
     ProviderAnswers,
 )
-from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.topologyhints import NO_HINTS
 from topology.core.admission.topologymanager import (
     TOO_MANY_NODES,
@@ -89,7 +89,7 @@ class Allocations:
 
     def __init__(
         self,
-        kubelet: Kubelet,
+        kubelet: DeviceManager,
         answers: ProviderAnswers = NO_ANSWERS,
         releasing: tuple[DeviceSet, ...] = (),
     ) -> None:
@@ -335,7 +335,7 @@ class Admissions:
 
 @memoized
 def admissions(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     free: DeviceSet,
     counts: Counts,
     answers: ProviderAnswers = NO_ANSWERS,
@@ -361,7 +361,7 @@ def admissions(
 
 
 def _admissions(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     free: DeviceSet,
     counts: Counts,
     answers: ProviderAnswers,
@@ -383,7 +383,7 @@ def _admissions(
     return _walked(allocations, kubelet, free, asked_by(counts, answers), releasing)
 
 
-def _any_devices(kubelet: Kubelet, free: DeviceSet, counts: Counts) -> Admissions:
+def _any_devices(kubelet: DeviceManager, free: DeviceSet, counts: Counts) -> Admissions:
     """Return the admissions under ``any``, where a pod may show and hold any devices.
 
     The stages make no difference then.
@@ -407,7 +407,7 @@ def _any_devices(kubelet: Kubelet, free: DeviceSet, counts: Counts) -> Admission
     return Admissions(sets, steps=steps + len(ways), several=tuple(sorted(ways)))
 
 
-def _one_container(kubelet: Kubelet, free: DeviceSet, count: int) -> Admissions:
+def _one_container(kubelet: DeviceManager, free: DeviceSet, count: int) -> Admissions:
     """Return the admissions in the common case: one container, and only the plugin decides."""
     if count > total(free, kubelet.width):
         return Admissions((), hazards=(TOO_FEW,))
@@ -420,7 +420,7 @@ def _one_container(kubelet: Kubelet, free: DeviceSet, count: int) -> Admissions:
 
 def _walked(
     allocations: Allocations,
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     free: DeviceSet,
     containers: tuple[Asked, ...],
     releasing: tuple[DeviceSet, ...],
@@ -476,7 +476,7 @@ def _without_repeats(containers: tuple[Asked, ...]) -> tuple[Asked, ...]:
 
 @memoized
 def container_sets(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     free: DeviceSet,
     counts: Counts,
     answers: ProviderAnswers = NO_ANSWERS,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from topology.core.admission.kubelet import Kubelet
+from topology.core.admission.devicemanager import DeviceManager
 from topology.core.admission.staticmanagers import MemoryLeft, MemoryManager, cpu_hints
 from topology.core.admission.topologyhints import (
     NO_HINTS,
@@ -79,7 +79,7 @@ NO_ANSWERS = ProviderAnswers()  # no other provider has hints or refuses
 
 
 def provider_answers(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     numa_free: FreeNumaResources | None,
     counts: Counts,
     *,
@@ -97,7 +97,7 @@ def provider_answers(
 
 @memoized
 def _provider_answers(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     numa_free: FreeNumaResources | None,
     counts: Counts,
     only_gpu_plugin: bool,
@@ -160,7 +160,7 @@ class _StaticManagers:
 
     def __init__(
         self,
-        kubelet: Kubelet,
+        kubelet: DeviceManager,
         numa: NumaConfig,
         numa_free: FreeNumaResources,
         *,

@@ -30,8 +30,8 @@ from itertools import combinations
 from operator import or_
 from typing import NamedTuple
 
+from topology.core.admission.devicemanager import DeviceManager
 from topology.core.admission.hintproviders import MAX_NUMA_NODES, KnownHints
-from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.topologyhints import (
     NO_HINTS,
     Hints,
@@ -73,7 +73,7 @@ def too_many_nodes(shape: Shape) -> bool:
     return len(hinted_nodes(shape)) > MAX_NUMA_NODES
 
 
-def hints_whole_pods(kubelet: Kubelet) -> bool:
+def hints_whole_pods(kubelet: DeviceManager) -> bool:
     """Check whether one hint holds for all containers of a pod.
 
     Under an unknown policy each container may have any hint.
@@ -87,7 +87,7 @@ def hints_whole_pods(kubelet: Kubelet) -> bool:
 
 
 def merged_hints(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     free: DeviceSet,
     reusable: DeviceSet,
     count: int,
@@ -118,7 +118,7 @@ def merged_hints(
 
 
 def device_hints(
-    kubelet: Kubelet, free: DeviceSet, reusable: DeviceSet, count: int
+    kubelet: DeviceManager, free: DeviceSet, reusable: DeviceSet, count: int
 ) -> ProviderHints:
     """Return the device manager's hints: the NUMA nodes whose free devices suffice, the fewest
     preferred.
@@ -153,7 +153,7 @@ def _unions(shape: Shape) -> tuple[tuple[Mask, Mask], ...]:
     )
 
 
-def _merged(kubelet: Kubelet, others: Hints, ours: tuple[ProviderHints, ...]) -> Merged:
+def _merged(kubelet: DeviceManager, others: Hints, ours: tuple[ProviderHints, ...]) -> Merged:
     """Return the merge of hints that are known, or known to be possible."""
     providers = [*others.providers, *ours]
     if not providers:
@@ -173,7 +173,7 @@ def _merged(kubelet: Kubelet, others: Hints, ours: tuple[ProviderHints, ...]) ->
 
 
 def _not_preferred(
-    kubelet: Kubelet, providers: list[ProviderHints], ranked: tuple[Ranking, ...]
+    kubelet: DeviceManager, providers: list[ProviderHints], ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
     """Return the possible merges if no combination is preferred; None if they are unknown.
 
@@ -196,7 +196,7 @@ def _not_preferred(
     return None if newer is None or older is None else tuple(dict.fromkeys((*newer, *older)))
 
 
-def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
+def _stored(kubelet: DeviceManager, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
     """Return the merged NUMA nodes in the device manager's form: the GPUs on them.
 
     If the machine has only one NUMA node, ``single-numa-node`` drops a hint that names it. If the
@@ -214,6 +214,6 @@ def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
     return tuple(dict.fromkeys(stored))
 
 
-def _every_union(kubelet: Kubelet) -> tuple[Aligned, ...]:
+def _every_union(kubelet: DeviceManager) -> tuple[Aligned, ...]:
     """Return the GPUs of every set of NUMA nodes, and None for no hint."""
     return tuple(dict.fromkeys((None, *(there for _, there in _unions(kubelet.shape)))))

@@ -1,6 +1,6 @@
 """Find pods for which any devices will do, so that their outcomes need not be listed."""
 
-from topology.core.admission import Kubelet, opaque
+from topology.core.admission import DeviceManager, opaque
 from topology.core.availability import Availability
 from topology.core.devicesets import total
 from topology.core.placement.constraints import always_met
@@ -8,8 +8,8 @@ from topology.core.requests import Constraints, Counts, Role
 
 
 def indifferent_to(
-    kubelet: Kubelet, availability: Availability, counts: Counts, constraints: Constraints
-) -> Kubelet | None:
+    kubelet: DeviceManager, availability: Availability, counts: Counts, constraints: Constraints
+) -> DeviceManager | None:
     """Return the same node as if any devices might come, if that makes no difference to the pod.
 
     Such a pod has one container, which asks for one device, or for several GPUs of which any will
@@ -33,7 +33,7 @@ def indifferent_to(
     return opaque(kubelet) if kubelet.allocator.never_refuses(kubelet.shape, count, sizes) else None
 
 
-def pool_sizes(kubelet: Kubelet, availability: Availability) -> frozenset[int]:
+def pool_sizes(kubelet: DeviceManager, availability: Availability) -> frozenset[int]:
     """Return the numbers of devices that may be free when one more pod comes, or more numbers.
 
     Each pod that holds devices may have ended by then. Each pod that is to come may have come.

@@ -28,7 +28,7 @@ Amounts are bytes times the replicas of a GPU, so that a share's part is a whole
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from topology.core.admission import Kubelet, provider_answers
+from topology.core.admission import DeviceManager, provider_answers
 from topology.core.admission.hintproviders import NO_ANSWERS
 from topology.core.availability import ALL_MEMORY, Availability, Holder, Unacknowledged, coming
 from topology.core.devices import Bytes, Mask
@@ -53,7 +53,7 @@ class GpuMemory:
     memory: Bytes  # the GPU's total
 
 
-def used_memory(kubelet: Kubelet, availability: Availability) -> tuple[GpuMemory, ...]:
+def used_memory(kubelet: DeviceManager, availability: Availability) -> tuple[GpuMemory, ...]:
     """Return the memory that reported pods use on each GPU, by position."""
     replicas = kubelet.replicas
     return tuple(
@@ -66,7 +66,7 @@ def used_memory(kubelet: Kubelet, availability: Availability) -> tuple[GpuMemory
 
 
 def short_of_memory(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest
 ) -> Rejection | None:
     """Return why the pod may not come: on some GPU, pods could use more memory than there is.
 
@@ -113,7 +113,7 @@ def _after_victims(availability: Availability) -> Availability:
     return replace(availability.after_victims, unacknowledged=unacknowledged)
 
 
-def has_memory(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> bool:
+def has_memory(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> bool:
     """Check whether some GPU with a free share has memory for the pod.
 
     The check takes the last report, as if every victim were gone.
@@ -130,7 +130,7 @@ def has_memory(kubelet: Kubelet, availability: Availability, request: GpuRequest
     )
 
 
-def _blamed(kubelet: Kubelet, availability: Availability, newcomer: Unacknowledged) -> Mask:
+def _blamed(kubelet: DeviceManager, availability: Availability, newcomer: Unacknowledged) -> Mask:
     """Return the GPUs whose memory may be exceeded because of the new pod.
 
     Either it may get a share there, or other pods may get one there only if the new pod comes
@@ -179,7 +179,7 @@ class _Incoming:
         return got
 
 
-def _exceeded(kubelet: Kubelet, availability: Availability) -> tuple[Mask, Mask]:
+def _exceeded(kubelet: DeviceManager, availability: Availability) -> tuple[Mask, Mask]:
     """Return the GPUs whose memory may be exceeded, and those that the last unacknowledged pod may
     reach."""
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
@@ -226,7 +226,7 @@ def _exceeded(kubelet: Kubelet, availability: Availability) -> tuple[Mask, Mask]
     return over, reached
 
 
-def _incoming(kubelet: Kubelet, availability: Availability) -> list[_Incoming]:
+def _incoming(kubelet: DeviceManager, availability: Availability) -> list[_Incoming]:
     """Return the unacknowledged pods, in order.
 
     Terminated pods are left out. They only count as pods that may come before others.
@@ -245,7 +245,7 @@ def _incoming(kubelet: Kubelet, availability: Availability) -> list[_Incoming]:
     ]
 
 
-def _followed(kubelet: Kubelet, pod: Unacknowledged) -> bool:
+def _followed(kubelet: DeviceManager, pod: Unacknowledged) -> bool:
     """Check whether each share that the pod gets is of the GPU with the most shares left.
 
     That is the most of all GPUs or, under the Topology Manager, of all GPUs on some NUMA nodes.
@@ -262,7 +262,7 @@ def _followed(kubelet: Kubelet, pod: Unacknowledged) -> bool:
 
 
 def _hidden(
-    hiding: Iterable[Holder], p: int, kubelet: Kubelet, availability: Availability
+    hiding: Iterable[Holder], p: int, kubelet: DeviceManager, availability: Availability
 ) -> list[Amount]:
     """Return the memory that pods may use on a GPU by devices that no report shows, part by part.
 
@@ -280,7 +280,7 @@ def _hidden(
     return sorted(parts, reverse=True)[:there]
 
 
-def _tenants(kubelet: Kubelet, availability: Availability) -> list[list[_Tenant]]:
+def _tenants(kubelet: DeviceManager, availability: Availability) -> list[list[_Tenant]]:
     """Return the pods on each GPU, by position. Any of them may end.
 
     Devices that the kubelet does not hand out now count as their shares' part, whichever pod holds

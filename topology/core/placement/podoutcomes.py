@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topology.core.admission import TOO_FEW, Kubelet, ProviderAnswers, admissions, provider_answers
+from topology.core.admission import (
+    TOO_FEW,
+    DeviceManager,
+    ProviderAnswers,
+    admissions,
+    provider_answers,
+)
 from topology.core.allocators import of_every_pool
 from topology.core.availability import Availability
 from topology.core.budget import SMALL, SPENT, most_sets, pod_outcomes_steps
@@ -35,13 +41,13 @@ class PodOutcomes:
     count: int
     steps: int = 0  # the cost of the evaluation
 
-    def gpus(self, kubelet: Kubelet) -> tuple[Mask, ...] | None:
+    def gpus(self, kubelet: DeviceManager) -> tuple[Mask, ...] | None:
         """Return the sets as masks of GPUs, without the devices on each GPU."""
         if self.sets is None or kubelet.width == 1:
             return self.sets
         return tuple(sorted({gpus(pool, kubelet.width) for pool in self.sets}))
 
-    def surely_has(self, some: Mask, kubelet: Kubelet) -> bool:
+    def surely_has(self, some: Mask, kubelet: DeviceManager) -> bool:
         """Check whether every set that may come has one of ``some`` GPUs."""
         sets = self.gpus(kubelet)
         if sets is None:
@@ -51,7 +57,7 @@ class PodOutcomes:
 
 @memoized
 def pod_outcomes(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     availability: Availability,
     counts: Counts,
     only_gpu_plugin: bool,
@@ -96,7 +102,7 @@ def pod_outcomes(
 
 
 def _one_by_one(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     possible: tuple[FreeState, ...],
     counts: Counts,
     answers: ProviderAnswers,
@@ -124,7 +130,7 @@ def _one_by_one(
 
 
 def _looked_up(
-    kubelet: Kubelet, possible: tuple[FreeState, ...], count: int, hazards: set[str]
+    kubelet: DeviceManager, possible: tuple[FreeState, ...], count: int, hazards: set[str]
 ) -> tuple[tuple[DeviceSet, ...], bool]:
     """Return the outcomes for one container on a small node, by a look-up of each free state."""
     by_pool = of_every_pool(kubelet.allocator, kubelet.shape, count)
@@ -139,7 +145,7 @@ def _looked_up(
 
 
 def _all_at_once(
-    kubelet: Kubelet, possible: tuple[FreeState, ...], count: int, hazards: set[str]
+    kubelet: DeviceManager, possible: tuple[FreeState, ...], count: int, hazards: set[str]
 ) -> tuple[tuple[DeviceSet, ...], bool]:
     """Return the outcomes on a larger node. The allocator evaluates all pools together."""
     pools = np.array([state.free for state in possible], dtype=np.int32)
@@ -169,7 +175,9 @@ class Judgement(NamedTuple):
     steps: int = 0  # the cost of the outcomes; set by `keeps` only
 
 
-def judged(kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstraints) -> Judgement:
+def judged(
+    kubelet: DeviceManager, foreseen: PodOutcomes, constraints: CompiledConstraints
+) -> Judgement:
     """Return how many of a pod's outcomes meet the constraints."""
     if kubelet.shape.of_mig and kubelet.monotone and foreseen.sets != () and foreseen.count:
         # Any of the free instances may come, whether or not all choices are listed.
@@ -198,7 +206,7 @@ def judged(kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstra
 
 
 def _judged_unlisted(
-    kubelet: Kubelet, foreseen: PodOutcomes, constraints: CompiledConstraints
+    kubelet: DeviceManager, foreseen: PodOutcomes, constraints: CompiledConstraints
 ) -> Judgement:
     """Return a sound judgement if any devices may come.
 

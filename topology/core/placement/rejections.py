@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import comb
 
-from topology.core.admission import AFFINITY, SEVERAL, Kubelet, provider_answers
+from topology.core.admission import AFFINITY, SEVERAL, DeviceManager, provider_answers
 from topology.core.availability import Availability
 from topology.core.budget import SPENT, most_sets
 from topology.core.devices import positions
@@ -153,7 +153,7 @@ def too_few(unit: str) -> Rejection:
     return Rejection(f"node has fewer {unit}s than requested", False, Reason.TOO_FEW)
 
 
-def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | None:
+def hardware_rejection(kubelet: DeviceManager, request: GpuRequest) -> Rejection | None:
     """Return why no set of this hardware could ever meet the request; None if one could.
 
     The text names the key that excludes the hardware. If GPUs are shared, keys that are not about
@@ -195,7 +195,7 @@ def unit_of(shape: Shape) -> str:
     return "MIG instance" if shape.of_mig else "GPU"
 
 
-def device_unit(kubelet: Kubelet) -> str:
+def device_unit(kubelet: DeviceManager) -> str:
     """Return the word for one device of this node: a GPU, a share of one, or a MIG instance."""
     if kubelet.replicas == 1:
         return unit_of(kubelet.shape)
@@ -229,7 +229,7 @@ def _too_little(
 
 
 @memoized
-def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection | None:
+def _ruled_out(kubelet: DeviceManager, wanted: Constraints, count: int) -> Rejection | None:
     """Return the first thing that the hardware lacks for ``count`` GPUs or MIG instances."""
     shape, unit = kubelet.shape, unit_of(kubelet.shape)
     usable = positions(shape.all_gpus & ~shape.in_mig_mode)
@@ -263,7 +263,7 @@ def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection |
     return Rejection(words, False, Reason.LINKS if wanted.over_links else Reason.HARDWARE)
 
 
-def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
+def _has_set(kubelet: DeviceManager, test: CompiledConstraints, count: int) -> bool:
     """Check whether the empty hardware has a set that passes. True if there are too many sets to
     try."""
     shape = kubelet.shape
@@ -279,7 +279,7 @@ def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
 
 
 def certain_refusal(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, foreseen: PodOutcomes
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, foreseen: PodOutcomes
 ) -> Rejection | None:
     """Return why the kubelet surely refuses the pod now, or gives it a sick GPU.
 
@@ -332,7 +332,7 @@ def _refuses(foreseen: PodOutcomes) -> bool:
 
 
 def _affinity_words(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, resolvable: bool
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, resolvable: bool
 ) -> str:
     """Return the text for the resources that cannot be aligned.
 
@@ -350,7 +350,7 @@ def _affinity_words(
     )
 
 
-def _to_align(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> str:
+def _to_align(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> str:
     most = max(n for _, n in request.counts)
     unit = unit_of(kubelet.shape)
     words = [f"1 {unit}" if most == 1 else f"{most} {unit}s"]
@@ -367,7 +367,7 @@ def _to_align(kubelet: Kubelet, availability: Availability, request: GpuRequest)
 
 
 def _refused_to(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, exclusive: Exclusive
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, exclusive: Exclusive
 ) -> bool:
     """Check whether the kubelet would refuse the pod if it had these exclusive CPUs and memory."""
     key = availability.outcome_key(endings=False, exclusive=exclusive)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from topology.core.admission import Kubelet, kubelet_of
+from topology.core.admission import DeviceManager, device_manager_of
 from topology.core.devices import GpuResource, Mask, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
@@ -48,7 +48,7 @@ def pods_with_several(
     for allocation in allocations:
         for device in allocation.device_ids:  # shares and MIG instances have other ids
             held[allocation.pod_uid] |= position.get(device, 0)
-    whole = kubelet_of(topology, GpuResource())
+    whole = device_manager_of(topology, GpuResource())
     return [
         SeveralGpus(uid, gpus, _lacks(whole, gpus, NVLINKED), _lacks(whole, gpus, ONE_NUMA_NODE))
         for uid, gpus in held.items()
@@ -56,6 +56,6 @@ def pods_with_several(
     ]
 
 
-def _lacks(kubelet: Kubelet, gpus: Mask, wanted: Constraints) -> bool:
+def _lacks(kubelet: DeviceManager, gpus: Mask, wanted: Constraints) -> bool:
     possible = hardware_rejection(kubelet, gpu_request(gpus.bit_count(), wanted)) is None
     return possible and not satisfies(kubelet.shape, wanted, gpus)

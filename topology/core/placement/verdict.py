@@ -9,7 +9,7 @@ later first. So before a bind, every outstanding promise is checked again togeth
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, opaque, widened
+from topology.core.admission import AFFINITY, TOO_MANY_NODES, DeviceManager, opaque, widened
 from topology.core.availability import Availability, Unacknowledged, coming, unacknowledged_order
 from topology.core.budget import CHECK_STEPS, SPENT
 from topology.core.devices import Mask
@@ -88,7 +88,7 @@ class Assessment:
 FOLLOWED = 2
 
 
-def assess(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> Assessment:
+def assess(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> Assessment:
     """Return the assessment of a node with this availability for this request.
 
     The function is pure and cached by its arguments. So a request over thousands of nodes costs one
@@ -103,8 +103,8 @@ def assess(kubelet: Kubelet, availability: Availability, request: GpuRequest) ->
 
 
 def chosen(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest
-) -> tuple[Kubelet, Availability] | None:
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest
+) -> tuple[DeviceManager, Availability] | None:
     """Return the node as if only the devices that the pod gets were free; None if unknown.
 
     The devices are known if the allocator's choice is, no pod comes or goes, and the pod asks for
@@ -128,7 +128,9 @@ def chosen(
 
 
 @memoized
-def _assessed(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> Assessment:
+def _assessed(
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest
+) -> Assessment:
     """Return the assessment with the check of shared GPUs' memory."""
     assessed = _assess(kubelet, availability, request)
     if not assessed.fits:
@@ -145,7 +147,7 @@ def _assessed(kubelet: Kubelet, availability: Availability, request: GpuRequest)
     return replace(assessed, verdict=verdict, rejection=rejection, memory=memory)
 
 
-def _assess(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> Assessment:
+def _assess(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> Assessment:
     """Return the assessment without the check of shared GPUs' memory.
 
     The steps are, each only if those before it have not decided:
@@ -203,7 +205,7 @@ def _assess(kubelet: Kubelet, availability: Availability, request: GpuRequest) -
 
 
 def _assess_plain(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, fits: bool
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, fits: bool
 ) -> Assessment:
     """Return the assessment for a pod that asks only for devices. A sick device is not promised."""
     if not fits:
@@ -220,7 +222,7 @@ def _assess_plain(
 
 
 def sets_spoken_of(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, assessed: Assessment
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, assessed: Assessment
 ) -> tuple[Mask, ...] | None:
     """Return the GPUs that the pod may have by its verdict, the likelier sets first.
 
@@ -239,7 +241,7 @@ def sets_spoken_of(
 
 
 def _outlook_of(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, *, endings: bool
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, *, endings: bool
 ) -> PodOutcomes:
     key = availability.outcome_key(endings=endings, exclusive=request.exclusive)
     return pod_outcomes(
@@ -248,7 +250,7 @@ def _outlook_of(
 
 
 def _not_promised(
-    kubelet: Kubelet,
+    kubelet: DeviceManager,
     availability: Availability,
     request: GpuRequest,
     before: PodOutcomes,
@@ -293,7 +295,7 @@ def _not_promised(
     return Assessment(verdict, True, rejection, sets, fraction, hazards, before.exact)
 
 
-def endangers(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> bool:
+def endangers(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> bool:
     """Check whether a pod with this request could break a promise if it were admitted first.
 
     Under a monotone allocator it cannot: the devices that it leaves are a part of those that the
@@ -305,7 +307,7 @@ def endangers(kubelet: Kubelet, availability: Availability, request: GpuRequest)
 
 
 @memoized
-def _endangers(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> bool:
+def _endangers(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> bool:
     newcomer = coming(request, kubelet.replicas)
     availability = _with_terminated_alive(availability)
     steps = 0
@@ -324,7 +326,7 @@ def _endangers(kubelet: Kubelet, availability: Availability, request: GpuRequest
     return False
 
 
-def keeps(kubelet: Kubelet, availability: Availability, pod: Unacknowledged) -> Judgement:
+def keeps(kubelet: DeviceManager, availability: Availability, pod: Unacknowledged) -> Judgement:
     """Return how many outcomes keep an unacknowledged pod's promise, over every free state.
 
     ``availability`` does not include the pod itself. Every terminated pod and every victim is gone
@@ -347,7 +349,7 @@ def keeps(kubelet: Kubelet, availability: Availability, pod: Unacknowledged) -> 
 
 
 def predicted(
-    kubelet: Kubelet, availability: Availability, pod: Unacknowledged
+    kubelet: DeviceManager, availability: Availability, pod: Unacknowledged
 ) -> tuple[tuple[DeviceSet, ...] | None, tuple[str, ...]]:
     """Return every set that a report may show of an unacknowledged pod, and its possible refusals.
 

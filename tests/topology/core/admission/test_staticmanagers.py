@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tests.nodes import gpus
-from topology.core.admission import AFFINITY, MANAGERS, Kubelet, admissions, provider_answers
+from topology.core.admission import AFFINITY, MANAGERS, DeviceManager, admissions, provider_answers
 from topology.core.admission.staticmanagers import MemoryManager, cpu_hints
 from topology.core.admission.topologyhints import ProviderHints
 from topology.core.availability import Availability, Unacknowledged
@@ -52,11 +52,11 @@ STATIC = AllocatorConfig(
 ONE, TWO, BOTH = 0b01, 0b10, 0b11
 
 
-def node(**fields: object) -> Kubelet:
+def node(**fields: object) -> DeviceManager:
     """The machine under other settings."""
     placed = tuple(replace(gpu, topology_nodes=(gpu.index // 2,)) for gpu in gpus(4))
     topology = NodeTopology(NodeName("n"), placed)
-    return Kubelet(topology.shape, replace(STATIC, **fields))  # type: ignore[arg-type]
+    return DeviceManager(topology.shape, replace(STATIC, **fields))  # type: ignore[arg-type]
 
 
 def pod(cpus: int, devices: int = 1, memory: int = 1) -> GpuRequest:
@@ -362,7 +362,9 @@ def test_a_pods_memory_as_a_whole_is_never_refused_for_certain() -> None:
     )
     numa_free = replace(EMPTY, blocks=(block(1, 0),))
     asked = replace(gpu_request(1), exclusive=Exclusive(False, True, demands))
-    found = assess(Kubelet(nowhere.shape, config), Availability(0b1111, numa_free=numa_free), asked)
+    found = assess(
+        DeviceManager(nowhere.shape, config), Availability(0b1111, numa_free=numa_free), asked
+    )
     assert (found.refusal, MANAGERS in found.hazards) == (None, True)
 
 

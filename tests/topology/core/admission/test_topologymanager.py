@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.nodes import switched
-from topology.core.admission import Kubelet, admissions
+from topology.core.admission import DeviceManager, admissions
 from topology.core.admission.topologymanager import (
     TOO_MANY_NODES,
     Aligned,
@@ -28,9 +28,9 @@ FIRST, SECOND, EITHER = 0b01, 0b10, 0b11  # Sets of NUMA nodes
 EVERY_UNION = (None, LOWER, UPPER, BOTH)
 
 
-def kubelet(policy: str, *, scope: str = "container") -> Kubelet:
+def kubelet(policy: str, *, scope: str = "container") -> DeviceManager:
     """A node under a policy."""
-    return Kubelet(switched(8).shape, AllocatorConfig("best-effort", None, policy, scope))
+    return DeviceManager(switched(8).shape, AllocatorConfig("best-effort", None, policy, scope))
 
 
 HINTS = [
@@ -108,6 +108,6 @@ def test_hints_are_followed_on_eight_numa_nodes_at_most() -> None:
         topology = switched(9)
         gpus = tuple(replace(gpu, topology_nodes=(gpu.index % nodes,)) for gpu in topology.gpus)
         shape = replace(topology, gpus=gpus).shape
-        found = admissions(Kubelet(shape, aligned), shape.all_gpus, ((Role.APP, 1),))
+        found = admissions(DeviceManager(shape, aligned), shape.all_gpus, ((Role.APP, 1),))
         assert (TOO_MANY_NODES not in found.hazards) is followed
-        assert admissions(Kubelet(shape), shape.all_gpus, ((Role.APP, 1),)).hazards == ()
+        assert admissions(DeviceManager(shape), shape.all_gpus, ((Role.APP, 1),)).hazards == ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.nodes import bridged
-from topology.core.admission import kubelet_of
+from topology.core.admission import device_manager_of
 from topology.core.graph import AllocatorConfig
 
 
@@ -24,6 +24,6 @@ def test_the_first_free_devices_come(
     order: tuple[int, ...], free: int, size: int, sets: tuple[int, ...]
 ) -> None:
     node = replace(bridged(), allocator=AllocatorConfig("dra", published=order))
-    kubelet = kubelet_of(node, node.resources[0])
+    kubelet = device_manager_of(node, node.resources[0])
     assert kubelet.outcomes(free, size).sets == sets
     assert kubelet.allocator.never_refuses(node.shape, size, None)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 from tests.nodes import bridged
-from topology.core.admission import Kubelet, kubelet_of
+from topology.core.admission import DeviceManager, device_manager_of
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devices import GpuResource
@@ -63,10 +63,10 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALLOCATORS, FirstFit.name, FirstFit())
 
 
-def node() -> Kubelet:
+def node() -> DeviceManager:
     """Six GPUs in bridged pairs, published in the order 5, 4 … 0."""
     topology = replace(bridged(6), allocator=AllocatorConfig("first-fit"))
-    found = kubelet_of(topology, topology.resources[0])
+    found = device_manager_of(topology, topology.resources[0])
     assert found.allocator == FirstFit((5, 4, 3, 2, 1, 0))
     return found
 
@@ -125,7 +125,7 @@ def test_guaranteed_capacity_and_scores_follow() -> None:
 
 def test_where_the_plugin_is_called_in_an_unknown_way_any_devices_may_come() -> None:
     config = AllocatorConfig("first-fit", None, "restricted", sees_topology=False)
-    kubelet = Kubelet(node().shape, config)
+    kubelet = DeviceManager(node().shape, config)
     found = assess(kubelet, Availability(0b111111), gpu_request(2, NVLINK))
     assert not found.verdict.holds
     assert THREE in found.hazards
@@ -133,7 +133,7 @@ def test_where_the_plugin_is_called_in_an_unknown_way_any_devices_may_come() -> 
 
 def test_memory_of_shared_gpus_is_added_up() -> None:
     """Any share may come next, as far as memory is concerned: it does not spread them."""
-    kubelet = Kubelet(node().shape, AllocatorConfig("first-fit"), replicas=2)
+    kubelet = DeviceManager(node().shape, AllocatorConfig("first-fit"), replicas=2)
     half = gpu_request(1, Constraints(gpu_memory=kubelet.shape.memory[0]))
     user = Holder(pack([1, 0, 0, 0, 0, 0], 2), memory=kubelet.shape.memory[0])
     availability = Availability(pack([1, 2, 2, 2, 2, 2], 2), running=(user,), width=2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_extender.framework.nodedecision import pod_capacity
 from tests.scheduler_extender.verbs.test_gangs import gang, on
-from topology.core.admission import Kubelet
+from topology.core.admission import DeviceManager
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import BEST_EFFORT
 from topology.core.availability import Availability, Holder, Unacknowledged, unacknowledged_order
@@ -31,8 +31,8 @@ STEP_BY_STEP, AT_ONCE = 99, -1
 SMALL = sorted(name for name in MACHINES if len(machine(name).topology(NodeName("n")).gpus) <= 8)
 
 
-def node(kind: str) -> Kubelet:
-    return Kubelet(machine(kind).topology(NodeName("n")).shape, CONFIGS)
+def node(kind: str) -> DeviceManager:
+    return DeviceManager(machine(kind).topology(NodeName("n")).shape, CONFIGS)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -144,14 +144,14 @@ def test_every_number_of_free_gpus_is_predicted(kind: str, data: st.DataObject) 
         assert max(pool_sizes(kubelet, availability)) == max(left)
 
 
-def _too_much(kubelet: Kubelet, availability: Availability, request: GpuRequest) -> bool:
+def _too_much(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> bool:
     """Whether the steps are too many to be followed."""
     found = verdict._outlook_of(kubelet, availability, request, endings=True)
     return SPENT in found.hazards or found.sets is None
 
 
 def _assessed(
-    kubelet: Kubelet, availability: Availability, request: GpuRequest, followed: int
+    kubelet: DeviceManager, availability: Availability, request: GpuRequest, followed: int
 ) -> verdict.Assessment:
     with patch.object(verdict, "FOLLOWED", followed):
         return verdict._assess(kubelet, availability, request)

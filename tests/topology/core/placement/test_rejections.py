@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.nodes import gpus
-from topology.core.admission import Kubelet, kubelet_of
+from topology.core.admission import DeviceManager, device_manager_of
 from topology.core.availability import Availability, Holder
 from topology.core.devices import Bytes, GpuResource, Mask, NodeName, PodUid
 from topology.core.devicesets import pack
@@ -71,7 +71,7 @@ def emulated_refuses(config: AllocatorConfig, free: Mask, pod: GpuRequest, seed:
 def test_a_certain_refusal_comes_every_time(config: AllocatorConfig) -> None:
     """And one that does not is always taken at least once, where nothing is random."""
     rng = random.Random(str(config))
-    kubelet = Kubelet(DGX.shape, config)
+    kubelet = DeviceManager(DGX.shape, config)
     certain = taken = 0
     for pod in PODS:
         for _ in range(12):
@@ -91,7 +91,7 @@ def test_a_certain_refusal_comes_every_time(config: AllocatorConfig) -> None:
 
 
 def words(config: AllocatorConfig, free: Mask, pod: GpuRequest) -> tuple[str, bool] | None:
-    found = assess(Kubelet(DGX.shape, config), Availability(free), pod).refusal
+    found = assess(DeviceManager(DGX.shape, config), Availability(free), pod).refusal
     return None if found is None else (found.message, found.resolvable)
 
 
@@ -108,13 +108,13 @@ def test_the_reason_names_policy_and_count() -> None:
 
 
 def test_evictions_help_where_running_pods_hold_what_is_missing() -> None:
-    kubelet = Kubelet(DGX.shape, SINGLE_NODE)
+    kubelet = DeviceManager(DGX.shape, SINGLE_NODE)
     held = Availability(SPREAD, running=(Holder(0xFF & ~SPREAD),))
     refused = assess(kubelet, held, gpu_request(3)).refusal
     assert refused is not None
     assert refused.message == "Topology Manager single-numa-node: no NUMA node has 3 GPUs free"
     assert refused.resolvable
-    split = assess(Kubelet(DGX.shape, RESTRICTED), held, gpu_request(3)).refusal
+    split = assess(DeviceManager(DGX.shape, RESTRICTED), held, gpu_request(3)).refusal
     assert split is not None
     assert split.message == (
         "Topology Manager restricted: the free devices for 3 GPUs are spread over too many NUMA "
@@ -128,10 +128,10 @@ def test_evictions_help_where_running_pods_hold_what_is_missing() -> None:
 @pytest.mark.parametrize("policy", [Policy.PREFERRED, Policy.REQUIRED])
 def test_constraints_do_not_hide_it(policy: Policy) -> None:
     near = gpu_request(3, Constraints(link=LinkKind.NVLINK), policy)
-    found = assess(Kubelet(DGX.shape, SINGLE_NODE), Availability(SPREAD), near)
+    found = assess(DeviceManager(DGX.shape, SINGLE_NODE), Availability(SPREAD), near)
     assert found.refusal is not None
     far = gpu_request(3, Constraints(min_gpu_memory=2**40), policy)  # type: ignore[arg-type]
-    found = assess(Kubelet(DGX.shape, SINGLE_NODE), Availability(SPREAD), far)
+    found = assess(DeviceManager(DGX.shape, SINGLE_NODE), Availability(SPREAD), far)
     assert found.verdict is Verdict.NEVER
     assert (found.refusal is not None) == (policy is Policy.PREFERRED)
 
@@ -140,7 +140,7 @@ def test_what_the_kubelet_may_do_is_no_certain_refusal() -> None:
     """Other managers may have hints that nobody shows us."""
     unknown = replace(SINGLE_NODE, cpu_manager_policy=None)
     pinned = replace(gpu_request(2), exclusive=Exclusive.CPUS)
-    found = assess(Kubelet(DGX.shape, unknown), Availability(0xFF), pinned)
+    found = assess(DeviceManager(DGX.shape, unknown), Availability(0xFF), pinned)
     assert found.hazards
     assert found.refusal is None
 
@@ -149,7 +149,7 @@ def test_the_plugin_may_be_what_fails() -> None:
     """Two GPUs count the links between them differently: NVIDIA's plugin ends with an error."""
     links = (Link(0, 1, LinkKind.SYS, 1, one_sided=True), Link(0, 2, LinkKind.SYS))
     topology = NodeTopology(NodeName("n"), gpus(3), (*links, Link(1, 2, LinkKind.SYS)))
-    kubelet = Kubelet(topology.shape, AllocatorConfig("best-effort"))
+    kubelet = DeviceManager(topology.shape, AllocatorConfig("best-effort"))
     found = assess(kubelet, Availability(0b111), gpu_request(2)).refusal
     assert found is not None
     assert "device plugin fails" in found.message
@@ -176,7 +176,7 @@ def test_a_sick_gpu_that_surely_comes_refuses_every_pod(
     node = (
         machine("a100-pcie-4-bridged").topology("n").served(GpuResource("nvidia.com/gpu"), config)
     )
-    kubelet = kubelet_of(node, node.resources[0])
+    kubelet = device_manager_of(node, node.resources[0])
     request = replace(gpu_request(count, wanted), policy=policy_of)
     assessed = assess(kubelet, Availability(free, sick=0b0001), request)
     assert (assessed.refusal == ALL_SICK) == certain
@@ -210,7 +210,7 @@ def test_what_shares_can_never_meet_is_no_matter_of_time(
         for a, row in enumerate(shape.links)
     )
     memory = tuple(Bytes(each * GIB) for each in (40, 40, 80, 80))
-    kubelet = Kubelet(replace(shape, links=links, memory=memory), replicas=2)
+    kubelet = DeviceManager(replace(shape, links=links, memory=memory), replicas=2)
     now = Availability(pack([free] * 4, kubelet.width), width=kubelet.width)
     found = assess(kubelet, now, gpu_request(count, Constraints(**wanted)))
     assert (found.verdict is not Verdict.NEVER) == possible

@@ -1,4 +1,4 @@
-"""The configuration by which one node allocates the devices of one resource."""
+"""A kubelet's Device Manager, which allocates the devices of one resource on one node."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ UNKNOWN_CONFIG = AllocatorConfig()
 
 @hashed_once
 @dataclass(frozen=True)
-class Kubelet:
-    """The kubelet and device plugin of a node, as far as they allocate one resource.
+class DeviceManager:
+    """The Device Manager of a kubelet with the device plugin of one resource.
 
     Equal nodes have equal values, which serve as keys.
     """
@@ -100,7 +100,7 @@ class Kubelet:
         return self.allocator.outcomes(call)
 
     @cached_property
-    def without_order(self) -> Kubelet:
+    def without_order(self) -> DeviceManager:
         """The same kubelet for all nodes that differ only in the devices that they would choose
         next."""
         plugin = None if self.plugin is None else self.plugin.usual
@@ -115,13 +115,13 @@ class Kubelet:
 
 
 @memoized
-def opaque(kubelet: Kubelet) -> Kubelet:
+def opaque(kubelet: DeviceManager) -> DeviceManager:
     """Return the same node as if nothing were known of how its plugin chooses."""
     broken = kubelet.plugin if kubelet.allocator.broken else None
     return replace(kubelet, config=UNKNOWN_CONFIG, plugin=broken)
 
 
-def widened(kubelet: Kubelet) -> Kubelet | None:
+def widened(kubelet: DeviceManager) -> DeviceManager | None:
     """Return the same node as if any devices might come; None if that could hide a refusal.
 
     Any free MIG instance may come, unless the Topology Manager aligns the instances. Its policy
@@ -133,9 +133,9 @@ def widened(kubelet: Kubelet) -> Kubelet | None:
     return None
 
 
-def kubelet_of(
+def device_manager_of(
     topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...] = ()
-) -> Kubelet:
+) -> DeviceManager:
     """Return how a node allocates one of its resources while the ``missing`` GPUs do not answer."""
     config = topology.allocator
     policy = ALLOCATORS[config.policy]
@@ -163,6 +163,6 @@ def _interned(
     refuses_several: bool | None,
     plugin: Allocator | None,
     split: bool,
-) -> Kubelet:
+) -> DeviceManager:
     """Return the same object for equal kubelets, so that a look-up by kubelet is quick."""
-    return Kubelet(shape, config, replicas, refuses_several, plugin, split)
+    return DeviceManager(shape, config, replicas, refuses_several, plugin, split)
