@@ -26,10 +26,10 @@ def changed(since: str) -> list[Path]:
 
 
 def _git(*words: str) -> list[str]:
-    told = subprocess.run(
+    output = subprocess.run(
         ["git", *words], cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE
     ).stdout
-    return told.splitlines()
+    return output.splitlines()
 
 
 def guards_of(path: Path) -> list[Path]:

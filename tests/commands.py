@@ -66,10 +66,10 @@ def printing(
     return code if isinstance(code, int) else 0
 
 
-def refused(done: Done, *said: str) -> None:
+def refused(done: Done, *message: str) -> None:
     """The command ended with exit code 2 and one line, an error that has these words in it."""
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
-    for words in said:
+    for words in message:
         assert words in done.stderr

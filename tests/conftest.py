@@ -50,7 +50,7 @@ def _no_thread_is_left() -> Iterator[None]:
         # A dummy stands for a thread that Python did not start and whose end it may not notice.
         return sorted(t.name for t in new if not isinstance(t, threading._DummyThread))
 
-    eventually(lambda: not left(), "the test's threads have ended", told=lambda: str(left()))
+    eventually(lambda: not left(), "the test's threads have ended", detail=lambda: str(left()))
 
 
 @pytest.fixture

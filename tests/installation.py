@@ -60,11 +60,11 @@ def now(seconds: float = 0.0) -> str:
 def record(**allocator: str) -> Json:
     """What the agent of a node with two sockets publishes."""
     found: Json = codec.encode(machine("dgx1-v100").topology(NODE), Report("boot", 1))
-    told = {"pluginVersion": "0.17.4", "topologyManagerPolicy": "none", **allocator}
+    fields = {"pluginVersion": "0.17.4", "topologyManagerPolicy": "none", **allocator}
     found["spec"]["allocator"] |= {
         "cpuManagerPolicy": "none",
         "memoryManagerPolicy": "None",
-        **told,
+        **fields,
     }
     found["status"] |= {"observedAt": now(), "conditions": [condition(kind) for kind in CONDITIONS]}
     return found
@@ -73,8 +73,8 @@ def record(**allocator: str) -> Json:
 def condition(kind: str, status: str = "True", message: str = "") -> Json:
     """A condition of a record."""
     reason = "Said" if message else "AsExpected"
-    told = {"status": status, "reason": reason, "message": message}
-    return {"type": kind, "lastTransitionTime": now()[:19] + "Z", **told}
+    fields = {"status": status, "reason": reason, "message": message}
+    return {"type": kind, "lastTransitionTime": now()[:19] + "Z", **fields}
 
 
 def node(name: str = NODE, **labels: str) -> Json:
@@ -347,8 +347,8 @@ def reported(kind: str, message: str) -> Callable[[Installation], None]:
     """A record with a condition that does not hold."""
 
     def report(at: Installation) -> None:
-        told = [condition(each) for each in CONDITIONS if each != kind]
-        at.report(conditions=[*told, condition(kind, "False", message)])
+        fields = [condition(each) for each in CONDITIONS if each != kind]
+        at.report(conditions=[*fields, condition(kind, "False", message)])
 
     return report
 
@@ -437,10 +437,10 @@ def by_dra(bus: str, resource: str = "") -> Callable[[Installation], None]:
 
 
 def case(
-    breaks: Callable[[Installation], object], check: str, state: str, said: str, name: str
+    breaks: Callable[[Installation], object], check: str, state: str, message: str, name: str
 ) -> Any:
     """Something that is wrong, the check that tells it, and its words."""
-    return pytest.param(breaks, check, state, said, id=f"{check}-{name}")
+    return pytest.param(breaks, check, state, message, id=f"{check}-{name}")
 
 
 TLS = "tlsConfig"

@@ -36,8 +36,8 @@ class Kubectl:
     def forwards(self, port: int, *statements: str, then: str = "") -> None:
         """It says that it forwards to a port and ``then`` something more; and does something else
         than to stay."""
-        said = f"Forwarding from 127.0.0.1:{port} -> 8889\n{then}\n"
-        self.does(f"print({said!r}, flush=True)", *(statements or (STAYS,)))
+        message = f"Forwarding from 127.0.0.1:{port} -> 8889\n{then}\n"
+        self.does(f"print({message!r}, flush=True)", *(statements or (STAYS,)))
 
     @property
     def words(self) -> str:

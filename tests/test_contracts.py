@@ -85,8 +85,8 @@ def broken(folder: Path) -> dict[str, str]:
     names = re.findall(r"^(.+) BROKEN", done.stdout, re.MULTILINE)
     assert bool(names) == bool(done.returncode), done.stdout + done.stderr
     parts = re.split(r"^(.+)\n-+\n", done.stdout, flags=re.MULTILINE)
-    said = dict(zip(parts[1::2], parts[2::2], strict=True))
-    return {name: said[name] for name in names}
+    verdicts = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return {name: verdicts[name] for name in names}
 
 
 def test_they_hold(copy: Path) -> None:
@@ -94,7 +94,7 @@ def test_they_hold(copy: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def said(copy: Path) -> Iterator[dict[str, str]]:
+def verdicts(copy: Path) -> Iterator[dict[str, str]]:
     """What is said once every module of :data:`NEW` is there, each by a name of its own."""
     new = [(copy / path).with_name(f"{name_of(row)}.py") for row, (path, _, _) in enumerate(NEW)]
     for module, (_, text, _) in zip(new, NEW, strict=True):
@@ -109,8 +109,8 @@ def name_of(row: int) -> str:
 
 
 @pytest.mark.parametrize("row", range(len(NEW)), ids=[f"{path}: {text}" for path, text, _ in NEW])
-def test_a_module_that_is_new_is_under_them(said: dict[str, str], row: int) -> None:
+def test_a_module_that_is_new_is_under_them(verdicts: dict[str, str], row: int) -> None:
     contract = NEW[row][2]
     assert any(
-        name.startswith(contract) and name_of(row) in found for name, found in said.items()
-    ), said
+        name.startswith(contract) and name_of(row) in found for name, found in verdicts.items()
+    ), verdicts

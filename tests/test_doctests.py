@@ -41,10 +41,10 @@ def docstrings(source: str, name: str) -> Iterator[tuple[str, str]]:
 def run(text: str, name: str, names: dict[str, object]) -> tuple[int, list[str]]:
     """Run the examples of a text: how many there are, and what the failed ones say."""
     found = doctest.DocTestParser().get_doctest(text, dict(names), name, name, 0)
-    said: list[str] = []
+    message: list[str] = []
     runner = doctest.DocTestRunner()
-    runner.run(found, out=said.append)
-    return len(found.examples), said
+    runner.run(found, out=message.append)
+    return len(found.examples), message
 
 
 def module_of(path: Path) -> str:
@@ -63,8 +63,8 @@ def test_the_examples_of_a_module_are_true(path: Path) -> None:
     names = vars(importlib.import_module(name))
     tried = 0
     for where, text in docstrings(path.read_text(), name):
-        count, said = run(text, where, names)
-        assert not said, "".join(said)
+        count, message = run(text, where, names)
+        assert not message, "".join(message)
         tried += count
     assert tried == prompts(path), "an example stands where no docstring is"
 
@@ -77,9 +77,9 @@ def test_an_example_that_is_false_is_found() -> None:
     source = '@cache\ndef twice(n):\n    """Double.\n\n    >>> 1 + 1\n    3\n    """\n'
     ((where, text),) = docstrings(source, "some")
     assert where == "some.twice"
-    count, said = run(text, where, {})
+    count, message = run(text, where, {})
     assert count == 1
-    assert "Expected:" in "".join(said)
+    assert "Expected:" in "".join(message)
 
 
 def test_there_are_examples_to_run() -> None:

@@ -32,10 +32,10 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    ("said", "pushes"), [("", 0), ("0", 0), ("no", 0), ("false", 0), ("1", 2), ("yes", 2)]
+    ("error", "pushes"), [("", 0), ("0", 0), ("no", 0), ("false", 0), ("1", 2), ("yes", 2)]
 )
-def test_images_are_pushed_only_on_request(said: str, pushes: int) -> None:
-    make = ["make", "-n", "-C", str(ROOT), "images", f"PUSH={said}"]
+def test_images_are_pushed_only_on_request(error: str, pushes: int) -> None:
+    make = ["make", "-n", "-C", str(ROOT), "images", f"PUSH={error}"]
     done = subprocess.run(make, capture_output=True, text=True, check=True)
     assert done.stdout.count(" push ") == pushes
 
@@ -62,8 +62,8 @@ def test_a_daemon_that_does_not_answer_is_reported_in_one_line(target: str, tmp_
     make = ["make", "-C", str(ROOT), target, f"DOCKER={docker}"]
     done = subprocess.run(make, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    said, makes_own = done.stderr.splitlines()
-    assert said.startswith(f"error: {docker} does not answer ({docker} info says why): start its")
+    error, makes_own = done.stderr.splitlines()
+    assert error.startswith(f"error: {docker} does not answer ({docker} info says why): start its")
     assert re.match(r"make(\[\d+\])?: \*\*\*", makes_own)  # `make test-long` runs this test itself
 
 

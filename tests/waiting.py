@@ -16,7 +16,7 @@ from contextlib import suppress
 
 PATIENCE = 120.0  # seconds after which a test says that something does not happen: it hangs
 FOREVER = 600.0  # seconds for what is not to end by itself during a test
-BETWEEN_LOOKS = 0.005  # seconds between two looks at a condition
+POLL_SECONDS = 0.005  # seconds between two looks at a condition
 
 
 def eventually(
@@ -24,8 +24,8 @@ def eventually(
     what: str = "",
     *,
     within: float = PATIENCE,
-    every: float = BETWEEN_LOOKS,
-    told: Callable[[], str] = str,
+    every: float = POLL_SECONDS,
+    detail: Callable[[], str] = str,
 ) -> None:
     """Wait until ``happens`` returns something true; look at once, then each ``every`` seconds.
 
@@ -35,7 +35,7 @@ def eventually(
     deadline = time.monotonic() + within
     while not happens():
         if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {within:g} s: {what or _place(happens)}\n{told()}")
+            raise AssertionError(f"not within {within:g} s: {what or _place(happens)}\n{detail()}")
         time.sleep(every)
 
 

@@ -16,12 +16,12 @@ def report(story: Story) -> str:
     kept_off = [pod for pod in broken_promises(story) if pod.verdict != "guaranteed"]
     writers = set(writers_of(story).values())
     pending = [pod.created.name for pod in pods if pod.bind is None and not pod.over]
-    said = ", ".join(f"{n} {verdict or 'no verdict'}" for verdict, n in sorted(verdicts.items()))
+    message = ", ".join(f"{n} {verdict or 'no verdict'}" for verdict, n in sorted(verdicts.items()))
     faults = ", ".join(f"{n} × {what}" for what, n in sorted(_kinds(story).items()))
     lines = [
         f"{len(pods)} pods created, {len(story.binds)} bound by {len(writers)} processes, "
         f"{len(admitted)} admitted, {sum(pod.over for pod in pods)} over",
-        f"with required links: {said or 'none'}; expected and not kept: {len(kept_off)}",
+        f"with required links: {message or 'none'}; expected and not kept: {len(kept_off)}",
         f"pending at the end: {', '.join(pending) or 'none'}",
         f"binds of which nobody can tell who wrote them: {unattributed(story)}",
         f"{len(story.faults)} faults: {faults or 'none'}",

@@ -184,8 +184,8 @@ def test_a_leader_may_bind_up_to_the_first_bind_of_the_next() -> None:
 
 
 def test_a_replica_that_never_led_binds_nothing() -> None:
-    told = findings(story_of([*GOOD, *pod("odd", 51, ["g3"], "c", linked=False)]))
-    assert [(f.check, "never led" in f.words) for f in told] == [("bound by deposed", True)]
+    found = findings(story_of([*GOOD, *pod("odd", 51, ["g3"], "c", linked=False)]))
+    assert [(f.check, "never led" in f.words) for f in found] == [("bound by deposed", True)]
 
 
 def test_a_bind_without_an_answer_belongs_to_the_replica_that_asked() -> None:

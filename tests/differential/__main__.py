@@ -89,17 +89,17 @@ def main() -> int:
                 given.record.write_text("".join(record(given.questions, given.seed, plugin)))
                 return 0
             wrong = _admit(given) if given.admissions else 0
-            unforeseen = _choose(given, plugin, version)
-    return 1 if wrong + unforeseen + _enumerate(given) + _claim(given) else 0
+            mispredicted = _choose(given, plugin, version)
+    return 1 if wrong + mispredicted + _enumerate(given) + _claim(given) else 0
 
 
 def _choose(given: Namespace, plugin: NvidiaPlugin, version: str) -> int:
     """Ask the plugin about shared GPUs and MIG instances; how often it was not foreseen."""
     choices = run(given.questions, given.seed, plugin, version)
     print("\n".join(["", f"NVIDIA's plugin {version}:", *lines(choices)]))
-    unforeseen = [words for tally in choices.values() for words in tally.found]
-    print("\n".join(unforeseen[: given.show]))
-    return len(unforeseen)
+    mispredicted = [words for tally in choices.values() for words in tally.found]
+    print("\n".join(mispredicted[: given.show]))
+    return len(mispredicted)
 
 
 def _claim(given: Namespace) -> int:

@@ -48,7 +48,7 @@ MIXED: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 KINDS = ("time-slicing", "mps", "mig single", "mig mixed", "mig single, time-sliced")
 POLICIES = ("distributed", "packed")
-WISHES = {"same-gpu": Constraints(same_gpu=True), "spread-gpus": Constraints(spread_gpus=True)}
+CONSTRAINTS = {"same-gpu": Constraints(same_gpu=True), "spread-gpus": Constraints(spread_gpus=True)}
 QUESTIONS = 10  # of one node, each about another set of free devices
 TIMES = 4  # Ties fall at random in the plugin, so each question is asked so often
 MOST = 6  # devices that a container asks for
@@ -187,11 +187,11 @@ def compare(state: State, plugin: NvidiaPlugin, rng: Random, tally: Tally) -> No
         if rng.random() < 0.3:  # devices that an init container of the pod leaves behind
             required = rng.sample(available, rng.randint(0, size - 1))
         tally.questions += 1
-        for words in _not_foreseen(state, plugin, available, required, size, tally):
+        for words in _not_predicted(state, plugin, available, required, size, tally):
             tally.found.append(f"{state.family} on {state.topology.name}, {size} of {words}")
 
 
-def _not_foreseen(
+def _not_predicted(
     state: State,
     plugin: NvidiaPlugin,
     available: list[str],
@@ -206,7 +206,7 @@ def _not_foreseen(
     if refused:
         tally.refused += 1
         return
-    sets = foreseen(state, available, required, size)
+    sets = predicted(state, available, required, size)
     answers = [plugin.preferred(available, required, size) for _ in range(TIMES)]
     pools = {state.pool(answer) for answer in answers}
     if any(len(set(answer)) != size for answer in answers):
@@ -226,7 +226,7 @@ def _broken(
     """Wishes of which the model says what the plugin's answers do not bear out."""
     gpus = [[gpu for gpu, _ in map(state.place, answer)] for answer in answers]
     now = Availability(state.pool(available), width=state.kubelet.width)
-    for wish, wanted in WISHES.items():
+    for wish, wanted in CONSTRAINTS.items():
         request = gpu_request(len(answers[0]), wanted)
         verdict = assess(state.kubelet, now, request).verdict
         met = [len(set(on)) == (1 if wanted.same_gpu else len(on)) for on in gpus]
@@ -237,7 +237,7 @@ def _broken(
             yield f"{available}: {wish} is {verdict.value}, and the plugin chose {answers}"
 
 
-def foreseen(
+def predicted(
     state: State, available: list[str], required: list[str], size: int
 ) -> tuple[DeviceSet, ...] | None:
     """Every answer that our model expects; None where they are too many to list."""

@@ -196,14 +196,14 @@ def compare(rng: Random, allocator: Answering, tally: Tally) -> None:
             tally.found.append(f"{given} came, too few seem free, over {asked}")
     else:
         counts = tuple((Role.APP, count) for count in asked["counts"])
-        foreseen = container_sets(offer.kubelet, offer.availability.free, counts)
+        predicted = container_sets(offer.kubelet, offer.availability.free, counts)
         came, at = [], 0
         for count in asked["counts"]:
             gpus = given[at : at + count]
             at += count
             came.append(sum(1 << int(name.removeprefix("gpu-")) for name in gpus))
-        if foreseen != tuple((gpus,) for gpus in came):
-            tally.found.append(f"{given} came, {foreseen} was foreseen, over {asked}")
+        if predicted != tuple((gpus,) for gpus in came):
+            tally.found.append(f"{given} came, {predicted} was foreseen, over {asked}")
         else:
             tally.exact += 1
 
@@ -217,7 +217,7 @@ def run(questions: int, seed: int, program: Path) -> Tally:
     return tally
 
 
-WISHES = (
+CONSTRAINTS = (
     Constraints(link=LinkKind.NVLINK),
     Constraints(link=LinkKind.NVLINK, pattern=Pattern.CONNECTED),
     Constraints(same_numa=True),
@@ -227,7 +227,7 @@ WISHES = (
 
 
 @dataclass(slots=True)
-class Worth:
+class CompiledTally:
     """What a compiled claim is worth beside a plain request, where some free set would do."""
 
     questions: int = 0
@@ -244,12 +244,12 @@ class Worth:
         )
 
 
-def compiled_claim(rng: Random, allocator: Answering, worth: Worth, *, pairs: bool) -> None:
+def compiled_claim(rng: Random, allocator: Answering, tally: CompiledTally, *, pairs: bool) -> None:
     """Ask about one node with the claim that ``gpu-topology claim`` would write; with ``pairs`` for
     a linked pair of a node of such pairs."""
     topology, asked = random_question(rng, MACHINES[:1] if pairs else MACHINES)
     asked["classes"][0]["spec"]["selectors"] = [{"cel": {"expression": SELECTORS[0]}}]
-    count, wanted = (2, WISHES[0]) if pairs else (rng.randint(1, 4), rng.choice(WISHES))
+    count, wanted = (2, CONSTRAINTS[0]) if pairs else (rng.randint(1, 4), rng.choice(CONSTRAINTS))
     offer = _offer(topology, asked)
     if not isinstance(offer, Offer):
         return
@@ -261,23 +261,23 @@ def compiled_claim(rng: Random, allocator: Answering, worth: Worth, *, pairs: bo
     ]
     if not good:
         return
-    worth.questions += 1
+    tally.questions += 1
     plain = offer.kubelet.outcomes(free, count).sets
-    worth.by_plain += plain is not None and plain[0] in good
+    tally.by_plain += plain is not None and plain[0] in good
     found = alternatives(grouped([topology]), count, wanted)
     asked["claims"] = [claim_spec(found.sets, count, "gpus")["devices"]]
     answer = allocator.answer({**asked, "counts": []})
     given = sum(1 << int(each["device"].removeprefix("gpu-")) for each in answer["devices"] or ())
     ((_, possible, named),) = found.machines
     if answer.get("error") or (given and given not in good) or (not given and named == possible):
-        worth.found.append(f"{answer} for {count} with {wanted.text}, over {asked}")
-    worth.by_claim += given != 0
+        tally.found.append(f"{answer} for {count} with {wanted.text}, over {asked}")
+    tally.by_claim += given != 0
 
 
-def run_compiled(questions: int, seed: int, program: Path, *, pairs: bool = False) -> Worth:
+def run_compiled(questions: int, seed: int, program: Path, *, pairs: bool = False) -> CompiledTally:
     """So many random nodes, or nodes of linked ``pairs``."""
-    worth = Worth()
+    tally = CompiledTally()
     with Answering(str(program)) as allocator:
         for number in range(questions):
-            compiled_claim(Random(seed + number), allocator, worth, pairs=pairs)
-    return worth
+            compiled_claim(Random(seed + number), allocator, tally, pairs=pairs)
+    return tally

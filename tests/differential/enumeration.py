@@ -295,11 +295,11 @@ def run(machines: int, seed: int, bench: Bench, plugin: NvidiaEnumeration) -> di
     for number in range(seed, seed + machines):
         played = random_machine(Random(number))
         bench.play(played)
-        told = plugin.serves(played.configuration)
-        served = {} if isinstance(told, str) else told
+        answer = plugin.serves(played.configuration)
+        served = {} if isinstance(answer, str) else answer
         tally = tallies[played.family]
         tally.machines += 1
-        tally.idle += isinstance(told, str)
+        tally.idle += isinstance(answer, str)
         everything = [device for found in served.values() for device in found]
         tally.devices += len(everything)
         tally.slices += sum(device.id.startswith(MIG_IDS) for device in everything)

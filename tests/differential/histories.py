@@ -24,7 +24,7 @@ from tests.differential.nodes import RESOURCE, Node, random_node
 History = dict[str, Any]
 Step = dict[str, Any]
 
-WISHES: tuple[dict[str, str], ...] = (
+CONSTRAINTS: tuple[dict[str, str], ...] = (
     {},
     {"link": "nvlink"},
     {"link": "nvlink", "shape": "connected"},
@@ -100,7 +100,7 @@ def random_pod(uid: str, node: Node, rng: Random) -> dict[str, Any]:
     found: dict[str, Any] = {"uid": uid, "name": uid, "containers": containers}
     if init:
         found["init"] = init
-    found["wish"] = rng.choice(WISHES)
+    found["wish"] = rng.choice(CONSTRAINTS)
     return found
 
 

@@ -158,14 +158,14 @@ def _cpus(node: Node) -> dict[str, Any]:
 
 def _numa_node(node: Node, numa: dict[str, Any]) -> dict[str, Any]:
     """What the agent tells of a NUMA node."""
-    told: dict[str, Any] = {"id": numa["id"], "distances": " ".join(map(str, numa["distances"]))}
+    answer: dict[str, Any] = {"id": numa["id"], "distances": " ".join(map(str, numa["distances"]))}
     if has_static_managers(node):
         memory = numa["memory"] - numa["reservedMemory"]
-        told["cpus"] = ",".join(str(cpu) for core in numa["cores"] for cpu in core)
-        told["socket"] = numa["socket"]
+        answer["cpus"] = ",".join(str(cpu) for core in numa["cores"] for cpu in core)
+        answer["socket"] = numa["socket"]
         if node["memoryManager"]["policy"] == "Static":
-            told["memory"] = [{"type": "memory", "bytes": memory}]
-    return told
+            answer["memory"] = [{"type": "memory", "bytes": memory}]
+    return answer
 
 
 def record(node: Node, status: dict[str, Any]) -> dict[str, Any]:

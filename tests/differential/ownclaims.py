@@ -42,7 +42,7 @@ class OwnTally:
     questions: int = 0
     exact: int = 0  # the GPUs that came
     refused: int = 0  # no devices came, and none were foreseen
-    unsaid: int = 0  # nothing was said
+    unpredicted: int = 0  # nothing was said
     given_up: int = 0  # the allocator took longer than a second
     found: list[str] = field(default_factory=list)  # others came than was said
 
@@ -51,7 +51,7 @@ class OwnTally:
         """One line for people."""
         return (
             f"{self.questions} pods with claims of their own: the GPUs of {self.exact} foreseen "
-            f"exactly, {self.refused} refused by both, nothing said of {self.unsaid}, "
+            f"exactly, {self.refused} refused by both, nothing said of {self.unpredicted}, "
             f"the allocator gave up on {self.given_up}, "
             f"{len(self.found)} not foreseen"
         )
@@ -139,21 +139,25 @@ def compare_own(rng: Random, allocator: Answering, tally: OwnTally) -> None:
     given = [each["device"] for each in answer["devices"] or () if each["driver"] == DRIVER]
     cluster = cluster_of(topology, asked)
     names = [f"claim-{number}" for number in range(len(asked["claims"]))]
-    foreseen = cluster.foresees("ns", names)(cluster.node_info(NODE))
+    predicted = cluster.foresees("ns", names)(cluster.node_info(NODE))
     tally.questions += 1
     if "deadline" in answer.get("error", ""):
         tally.given_up += 1
         return
-    if isinstance(foreseen, Rejection) and foreseen.reason is Reason.UNDECIDED:
-        tally.unsaid += 1
+    if isinstance(predicted, Rejection) and predicted.reason is Reason.UNDECIDED:
+        tally.unpredicted += 1
         return
     by_uuid = {DeviceId(gpu.uuid): f"gpu-{gpu.index}" for gpu in topology.gpus}
-    said = [] if isinstance(foreseen, Rejection) else [by_uuid[uuid] for uuid in foreseen]
-    if said == given:
+    predicted_devices = (
+        [] if isinstance(predicted, Rejection) else [by_uuid[uuid] for uuid in predicted]
+    )
+    if predicted_devices == given:
         tally.exact += bool(given)
         tally.refused += not given
     else:
-        tally.found.append(f"{given} came, {said} was foreseen, {answer.get('error')}, of {asked}")
+        tally.found.append(
+            f"{given} came, {predicted_devices} was foreseen, {answer.get('error')}, of {asked}"
+        )
 
 
 def run_own(questions: int, seed: int, program: Path) -> OwnTally:

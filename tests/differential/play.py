@@ -150,7 +150,7 @@ class Play:
         bound = self._waiting.pop(step["uid"], None)
         if bound is None:
             return
-        foreseen = self._foreseen(bound)
+        predicted = self._predicted(bound)
         calm = not self._late and not self._unseen and not bound.unacknowledged
         ends = [e for e in step.get("ends", ()) if e["uid"] in self._admitted]
         answer = self._managers.ask(do="admit", pod=_plain(bound.spec), ends=ends)
@@ -160,8 +160,8 @@ class Play:
             self._managers.ask(do="end", uid=ending["uid"])
             self._note_end(ending["uid"], seen=False)
         self.played.admissions += 1
-        if foreseen is not None:
-            self._compare(at, bound, foreseen, answer, calm=calm and not ends)
+        if predicted is not None:
+            self._compare(at, bound, predicted, answer, calm=calm and not ends)
         if answer.get("admitted"):
             self._admitted[step["uid"]] = bound
         else:
@@ -217,7 +217,7 @@ class Play:
         (info,) = self._cluster.snapshot().nodes
         return info
 
-    def _foreseen(self, bound: _Bound) -> _Foreseen | None:
+    def _predicted(self, bound: _Bound) -> _Predicted | None:
         """What may come of the pod, for all we know now; None where no ledger can be made."""
         offer = self._info.last_offer(RESOURCE)
         if isinstance(offer, Rejection):
@@ -243,36 +243,36 @@ class Play:
         narrow = pod_outcomes(
             kubelet, key, pending.counts, pending.only_gpu_plugin, pending.exclusive
         )
-        return _Foreseen(sets, hazards, narrow, offer.topology, kubelet.width, pending)
+        return _Predicted(sets, hazards, narrow, offer.topology, kubelet.width, pending)
 
     def _compare(
-        self, at: int, bound: _Bound, foreseen: _Foreseen, answer: Json, *, calm: bool
+        self, at: int, bound: _Bound, predicted: _Predicted, answer: Json, *, calm: bool
     ) -> None:
         """Hold the real answer against what was foreseen; ``calm``: nothing has ended unheard."""
         played = self.played
         admitted = bool(answer.get("admitted"))
         reason = f"{answer.get('reason')}: {answer.get('message')}"
-        sets, hazards = foreseen.sets, foreseen.hazards
+        sets, hazards = predicted.sets, predicted.hazards
         got = 0
         if admitted:
-            got = self._pool(bound, answer, foreseen)
+            got = self._pool(bound, answer, predicted)
             was = f"admitted with {got:b}"
             inside = sets is None or got in sets
         else:
             was = f"refused, {reason}"
             inside = bool(hazards)
-        said = f"{'any' if sets is None else [f'{s:b}' for s in sets[:8]]}, hazards {hazards}"
+        message = f"{'any' if sets is None else [f'{s:b}' for s in sets[:8]]}, hazards {hazards}"
 
         def note(kind: str) -> None:
             played.found.append(
-                Counterexample(kind, bound.spec["uid"], at, said, was, bound.unacknowledged)
+                Counterexample(kind, bound.spec["uid"], at, message, was, bound.unacknowledged)
             )
 
         if not inside:
             note(OUTSIDE)
-        narrow = foreseen.narrow
+        narrow = predicted.narrow
         if calm and narrow.sets is not None:
-            said = f"if nothing ends {[f'{s:b}' for s in narrow.sets[:8]]}, {narrow.hazards}"
+            message = f"if nothing ends {[f'{s:b}' for s in narrow.sets[:8]]}, {narrow.hazards}"
             if (got not in narrow.sets) if admitted else not narrow.hazards:
                 note(OUTSIDE)
         if narrow.sets is not None:
@@ -282,15 +282,15 @@ class Play:
         if bound.verdict is None or not bound.verdict.holds:
             return
         played.promised += 1
-        said = f"{bound.verdict.value}; {said}"
+        message = f"{bound.verdict.value}; {message}"
         if not admitted:
             note(REFUSED)
         elif not satisfies(
-            foreseen.topology.shape, bound.record.promised, gpus(got, foreseen.width)
+            predicted.topology.shape, bound.record.promised, gpus(got, predicted.width)
         ):
             note(BROKEN)
 
-    def _pool(self, bound: _Bound, answer: Json, foreseen: _Foreseen) -> int:
+    def _pool(self, bound: _Bound, answer: Json, predicted: _Predicted) -> int:
         """The devices of app and sidecar containers, counted by GPU."""
         ordinary = {c["name"] for c in bound.spec.get("init", ()) if not c.get("sidecar")}
         found = 0
@@ -298,7 +298,7 @@ class Play:
             if name not in ordinary:
                 for device in ids or ():
                     position = int(device.removeprefix("GPU-").partition("::")[0])
-                    found += 1 << position * foreseen.width
+                    found += 1 << position * predicted.width
         return found
 
     def _takes(self, spec: Json) -> bool:
@@ -315,7 +315,7 @@ class Play:
 
 
 @dataclass(frozen=True, slots=True)
-class _Foreseen:
+class _Predicted:
     sets: tuple[int, ...] | None
     hazards: tuple[str, ...]
     narrow: PodOutcomes  # what may come of it if no running pod ends

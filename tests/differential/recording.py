@@ -41,7 +41,7 @@ class Choice:
     size: int
     seen: frozenset[Counts]
 
-    def foreseen(self) -> Outcomes:
+    def predicted(self) -> Outcomes:
         """What our model expects, of pools that are as wide as the replicas."""
         shape = machine(MACHINE).topology("n").shape
         call = Call(
@@ -93,8 +93,8 @@ def recorded() -> tuple[Choice, ...]:
     """What was kept."""
     found = []
     for line in RECORDED.read_text().splitlines():
-        said = json.loads(line)
-        said["seen"] = frozenset(tuple(counts) for counts in said["seen"])
-        said["free"], said["required"] = tuple(said["free"]), tuple(said["required"])
-        found.append(Choice(**said))
+        case = json.loads(line)
+        case["seen"] = frozenset(tuple(counts) for counts in case["seen"])
+        case["free"], case["required"] = tuple(case["free"]), tuple(case["required"])
+        found.append(Choice(**case))
     return tuple(found)

@@ -47,14 +47,14 @@ class SelectorTally:
     """How the texts were read."""
 
     alike: int = 0
-    unsaid: int = 0  # there is an answer, and we do not follow the text
+    unpredicted: int = 0  # there is an answer, and we do not follow the text
     found: list[str] = field(default_factory=list)  # we say something else
 
     @property
     def line(self) -> str:
         """One line for people."""
         return (
-            f"selectors: {self.alike} answered alike, nothing said of {self.unsaid}, "
+            f"selectors: {self.alike} answered alike, nothing said of {self.unpredicted}, "
             f"{len(self.found)} answered otherwise"
         )
 
@@ -141,16 +141,16 @@ def compare_selector(rng: Random, allocator: Answering, tally: SelectorTally) ->
         return
     try:
         known = msgspec.json.decode(json.dumps(device), type=Device).known(DRIVER)
-        said = str(matches(text, known))
+        message = str(matches(text, known))
     except CelError:
-        said = "no answer"
+        message = "no answer"
     real = "no answer" if error else str(bool(answer["devices"]))
-    if said == real:
+    if message == real:
         tally.alike += 1
-    elif said == "no answer":
-        tally.unsaid += 1
+    elif message == "no answer":
+        tally.unpredicted += 1
     else:
-        tally.found.append(f"{real} ({error}), we say {said}: {text}, over {device}")
+        tally.found.append(f"{real} ({error}), we say {message}: {text}, over {device}")
 
 
 def run_selectors(questions: int, seed: int, program: Path) -> SelectorTally:

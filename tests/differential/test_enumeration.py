@@ -109,6 +109,6 @@ def test_the_strategy_single_wants_one_profile(
 ) -> None:
     played = one_gpu(*profiles, strategy="single")
     bench.play(played)
-    told = plugin.serves(played.configuration)
-    assert isinstance(told, str)
-    assert reason in told
+    answer = plugin.serves(played.configuration)
+    assert isinstance(answer, str)
+    assert reason in answer

@@ -14,9 +14,9 @@ LEAST = 150  # questions of each policy
 
 def outside(choice: Choice) -> set[int]:
     """Choices that were seen and not foreseen, as pools."""
-    foreseen = choice.foreseen().sets
-    assert foreseen is not None, choice
-    return {choice.pool(counts) for counts in choice.seen} - set(foreseen)
+    predicted = choice.predicted().sets
+    assert predicted is not None, choice
+    return {choice.pool(counts) for counts in choice.seen} - set(predicted)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -32,11 +32,11 @@ def test_the_prediction_is_what_comes(policy: str) -> None:
     """Where the model says that it is exact, and so often as the plugin was asked."""
     few = [c for c in recorded() if c.policy == policy and _is_exact(c)]
     assert len(few) >= LEAST / 2
-    assert all(len(choice.seen) == len(choice.foreseen().sets or ()) for choice in few)
+    assert all(len(choice.seen) == len(choice.predicted().sets or ()) for choice in few)
 
 
 def _is_exact(choice: Choice) -> bool:
-    found = choice.foreseen()
+    found = choice.predicted()
     return found.exact and found.sets is not None and len(found.sets) <= 2
 
 

@@ -114,9 +114,9 @@ def test_it_does_fail_where_we_say_that_it_may(allocator: Allocator) -> None:
     died: dict[bool, int] = {True: 0, False: 0}
     for free in combinations(range(len(uuids)), 5):
         call = Call(node.shape, sum(1 << p for p in free), 3)
-        foreseen = bool(BEST_EFFORT.outcomes(call).hazards)
+        predicted = bool(BEST_EFFORT.outcomes(call).hazards)
         for _ in range(10):
             found = allocator.ask(available=[uuids[p] for p in free], size=3)
-            died[foreseen] += "died" in found.get("error", "")
+            died[predicted] += "died" in found.get("error", "")
     assert died[True]
     assert not died[False]

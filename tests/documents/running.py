@@ -36,8 +36,8 @@ class Ran:
         return self.returncode == exceptions.status(self.statement)
 
     def __str__(self) -> str:
-        said = f"{self.stdout[-1500:]}\n{self.stderr[-1500:]}"
-        return f"{self.block}: {self.statement}\nended with {self.returncode}:\n{said}"
+        message = f"{self.stdout[-1500:]}\n{self.stderr[-1500:]}"
+        return f"{self.block}: {self.statement}\nended with {self.returncode}:\n{message}"
 
 
 def checkout(folder: Path) -> Path:

@@ -118,14 +118,14 @@ def printed(name: str, columns: int) -> str:
     """What a command prints in a terminal of so many columns, colours included."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    told = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"}
-    told |= {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    environment = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"}
+    environment |= {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     try:
         with ThreadPoolExecutor(1) as reader:
             found = reader.submit(lambda: b"".join(_read(ours)))
             with (
                 os.fdopen(theirs, "w") as terminal,
-                patch.dict(os.environ, told, clear=True),
+                patch.dict(os.environ, environment, clear=True),
             ):
                 printing(command, shlex.split(COMMANDS[name]), terminal, terminal)
     finally:

@@ -35,10 +35,14 @@ def act(files: str, strict: str = "true") -> int:
     step = action["runs"]["steps"][-1]
     given = {"files": files, "cluster": CLUSTER, "strict": strict}
     assert set(given) == set(action["inputs"])
-    said = {key: given[value.strip("${} ").partition(".")[2]] for key, value in step["env"].items()}
+    environment = {
+        key: given[value.strip("${} ").partition(".")[2]] for key, value in step["env"].items()
+    }
     # As GitHub starts it: https://docs.github.com/actions, "shell".
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-    return subprocess.run(command, env={**ENVIRONMENT, **said}, cwd=ROOT, check=False).returncode
+    return subprocess.run(
+        command, env={**ENVIRONMENT, **environment}, cwd=ROOT, check=False
+    ).returncode
 
 
 def test_the_action_checks_what_it_is_given(warned: str) -> None:

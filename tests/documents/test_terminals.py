@@ -26,10 +26,10 @@ NEEDED = 4.5  # the contrast that WCAG asks of text (success criterion 1.4.3)
 
 def test_another_output_is_another_picture() -> None:
     picture = Picture("why", "light", 1400)
-    told = "no node takes it\n\n\x1b[1mnearest\x1b[0m"
-    assert picture.drawn(told) == picture.drawn(told)
-    assert picture.drawn(told) != picture.drawn(told.replace("nearest", "farthest"))
-    assert picture.drawn(told) != picture.drawn(told.replace("\x1b[1m", ""))
+    text = "no node takes it\n\n\x1b[1mnearest\x1b[0m"
+    assert picture.drawn(text) == picture.drawn(text)
+    assert picture.drawn(text) != picture.drawn(text.replace("nearest", "farthest"))
+    assert picture.drawn(text) != picture.drawn(text.replace("\x1b[1m", ""))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the end of a pseudo-terminal is Linux's")

@@ -342,7 +342,7 @@ class RealCluster:
         answer = self.api.delete(f"{PODS}/{name}", params={"gracePeriodSeconds": 0})
         assert answer.is_success or answer.status_code == HTTPStatus.NOT_FOUND, answer.text
 
-    def told(self, *names: str, namespace: str = "default") -> None:
+    def until_bound(self, *names: str, namespace: str = "default") -> None:
         """Wait until kube-scheduler has heard that these pods are bound: :meth:`calls` counts their
         binds from then on. A pod has its node before its bind is answered."""
         events = f"/api/v1/namespaces/{namespace}/events"
@@ -363,7 +363,7 @@ class RealCluster:
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait until something holds; a failure says what, with the ends of the logs."""
-        eventually(condition, what, every=PERIOD, told=self._logs)
+        eventually(condition, what, every=PERIOD, detail=self._logs)
 
     def _logs(self) -> str:
         return "\n".join(

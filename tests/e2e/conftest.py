@@ -26,10 +26,10 @@ def programs(wanted: ProgramSet | Source) -> Path:
     try:
         return wanted.folder()
     except ProgramsUnavailable as error:
-        told = f"no {wanted.text}: {error}"
+        reason = f"no {wanted.text}: {error}"
         if os.environ.get("CI"):
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

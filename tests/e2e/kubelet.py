@@ -340,7 +340,7 @@ class Kubelet:
             except grpc.RpcError:  # it does not serve yet
                 return False
 
-        eventually(holds, f"{self.name} is ready", every=0.1, told=self._ends_of_logs)
+        eventually(holds, f"{self.name} is ready", every=0.1, detail=self._ends_of_logs)
 
     def _ends_of_logs(self) -> str:
         return "\n".join(f"--- {n}\n{p.text()[-3000:]}" for n, p in self._processes.items())

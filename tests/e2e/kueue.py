@@ -162,7 +162,7 @@ class Kueue:
             assert process.alive(), process.text()[-3000:]
             return bool(condition())
 
-        eventually(holds, what, every=0.2, told=lambda: process.text()[-3000:])
+        eventually(holds, what, every=0.2, detail=lambda: process.text()[-3000:])
 
 
 def _kueue(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:

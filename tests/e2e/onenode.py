@@ -32,11 +32,11 @@ def create(
     node: str,
     name: str,
     count: int,
-    wishes: Mapping[str, str] | None = None,
+    constraints: Mapping[str, str] | None = None,
     resource: str = GPU,
 ) -> None:
     """A pod for one node; the scheduler and we say whether it may go there."""
-    pod = gpu_pod(name, [count], annotations=wishes)
+    pod = gpu_pod(name, [count], annotations=constraints)
     pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
     pod["spec"]["containers"][0]["resources"] = {"limits": {resource: str(count)}}
     nodes.cluster.create(PODS, pod)
@@ -57,11 +57,11 @@ def run(
     node: str,
     name: str,
     count: int,
-    wishes: Mapping[str, str] | None = None,
+    constraints: Mapping[str, str] | None = None,
     resource: str = GPU,
 ) -> tuple[str, ...]:
     """Create a pod, wait until it runs and the record shows what the kubelet does: its devices."""
-    create(nodes, node, name, count, wishes, resource)
+    create(nodes, node, name, count, constraints, resource)
     nodes.cluster.until(lambda: phase(nodes, name) == "Running", f"{name} runs")
     shown = nodes.kubelets[node].pod_resources.holdings()["default", name]
     (ids,) = shown.values()

@@ -122,12 +122,12 @@ class RecordingProxy:
         return answer.status_code, answer.content
 
     def _note(self, verb: str, asked: bytes, answer: httpx.Response) -> None:
-        question, said = json.loads(asked), answer.json() if answer.is_success else {}
+        question, message = json.loads(asked), answer.json() if answer.is_success else {}
         pod = question.get("Pod") or question.get("pod") or {}
         name = pod.get("metadata", {}).get("name") or question.get("PodName") or ""
-        told = said if isinstance(said, dict) else {"scores": said}
+        reported = message if isinstance(message, dict) else {"scores": message}
         with self._lock:
-            self._calls.append(Call(verb, name, question, told))
+            self._calls.append(Call(verb, name, question, reported))
 
     def bound(self, pods: Sequence[str]) -> bool:
         """Whether the binds of all these pods have been answered."""

@@ -134,7 +134,7 @@ class Relay:
 
     def _note(self, request: bytes, answer: bytes | None) -> None:
         asked = PreferredAllocationRequest.FromString(request).container_requests
-        told = PreferredAllocationResponse.FromString(answer or b"").container_responses
+        reported = PreferredAllocationResponse.FromString(answer or b"").container_responses
         with self._lock:
             for i, each in enumerate(asked):
                 self._preferences.append(
@@ -142,7 +142,7 @@ class Relay:
                         tuple(each.available_deviceIDs),
                         tuple(each.must_include_deviceIDs),
                         each.allocation_size,
-                        None if answer is None else tuple(told[i].deviceIDs),
+                        None if answer is None else tuple(reported[i].deviceIDs),
                     )
                 )
 

@@ -129,7 +129,7 @@ def remove(kubelet: Kubelet, client: httpx.Client, names: Sequence[str]) -> None
 def until(condition: Callable[[], bool], what: str, kubelet: Kubelet) -> None:
     """Wait until something holds; a failure says what, with the end of the kubelet's log."""
     eventually(
-        condition, what, every=POLL, told=lambda: f"--- kubelet\n{kubelet.log('kubelet')[-4000:]}"
+        condition, what, every=POLL, detail=lambda: f"--- kubelet\n{kubelet.log('kubelet')[-4000:]}"
     )
 
 

@@ -78,9 +78,9 @@ class StandalonePlugin:
             assert self.alive(), self.log()[-3000:]
             return socket.is_socket()
 
-        eventually(serves, f"the plugin serves {resource}", every=0.02, told=self.log)
+        eventually(serves, f"the plugin serves {resource}", every=0.02, detail=self.log)
         client = self._running.enter_context(DevicePlugin(socket))
-        eventually(client.devices, "the plugin lists its devices", every=0.02, told=self.log)
+        eventually(client.devices, "the plugin lists its devices", every=0.02, detail=self.log)
         return client
 
     def stop(self) -> None:

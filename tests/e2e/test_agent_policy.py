@@ -199,9 +199,9 @@ def test_everything_that_an_agent_writes_is_stored(admin: httpx.Client, clients:
 
     for broken in ({"since": "yesterday"}, {"linksDown": [3, 3]}, {"energyMillijoules": -1}):
         assert tell([{**health, **broken}]).status_code == 422
-    told = tell([health])
-    assert told.status_code == 200, told.text
-    assert told.json()["status"]["health"] == [health]
+    answer = tell([health])
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["status"]["health"] == [health]
 
 
 # --- and no other -----------------------------------------------------------------------------
@@ -261,12 +261,12 @@ OWNERS = {
 def test_nothing_but_the_node_owns_the_record(
     admin: httpx.Client, clients: Clients, owners: list[Object]
 ) -> None:
-    said = "may be owned by the Node n1 only"
-    refused(clients["n1"].post(RECORDS, json=record("n1", ownerReferences=owners)), said)
+    message = "may be owned by the Node n1 only"
+    refused(clients["n1"].post(RECORDS, json=record("n1", ownerReferences=owners)), message)
     clients["n1"].post(RECORDS, json=record("n1")).raise_for_status()
     change = {"metadata": {"ownerReferences": owners}}
-    refused(patch(clients["n1"], "n1", MERGE, change), said)
-    refused(apply(clients["n1"], "n1", **record("n1", ownerReferences=owners)), said)
+    refused(patch(clients["n1"], "n1", MERGE, change), message)
+    refused(apply(clients["n1"], "n1", **record("n1", ownerReferences=owners)), message)
 
 
 def test_a_collection_is_not_deleted(

@@ -89,8 +89,8 @@ def test_a_value_without_a_word_is_no(helm: Helm) -> None:
     release that was installed before the value existed has none, either (``--reuse-values``)."""
     found = rendered(helm, extender={"shadow": None}, scheduler={"enabled": True})
     assert found == rendered(helm, extender={"shadow": False}, scheduler={"enabled": True})
-    nobody = rendered(helm, scheduler={"enabled": True, "mayNameNodes": None})
-    assert by_name(nobody).keys() == by_name(found).keys()
+    none_named = rendered(helm, scheduler={"enabled": True, "mayNameNodes": None})
+    assert by_name(none_named).keys() == by_name(found).keys()
 
 
 def test_a_release_elsewhere_never_names_the_bases_namespace(helm: Helm) -> None:
@@ -437,8 +437,8 @@ def test_a_release_is_installed_changed_and_removed(
     package = helm.package(tmp_path)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert package.name == f"gpu-topology-{version}.tgz"
-    told = yaml.safe_load(helm("show", "chart", str(package)).stdout)
-    assert told["version"] == told["appVersion"] == version
+    chart = yaml.safe_load(helm("show", "chart", str(package)).stdout)
+    assert chart["version"] == chart["appVersion"] == version
     notes = helm.install(*where, chart=package)
     assert "gpu-topology certificates --output ../gpu-topology-tls " in notes, "as the pages say"
     assert "Nothing has changed for any pod yet" in notes

@@ -134,12 +134,12 @@ RUNS: Json = {"status": {"replicas": 2, "readyReplicas": 2}}
 
 
 @contextmanager
-def kubelet(tls: Path, told: Callable[[], Json]) -> Iterator[int]:
+def kubelet(tls: Path, answer: Callable[[], Json]) -> Iterator[int]:
     """The port at which a kubelet tells its configuration."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps({"kubeletconfig": told()}).encode()
+            body = json.dumps({"kubeletconfig": answer()}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -168,11 +168,11 @@ def led(control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory) 
     users: dict[str, list[str]] = {READER: []}
     with ExitStack() as stack:
         real = stack.enter_context(Cluster(folder, control_plane_binaries, users))
-        told: Json = {}
-        port = stack.enter_context(kubelet(real.tls, lambda: told))
+        answer: Json = {}
+        port = stack.enter_context(kubelet(real.tls, lambda: answer))
         site = Site(real, folder, port)
-        told |= site.kubelet
-        site.kubelet = told
+        answer |= site.kubelet
+        site.kubelet = answer
         yield site
 
 
@@ -188,13 +188,13 @@ def test_all_is_well(led: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     led.report()
     Kubectl(tmp_path, monkeypatch).forwards(led.real.ports[-1])
     done = led.doctor("--forward")
-    told = json.loads(done.stdout)["lines"]
-    assert [line for line in told if line["state"] != "ok"] == []
+    answer = json.loads(done.stdout)["lines"]
+    assert [line for line in answer if line["state"] != "ok"] == []
     assert done.returncode == 0
     assert "1 of 1 nodes take a pod with one GPU" in lines(done, "probe", "ok")[0]
     assert "bind 1, filter" in lines(done, "scheduler", "ok")[1]
-    (said,) = lines(done, "extender", "ok")
-    assert said.startswith("gpu-topology-1")
+    (message,) = lines(done, "extender", "ok")
+    assert message.startswith("gpu-topology-1")
     assert lines(done, "kubelets", "ok") == [
         "1 of 1 nodes: the kubelet's configuration matches the record"
     ]

@@ -61,9 +61,9 @@ def test_a_pair_goes_where_the_next_two_devices_are_one(real: RealCluster) -> No
         assert claimed(real, name) == gpus
         written = placement(real, name)
         assert (written["verdict"], written["sets"]) == ("guaranteed", [gpus])
-        told = asked(main, "why", name, "--kubeconfig", real.control_plane.kubeconfig())
-        assert told.returncode == 0, told.stderr
-        assert f"GPUs {gpus[0]},{gpus[1]}" in told.stdout
+        answer = asked(main, "why", name, "--kubeconfig", real.control_plane.kubeconfig())
+        assert answer.returncode == 0, answer.stderr
+        assert f"GPUs {gpus[0]},{gpus[1]}" in answer.stdout
 
 
 def test_a_pair_waits_until_the_next_two_are_one(real: RealCluster) -> None:
@@ -143,7 +143,7 @@ def add_claimant(
 
 
 # Nobody says which devices come.
-UNSAID = f'device.attributes["{DRIVER}"].uuid.substring(0, 3) == "GPU"'
+UNREADABLE_SELECTOR = f'device.attributes["{DRIVER}"].uuid.substring(0, 3) == "GPU"'
 
 
 def test_a_claim_that_would_get_the_wrong_devices_waits(real: RealCluster) -> None:
@@ -162,7 +162,7 @@ def test_a_claim_with_the_wrong_devices_is_freed(real: RealCluster) -> None:
     for name in "here", "there":
         add_node(real, name, (0, 2, 1, 3))
     before = vetoes(real)
-    add_claimant(real, "unsaid", "here", "there", cel=UNSAID)
+    add_claimant(real, "unsaid", "here", "there", cel=UNREADABLE_SELECTOR)
     real.until(lambda: vetoes(real) > before, "the bind is refused")
     real.until(lambda: vetoes(real) > before + 1, "the claim was freed, and had such devices again")
     assert "nodeName" not in real.pod("unsaid")["spec"]
@@ -174,11 +174,11 @@ def test_a_claim_on_a_node_whose_record_is_unusable_is_freed(real: RealCluster) 
     free."""
     add_node(real, "spoilt", (0, 2, 1, 3))
     before = vetoes(real)
-    add_claimant(real, "kept", "spoilt", "sound", cel=UNSAID)
+    add_claimant(real, "kept", "spoilt", "sound", cel=UNREADABLE_SELECTOR)
     real.until(lambda: vetoes(real) > before, "the bind is refused, and the claim has two GPUs")
     attributes = {"type": {"string": "gpu"}, "uuid": {"string": "GPU-of-nobody"}}
-    stranger = {"name": "stranger", "attributes": attributes}
-    add_slice(real, "spoilt", DRIVER, stranger)
+    other = {"name": "stranger", "attributes": attributes}
+    add_slice(real, "spoilt", DRIVER, other)
     real.until(lambda: "unusable" in real.unschedulable("kept"), "its record is unusable")
     add_node(real, "sound", (3, 2, 0, 1))
     assert real.node_of("kept") == "sound"
@@ -227,10 +227,10 @@ def test_two_claims_of_one_gpu_each_are_proven_together(real: RealCluster) -> No
     add_node(real, "unproven", (0, 2, 1, 3))
     add_node(real, "proven", (3, 2, 0, 1))
     before = vetoes(real)
-    add_claimant(real, "one-by-one", "unproven", cel=UNSAID, each=1)
+    add_claimant(real, "one-by-one", "unproven", cel=UNREADABLE_SELECTOR, each=1)
     real.until(lambda: vetoes(real) > before, "the bind is refused")
     assert "nodeName" not in real.pod("one-by-one")["spec"]
-    add_claimant(real, "together", "proven", cel=UNSAID, each=1)
+    add_claimant(real, "together", "proven", cel=UNREADABLE_SELECTOR, each=1)
     assert real.node_of("together") == "proven"
     assert placement(real, "together")["sets"] == [[2, 3]]
     free(real, "one-by-one")

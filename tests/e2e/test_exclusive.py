@@ -74,7 +74,7 @@ def report(nodes: RealNodes) -> Report:
     return found
 
 
-def told(nodes: RealNodes, name: str) -> Holding | None:
+def holding_of(nodes: RealNodes, name: str) -> Holding | None:
     """What the record says that a pod has for its own."""
     found = report(nodes).holdings
     assert found is not None
@@ -100,9 +100,9 @@ def noted(nodes: RealNodes, name: str, uid: str) -> Holding:
 def settled(nodes: RealNodes, name: str, uid: str) -> Holding:
     """What the record says of a pod, once it says what the kubelet has noted."""
     nodes.cluster.until(
-        lambda: told(nodes, name) == noted(nodes, name, uid), f"{name} is in the record"
+        lambda: holding_of(nodes, name) == noted(nodes, name, uid), f"{name} is in the record"
     )
-    found = told(nodes, name)
+    found = holding_of(nodes, name)
     assert found is not None
     return found
 
@@ -156,7 +156,7 @@ def test_pods_without_gpus_are_reported_too(real_nodes: RealNodes) -> None:
     found = settled(real_nodes, "fraction", fraction)
     assert found.cpus == 0, "it shares CPUs"
     assert [(block.type, block.amount) for block in found.memory] == [("memory", 64 * MIB)]
-    assert told(real_nodes, "burstable") is None
+    assert holding_of(real_nodes, "burstable") is None
 
 
 def test_memory_of_two_numa_nodes_is_one_block(real_nodes: RealNodes) -> None:
@@ -174,10 +174,10 @@ def test_containers_of_a_pod_are_reported_together(real_nodes: RealNodes) -> Non
     two = {"cpu": "2", "memory": "32Mi"}
     uid = create(real_nodes, "several", one, two, sidecar=one, init=two | {"memory": "16Mi"})
     real_nodes.cluster.until(
-        lambda: (found := told(real_nodes, "several")) is not None and len(found.memory) == 3,
+        lambda: (found := holding_of(real_nodes, "several")) is not None and len(found.memory) == 3,
         "three containers have memory",
     )
-    found = told(real_nodes, "several")
+    found = holding_of(real_nodes, "several")
     assert found is not None
     held = noted(real_nodes, "several", uid)
     assert found.cpus.bit_count() == 4
@@ -190,7 +190,7 @@ def test_cpus_are_free_again_when_a_pod_has_ended(real_nodes: RealNodes) -> None
     uid = create(real_nodes, "a", {"cpu": "2", "memory": "64Mi"})
     settled(real_nodes, "a", uid)
     real_nodes.cluster.remove_pod("a")
-    real_nodes.cluster.until(lambda: told(real_nodes, "a") is None, "it is in the record no more")
+    real_nodes.cluster.until(lambda: holding_of(real_nodes, "a") is None, "the record has lost it")
 
 
 def test_a_kubelet_that_restarts_takes_nobodys_cpus(real_nodes: RealNodes) -> None:

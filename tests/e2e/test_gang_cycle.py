@@ -88,9 +88,9 @@ def fails_whole(gangs: Gangs, name: str, pods: list[str]) -> str:
     """Wait until the gang cycle has given the gang up; what it says of the first pod."""
     real = gangs.real
     real.until(lambda: gangs.condition(name).get("status") == "False", f"{name} has no place")
-    told = real.unschedulable(pods[0])
+    answer = real.unschedulable(pods[0])
     assert bound(real, pods) == {}
-    return told
+    return answer
 
 
 def removed(real: RealCluster, kubelets: Kubelets, pods: list[str]) -> None:
@@ -145,8 +145,8 @@ def test_a_gang_that_fits_by_count_and_not_by_links_waits_whole_with_our_reason(
     real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     pods = gangs.of("unlinked", 4, 2, PAIR, **on(*LOOSE))
-    told = fails_whole(gangs, "unlinked", pods)
-    assert "2 the hardware has no set of 2 GPUs with link=nvlink" in told
+    answer = fails_whole(gangs, "unlinked", pods)
+    assert "2 the hardware has no set of 2 GPUs with link=nvlink" in answer
     removed(real, kubelets, pods)
 
 

@@ -58,7 +58,7 @@ def test_a_gang_fills_a_rack_and_no_bind_is_refused(real: RealCluster) -> None:
     pods = Gangs(real, ALPHA).of("rack", 9, 4, rack)
     assert real.pod(pods[0])["spec"]["schedulingGroup"] == {"podGroupName": "rack"}
     assert {real.node_of(name) for name in pods} in (set(RACKS["east"]), set(RACKS["west"]))
-    real.told(*pods)
+    real.until_bound(*pods)
     assert real.calls("bind") == before + 9
     assert real.control_plane.log("kube-scheduler").count("Failed to bind pod") == 0
 

@@ -84,14 +84,14 @@ def remove(real: RealCluster, kubelets: Kubelets, names: list[str]) -> None:
     for name in names:
         real.api.delete(f"{PODS}/{name}", params={"gracePeriodSeconds": 1})
 
-    def nobody() -> bool:
+    def none_named() -> bool:
         assert kubelets.errors == []
         for node in nodes:
             kubelets.report_again(node)
         known = [real.admin.get(f"/v1/nodes/{node}").json() for node in nodes]
         return not any(pod["name"] in names for node in known for pod in node["pods"])
 
-    real.until(nobody, f"{names} have let go")
+    real.until(none_named, f"{names} have let go")
 
 
 def closed(real: RealCluster, node: str) -> None:

@@ -182,8 +182,8 @@ class Node(RealCluster):
     def placement(self, pod: str) -> dict[str, Any] | None:
         """What a bound pod was promised; None if kube-scheduler placed it by itself."""
         self.node_of(pod)
-        said = self.pod(pod)["metadata"].get("annotations", {}).get(PLACEMENT)
-        return None if said is None else dict(json.loads(said))
+        message = self.pod(pod)["metadata"].get("annotations", {}).get(PLACEMENT)
+        return None if message is None else dict(json.loads(message))
 
 
 @pytest.fixture(scope="module", params=["kubeadm", "k3s"])

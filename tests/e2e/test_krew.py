@@ -58,8 +58,8 @@ class Krew:
     def install(self, folder: Path) -> subprocess.CompletedProcess[str]:
         """What krew says to the manifest and archive of a folder."""
         (packed,) = folder.glob("*.tar.gz")
-        said = (f"--manifest={folder / 'gpu-topology.yaml'}", f"--archive={packed}")
-        return self.run(self._program, "install", *said)
+        words = (f"--manifest={folder / 'gpu-topology.yaml'}", f"--archive={packed}")
+        return self.run(self._program, "install", *words)
 
     def plugin(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         """``kubectl gpu-topology``."""
@@ -128,9 +128,9 @@ def test_it_decides_with_nothing_else_installed(krew: Krew, tmp_path: Path) -> N
 
 
 def test_the_manifest_names_the_archive_at_its_address(built: Path) -> None:
-    said = yaml.safe_load((built / "gpu-topology.yaml").read_text())
+    words = yaml.safe_load((built / "gpu-topology.yaml").read_text())
     (packed,) = built.glob("*.tar.gz")
-    (platform,) = said["spec"]["platforms"]
+    (platform,) = words["spec"]["platforms"]
     assert platform["uri"] == f"{ADDRESS}/{packed.name}"
 
 
@@ -146,11 +146,11 @@ def test_kubectl_completes_the_words_after_one_command(krew: Krew) -> None:
 
 def test_krew_refuses_another_archive(krew: Krew, built: Path, tmp_path: Path) -> None:
     """Its check of the checksum is one that our manifest takes part in."""
-    said = yaml.safe_load((built / "gpu-topology.yaml").read_text())
+    words = yaml.safe_load((built / "gpu-topology.yaml").read_text())
     (packed,) = built.glob("*.tar.gz")
     (tmp_path / packed.name).write_bytes(packed.read_bytes()[:-1] + b"x")
-    said["metadata"]["name"] = "other"
-    (tmp_path / "gpu-topology.yaml").write_text(yaml.safe_dump(said))
+    words["metadata"]["name"] = "other"
+    (tmp_path / "gpu-topology.yaml").write_text(yaml.safe_dump(words))
     done = krew.install(tmp_path)
     assert done.returncode != 0
     assert "checksum" in done.stderr

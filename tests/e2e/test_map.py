@@ -42,8 +42,8 @@ def test_events_name_a_placed_pod_and_the_pages_show_it(real: RealCluster) -> No
                 version = next(versions)
                 assert version != last
                 last = version
-                told = int(version.removeprefix("data: ").split()[0])
-                real.until(lambda: version_of(other.get(path).text) >= told, "it has rested")  # noqa: B023
+                shown = int(version.removeprefix("data: ").split()[0])
+                real.until(lambda: version_of(other.get(path).text) >= shown, "it has rested")  # noqa: B023
 
         assert "<td>not shown yet</td>" not in other.get("/map/nodes/bridged").text
         pod = real.add_pod("pair", 2, NVLINK)

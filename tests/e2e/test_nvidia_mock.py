@@ -101,7 +101,7 @@ def test_what_the_plugin_prefers_lies_in_the_outcomes_of_the_agents_record(
         assert sorted(devices) == sorted(driver.uuids)
         assert all(device.healthy for device in devices.values())
         for asked in questions(Random(7), len(driver.uuids)):
-            foreseen = BEST_EFFORT.outcomes(
+            predicted = BEST_EFFORT.outcomes(
                 Call(
                     shape,
                     mask(asked.available),
@@ -115,9 +115,9 @@ def test_what_the_plugin_prefers_lies_in_the_outcomes_of_the_agents_record(
                 required = [driver.uuids[p] for p in asked.required]
                 found = client.preferred(available, asked.size, required)
             except grpc.RpcError:
-                eventually(lambda: not plugin.alive(), "the plugin has died", told=plugin.log)
-                assert PADDED in foreseen.hazards, asked
+                eventually(lambda: not plugin.alive(), "the plugin has died", detail=plugin.log)
+                assert PADDED in predicted.hazards, asked
                 client = plugin.start()
                 continue
             answer = {driver.uuids.index(device) for device in found}
-            assert foreseen.sets is None or mask(answer) in foreseen.sets, (asked, answer)
+            assert predicted.sets is None or mask(answer) in predicted.sets, (asked, answer)

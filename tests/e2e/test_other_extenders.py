@@ -32,7 +32,7 @@ NVLINK = {"link": "nvlink"}
 QUIET = 4.0
 # Whose pods kube-scheduler evicts for four GPUs: by priority, and two of them have no link.
 LEAST_IMPORTANT = {0, 4, 6, 7}
-CLOSED = "example.com/closed"
+INELIGIBLE = "example.com/closed"
 IN_MAINTENANCE = "node is in maintenance"
 Extenders = list[dict[str, Any]]
 
@@ -173,7 +173,7 @@ class Keeper:
         self.pods.append(args["Pod"]["metadata"]["name"])
         assert args["NodeNames"] is None, "it asked for whole nodes"
         nodes = args["Nodes"]["items"]
-        closed = [n for n in nodes if CLOSED in n["metadata"].get("labels", {})]
+        closed = [n for n in nodes if INELIGIBLE in n["metadata"].get("labels", {})]
         failed = {n["metadata"]["name"]: IN_MAINTENANCE for n in closed}
         return {"Nodes": {"items": [n for n in nodes if n not in closed]}, "FailedNodes": failed}
 
@@ -203,7 +203,7 @@ def test_one_beside_us_and_we_both_have_our_say(
     for kind, model in kinds.items():
         name = f"{kind}-{tag}"
         real.add_machine(machine(model).topology(name, allocator=AllocatorConfig("best-effort")))
-        labels = {"pool": tag, **({CLOSED: "true"} if kind == "closed" else {})}
+        labels = {"pool": tag, **({INELIGIBLE: "true"} if kind == "closed" else {})}
         real.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
     with Keeper() as keeper:
 

@@ -66,15 +66,15 @@ def check_whole_gpus(plugin: StandalonePlugin, client: DevicePlugin, *, counted:
     uuids = [str(gpu.uuid) for gpu in topology.gpus]
     missing = (MissingGpu(uuids[HIT], counted),)
     config = AllocatorConfig("best-effort", version)
-    told = device_manager_of(replace(topology, allocator=config), GpuResource(), missing)
+    answer = device_manager_of(replace(topology, allocator=config), GpuResource(), missing)
     refused = 0
     for many in range(1, len(uuids) + 1):
         for free in combinations(range(len(uuids)), many):
             for size in range(1, many + 1):
                 mask = sum(1 << p for p in free)
-                call = Call(told.shape, mask, size, version=plugin_version(version))
+                call = Call(answer.shape, mask, size, version=plugin_version(version))
                 answered = answers(client, [uuids[p] for p in free], size)
-                expected = told.allocator.outcomes(call)
+                expected = answer.allocator.outcomes(call)
                 assert answered or expected.hazards, (free, size)
                 if expected.sets == ():
                     assert not answered, (free, size)
@@ -133,7 +133,7 @@ def test_a_plugin_that_watches_health_does_not_notice_a_lost_gpu(lone: Make, ver
         plugin.silicon.nvml.xid(0, 48)
         return any(not device.healthy for device in client.devices())
 
-    eventually(watches, "the plugin watches health", every=0.5, told=plugin.log)
+    eventually(watches, "the plugin watches health", every=0.5, detail=plugin.log)
     plugin.silicon.nvml.remove(HIT)
     assert check_whole_gpus(plugin, client, counted=False) == ASKED
 
@@ -225,6 +225,6 @@ def test_whether_a_container_gets_several_shares(
     ids = sorted(device.id for device in client.devices())
     assert len(ids) == 8
     assert allocates(client, ids[:1]) == ""
-    said = allocates(client, ids[:2])
-    assert ("maximum request size for shared resources is 1" in said) == refused
-    assert bool(said) == refused
+    message = allocates(client, ids[:2])
+    assert ("maximum request size for shared resources is 1" in message) == refused
+    assert bool(message) == refused

@@ -146,8 +146,8 @@ def test_a_malformed_record_costs_its_node_only(real: RealCluster) -> None:
     real.until(lambda: "broken" in real.admin.get("/v1/nodes").text, "the record is seen")
     real.add_pod("after", 2, {"gpu-model": "V100*"})
     assert real.node_of("after") == "v100"
-    told = real.admin.get("/v1/nodes/broken").json()
-    assert told["problem"] == "spec.links: GPU 3 is not among the devices"
+    answer = real.admin.get("/v1/nodes/broken").json()
+    assert answer["problem"] == "spec.links: GPU 3 is not among the devices"
 
 
 def test_the_server_refuses_what_the_schema_forbids(real: RealCluster) -> None:

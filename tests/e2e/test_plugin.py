@@ -104,7 +104,7 @@ def test_what_the_plugin_prefers_lies_in_the_outcomes(
                 [uuids[p] for p in asked.available], asked.size, [uuids[p] for p in asked.required]
             )
         except grpc.RpcError:
-            eventually(lambda: not plugin.alive(), "the plugin has died", told=plugin.log)
+            eventually(lambda: not plugin.alive(), "the plugin has died", detail=plugin.log)
             assert PADDED in found.hazards, (asked, plugin.log()[-2000:])
             died += 1
             client = plugin.start()

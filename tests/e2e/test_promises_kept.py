@@ -39,13 +39,13 @@ def test_admitted_pods_have_what_they_require(real_nodes: RealNodes) -> None:
         "all pods have run",
         within=FOREVER,
         every=0.5,
-        told=lambda: str(stream.phases),
+        detail=lambda: str(stream.phases),
     )
-    told = Counter(stream.told.values())
-    print(dict(told))
-    assert sum(n for what, n in told.items() if what.startswith("single ran")) == PODS_EACH
-    assert told["pair ran on dgx1, guaranteed"] > 0
-    assert sum(n for what, n in told.items() if what.startswith("pair ran")) == PODS_EACH
+    answer = Counter(stream.results.values())
+    print(dict(answer))
+    assert sum(n for what, n in answer.items() if what.startswith("single ran")) == PODS_EACH
+    assert answer["pair ran on dgx1, guaranteed"] > 0
+    assert sum(n for what, n in answer.items() if what.startswith("pair ran")) == PODS_EACH
     for node in MACHINES:
         real_nodes.cluster.until(
             lambda node=node: real_nodes.follower.followed(node),  # type: ignore[misc]
@@ -66,7 +66,7 @@ class _Stream:
         self.random = random
         self._until: dict[str, float] = {}
         self.phases: dict[str, str] = {}
-        self.told: dict[str, str] = {}
+        self.results: dict[str, str] = {}
 
     def create(self, name: str) -> None:
         """A pod comes, to run for 2 to 5 seconds."""
@@ -84,20 +84,20 @@ class _Stream:
             kubelet.heal_plugin()
         for pod in self._real.cluster.api.get(PODS).json()["items"]:
             name = pod["metadata"]["name"]
-            if name in self._until and name not in self.told:
+            if name in self._until and name not in self.results:
                 self.phases[name] = _phase(pod)
                 self._judge(name, pod)
-        return self.told.keys() == self._until.keys()
+        return self.results.keys() == self._until.keys()
 
     def _judge(self, name: str, pod: dict[str, Any]) -> None:
         if _phase(pod) in ("Succeeded", "Failed"):
-            self.told[name] = _check(self._real, name, pod)
+            self.results[name] = _check(self._real, name, pod)
             return
         node = pod["spec"].get("nodeName")
         shown = self._real.follower.held(node, name) if node is not None else None
         due = time.monotonic() >= self._until[name]
         if name.startswith("pair") and due and shown is not None and len(shown["c0"]) == 2:
-            self.told[name] = _check(self._real, name, pod)
+            self.results[name] = _check(self._real, name, pod)
             answer = self._real.cluster.api.delete(f"{PODS}/{name}")
             assert answer.is_success, answer.text
 

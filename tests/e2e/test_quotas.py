@@ -174,14 +174,14 @@ def test_pods_are_placed_by_the_limits_of_their_namespace(real: RealCluster) -> 
     for name, node, count in (("holds-a", "trainer", 2), ("holds-b", "server", 4)):
         real.add_pod(name, count, nodeSelector={"kubernetes.io/hostname": node})
         assert real.node_of(name) == node
-    real.told("holds-a", "holds-b")
+    real.until_bound("holds-a", "holds-b")
     asked = real.calls("filter"), real.calls("bind")
     assert posted(real, team, "none", gpus(0)).is_success
     real.until(
         lambda: real.api.get(f"{in_namespace(team)}/none").json()["spec"].get("nodeName"),
         "a pod without GPUs is bound",
     )
-    real.told("none", namespace=team)
+    real.until_bound("none", namespace=team)
     assert (real.calls("filter"), real.calls("bind")) == (asked[0] + 1, asked[1] + 1)
 
 

@@ -235,11 +235,11 @@ def test_the_status_of_a_pod_names_its_devices_but_a_sidecars(
     shown = kubelet.pod_resources.holdings()["default", "named"]
     expected = {name: set(ids) for name, ids in shown.items()} | {"i0": set()}
     assert list(expected) == ["i0", "c0", "c1"]
-    until(lambda: _told(client, "named") == expected, "the status names the devices", kubelet)
+    until(lambda: _answered(client, "named") == expected, "the status names the devices", kubelet)
     remove(kubelet, client, ["named"])
 
 
-def _told(client: httpx.Client, name: str) -> dict[str, set[str]]:
+def _answered(client: httpx.Client, name: str) -> dict[str, set[str]]:
     """What a pod's status says its containers hold."""
     status = client.get(f"{PODS}/{name}").json()["status"]
     containers = [
@@ -309,7 +309,7 @@ def _check_random_pods(
     for step in replay(kubelet, client, Random(seed), steps):
         assert step.free == free
         served = step.order()
-        _check_foreseen(kubelet, step)
+        _check_predicted(kubelet, step)
         out_of_order += served != tuple(pod for pod in step.pods if pod.got)
         given = [got for pod in served for got in pod.got or ()]
         if not step.crashed:  # a refused pod's first container may have been served, too
@@ -329,12 +329,12 @@ def _check_random_pods(
         admitted += len(served)
         refused += len(step.pods) - len(served)
     assert free == frozenset(range(len(kubelet.topology.gpus)))
-    told = f"{admitted} admitted, {out_of_order} bursts out of order, {refused} refused"
-    print(f"{kubelet.name}: {told}")
+    summary = f"{admitted} admitted, {out_of_order} bursts out of order, {refused} refused"
+    print(f"{kubelet.name}: {summary}")
     return admitted, refused
 
 
-def _check_foreseen(kubelet: Kubelet, step: Step) -> None:
+def _check_predicted(kubelet: Kubelet, step: Step) -> None:
     """Each answer of NVIDIA's allocator, and each pod's GPUs, lie in what the model foresees."""
     model = DeviceManager(kubelet.topology.shape, kubelet.topology.allocator)
     dead = False

@@ -55,7 +55,7 @@ class Right:
 
 
 # What Kubernetes lets everybody who is known do: ask about themselves.
-EVERYBODYS = {
+RIGHTS_OF_EVERY_ACCOUNT = {
     Right(group, resource, "create")
     for group, resource in (
         ("authentication.k8s.io", "selfsubjectreviews"),
@@ -315,7 +315,7 @@ def has(rights: set[Right], asked: Right) -> bool:
 def test_an_account_has_the_rights_of_its_manifest_and_no_other(
     real: RealCluster, user: str, path: str
 ) -> None:
-    rights = granted(path) | EVERYBODYS
+    rights = granted(path) | RIGHTS_OF_EVERY_ACCOUNT
     asked = questions(real.api, rights)
     assert {r.resource for r in rights} <= {r.resource for r in asked} | {
         "nodes/configz",

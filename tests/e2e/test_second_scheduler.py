@@ -80,8 +80,8 @@ class TwoSchedulers(RealCluster):
 
     def _logs(self) -> str:
         second = self._folder / "second.log"
-        told = second.read_text(errors="replace")[-2500:] if second.exists() else "(none)"
-        return f"{super()._logs()}\n--- second\n{told}"
+        log = second.read_text(errors="replace")[-2500:] if second.exists() else "(none)"
+        return f"{super()._logs()}\n--- second\n{log}"
 
     def stop_second(self) -> None:
         """Stop the second kube-scheduler."""
@@ -123,8 +123,8 @@ def real(
 
 
 def _steered(cluster: RealCluster) -> bool:
-    answer = cluster.api.post(PODS, params={"dryRun": "All"}, json=gpu_pod("asked-only"))
-    return answer.is_success and answer.json()["spec"]["schedulerName"] == OURS
+    log = cluster.api.post(PODS, params={"dryRun": "All"}, json=gpu_pod("asked-only"))
+    return log.is_success and log.json()["spec"]["schedulerName"] == OURS
 
 
 def gpu_pod(name: str, resource: str = "nvidia.com/gpu", **spec: Any) -> dict[str, Any]:
@@ -180,9 +180,9 @@ def test_a_pod_without_gpus_stays_with_the_clusters_own(real: TwoSchedulers) -> 
 def test_pods_are_steered_by_what_they_ask_for(
     real: TwoSchedulers, pod: dict[str, Any], scheduler: str
 ) -> None:
-    answer = real.api.post(PODS, params={"dryRun": "All"}, json=pod)
-    assert answer.is_success, answer.text
-    assert answer.json()["spec"]["schedulerName"] == scheduler
+    log = real.api.post(PODS, params={"dryRun": "All"}, json=pod)
+    assert log.is_success, log.text
+    assert log.json()["spec"]["schedulerName"] == scheduler
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_pods_are_steered_by_what_they_ask_for(
 def test_a_gpu_pod_that_would_go_another_way_is_refused(
     real: TwoSchedulers, pod: dict[str, Any], message: str
 ) -> None:
-    answer = real.api.post(PODS, json=pod)
-    assert answer.status_code == HTTPStatus.FORBIDDEN
-    assert message in answer.json()["message"]
+    log = real.api.post(PODS, json=pod)
+    assert log.status_code == HTTPStatus.FORBIDDEN
+    assert message in log.json()["message"]
 
 
 def test_a_pod_that_cannot_be_promised_waits_and_the_stock_one_leaves_it_alone(

@@ -79,6 +79,6 @@ def test_with_the_shipped_entry_the_extender_binds_and_refuses_nothing(real: Rea
     before = real.calls("bind")
     real.add_pod("bound-by-us", 2, NVLINK)
     assert real.node_of("bound-by-us") == "no-links"
-    real.told("bound-by-us")
+    real.until_bound("bound-by-us")
     assert real.calls("bind") == before + 1
     assert "gpu-topology.io/placement" not in real.pod("bound-by-us")["metadata"]["annotations"]

@@ -186,12 +186,12 @@ def refuses_several(nodes: RealNodes, node: str) -> bool | None:
     return record(nodes, node).topology.resources[0].refuses_several
 
 
-@pytest.mark.parametrize("wishes", [{}, {"link": "node"}], ids=["plain", "required"])
+@pytest.mark.parametrize("constraints", [{}, {"link": "node"}], ids=["plain", "required"])
 def test_no_pod_of_two_replicas_is_sent_where_one_was_refused(
-    real_nodes: RealNodes, wishes: dict[str, str]
+    real_nodes: RealNodes, constraints: dict[str, str]
 ) -> None:
     """The test above has taught the agent what this plugin does."""
-    create(real_nodes, "one-each", "another", 2, wishes)
+    create(real_nodes, "one-each", "another", 2, constraints)
     try:
         stays_away(real_nodes, "another", "refuses a container that requests more than one share")
     finally:
@@ -243,7 +243,7 @@ def test_a_node_all_of_mig_devices(real_nodes: RealNodes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "wishes", "reason"),
+    ("count", "constraints", "reason"),
     [
         (2, {"link": "nvlink"}, "MIG instances have no links, and the pod requires link=nvlink"),
         (1, {"min-gpu-memory": "8Gi"}, "MIG instance memory is less than 8Gi"),
@@ -254,9 +254,9 @@ def test_a_node_all_of_mig_devices(real_nodes: RealNodes) -> None:
     ids=["links", "memory", "whole-gpu", "more-than-gpus", "any-may-come"],
 )
 def test_mig_devices_are_refused_what_they_cannot_be(
-    real_nodes: RealNodes, count: int, wishes: dict[str, str], reason: str
+    real_nodes: RealNodes, count: int, constraints: dict[str, str], reason: str
 ) -> None:
-    create(real_nodes, "single", "refused", count, wishes)
+    create(real_nodes, "single", "refused", count, constraints)
     try:
         stays_away(real_nodes, "refused", reason)
     finally:
@@ -265,10 +265,10 @@ def test_mig_devices_are_refused_what_they_cannot_be(
 
 def test_mig_devices_of_the_single_strategy_are_promised(real_nodes: RealNodes) -> None:
     """Two at once, of whichever GPUs: NVIDIA's plugin has no preference."""
-    wishes = {"min-gpu-memory": "5Gi", "gpu-model": "A30-MIG-1g.6gb"}
+    constraints = {"min-gpu-memory": "5Gi", "gpu-model": "A30-MIG-1g.6gb"}
     got = set()
     for i in range(3):
-        ids = run(real_nodes, "single", f"two-{i}", 2, wishes)
+        ids = run(real_nodes, "single", f"two-{i}", 2, constraints)
         promised = placement(real_nodes.cluster.pod(f"two-{i}"))
         assert promised["verdict"] == "guaranteed"
         assert sorted({gpu_of(device) for device in ids}) in promised["sets"]
@@ -288,12 +288,12 @@ def test_two_of_one_gpu_are_promised_where_no_other_gpu_has_any_free(
     assert report is not None
     held = {device for a in report.allocations for device in a.device_ids}
     left = [gpu_of(device) for device in report.allocatable or () if device not in held]
-    wishes = {"same-gpu": "true"} if left[0] == left[1] else {"spread-gpus": "true"}
+    constraints = {"same-gpu": "true"} if left[0] == left[1] else {"spread-gpus": "true"}
     other = {"spread-gpus": "true"} if left[0] == left[1] else {"same-gpu": "true"}
     create(real_nodes, "single", "other", 2, other)
     stays_away(real_nodes, "other", "no set of 2 free MIG instances with")
     real_nodes.cluster.remove_pod("other")
-    ids = run(real_nodes, "single", "last", 2, wishes)
+    ids = run(real_nodes, "single", "last", 2, constraints)
     assert sorted(gpu_of(device) for device in ids) == sorted(left)
     assert placement(real_nodes.cluster.pod("last"))["verdict"] == "expected"  # a pod may end
     remove(real_nodes, "single", "last", *names)
@@ -323,8 +323,8 @@ def test_a_node_of_mig_devices_and_whole_gpus(real_nodes: RealNodes) -> None:
 
 def test_mig_devices_of_a_profile_are_promised_beside_whole_gpus(real_nodes: RealNodes) -> None:
     """Both small instances are on GPU 0, so two are of one GPU whatever comes."""
-    wishes = {"same-gpu": "true", "min-gpu-memory": "5Gi", "same-numa": "true"}
-    ids = run(real_nodes, "mixed", "both", 2, wishes, resource=SMALL)
+    constraints = {"same-gpu": "true", "min-gpu-memory": "5Gi", "same-numa": "true"}
+    ids = run(real_nodes, "mixed", "both", 2, constraints, resource=SMALL)
     assert set(ids) == {"MIG-0-small-0", "MIG-0-small-1"}
     promised = placement(real_nodes.cluster.pod("both"))
     assert (promised["verdict"], promised["sets"]) == ("guaranteed", [[0]])
@@ -338,7 +338,7 @@ def test_mig_devices_of_a_profile_are_promised_beside_whole_gpus(real_nodes: Rea
 
 
 @pytest.mark.parametrize(
-    ("count", "wishes", "resource", "reason"),
+    ("count", "constraints", "resource", "reason"),
     [
         (1, {"min-gpu-memory": "10Gi"}, SMALL, "MIG instance memory is less than 10Gi"),
         (2, {"spread-gpus": "true"}, SMALL, "has no set of 2 MIG instances with spread-gpus"),
@@ -348,9 +348,9 @@ def test_mig_devices_of_a_profile_are_promised_beside_whole_gpus(real_nodes: Rea
     ids=["memory", "spread", "links", "whole"],
 )
 def test_mig_devices_of_a_profile_are_refused_what_they_cannot_be(
-    real_nodes: RealNodes, count: int, wishes: dict[str, str], resource: str, reason: str
+    real_nodes: RealNodes, count: int, constraints: dict[str, str], resource: str, reason: str
 ) -> None:
-    create(real_nodes, "mixed", "refused", count, wishes, resource)
+    create(real_nodes, "mixed", "refused", count, constraints, resource)
     try:
         stays_away(real_nodes, "refused", reason)
     finally:

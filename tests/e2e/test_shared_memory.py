@@ -31,18 +31,18 @@ sharing:
 """
 
 
-TOLD = ("--fail-requests-greater-than-one=false",)
+FLAGS_OF_PLUGIN = ("--fail-requests-greater-than-one=false",)
 # T4s of 15 GiB: a share is 5 GiB on the first node, 7.5 GiB on the others.
 NODES = {
     "sliced": RealNode(
         "t4-4",
         PluginSettings(config=sharing("timeSlicing", 3), serves=((GPU, 12),)),
-        agent=TOLD,
+        agent=FLAGS_OF_PLUGIN,
     ),
     "renamed": RealNode(
         "t4-4",
         PluginSettings(config=sharing("timeSlicing", 2, "renameByDefault"), serves=((SHARED, 8),)),
-        agent=TOLD,
+        agent=FLAGS_OF_PLUGIN,
     ),
     "mps": RealNode(
         "t4-4",
@@ -110,11 +110,11 @@ def test_a_pod_that_wants_gpus_alone_gets_every_share_of_them(real_nodes: RealNo
 
 
 def test_two_shares_are_of_two_gpus_where_that_is_asked(real_nodes: RealNodes) -> None:
-    wishes = {"spread-gpus": "true", "gpu-memory": "4Gi"}
-    ids = run(real_nodes, "sliced", "apart", 2, wishes)
+    constraints = {"spread-gpus": "true", "gpu-memory": "4Gi"}
+    ids = run(real_nodes, "sliced", "apart", 2, constraints)
     assert len(set(real_nodes.kubelets["sliced"].positions(ids))) == 2
     assert placement(real_nodes.cluster.pod("apart"))["verdict"] == "guaranteed"
-    create(real_nodes, "sliced", "five-apart", 5, wishes)
+    create(real_nodes, "sliced", "five-apart", 5, constraints)
     stays_away(real_nodes, "five-apart", "")
     assert waits(real_nodes, "five-apart")
     real_nodes.cluster.remove_pod("five-apart")
@@ -124,9 +124,9 @@ def test_two_shares_are_of_two_gpus_where_that_is_asked(real_nodes: RealNodes) -
 def test_a_burst_of_pods_never_exceeds_a_gpus_memory(real_nodes: RealNodes) -> None:
     """Ten at once, of which no report shows any when the first are placed: of 10, 4 and 5 GiB."""
     kinds = [{"gpu-memory": "10Gi"}] * 3 + [{"gpu-memory": "4Gi"}] * 4 + [dict[str, str]()] * 3
-    wants = {f"burst-{i}": wishes for i, wishes in enumerate(kinds)}
-    for name, wishes in wants.items():
-        create(real_nodes, "sliced", name, 1, wishes)
+    wants = {f"burst-{i}": constraints for i, constraints in enumerate(kinds)}
+    for name, constraints in wants.items():
+        create(real_nodes, "sliced", name, 1, constraints)
     real_nodes.cluster.until(
         lambda: all(runs_or_waits(real_nodes, name) for name in wants),
         "every pod runs, or kube-scheduler has found no place for it",

@@ -80,16 +80,16 @@ def test_a_lost_gpu_makes_the_kubelet_refuse_every_pod(real_nodes: RealNodes, lo
     real_nodes.cluster.remove_pod("refused")
 
 
-WISHES = {
+CONSTRAINTS = {
     "plain": {},
     "preferred": {"link": "nvlink", "policy": "preferred"},
     "required": {"link": "nvlink"},
 }
 
 
-@pytest.mark.parametrize("kind", WISHES)
+@pytest.mark.parametrize("kind", CONSTRAINTS)
 def test_no_pod_is_sent_where_all_are_refused(real_nodes: RealNodes, lost: str, kind: str) -> None:
-    create(real_nodes, lost, kind, 2, WISHES[kind])
+    create(real_nodes, lost, kind, 2, CONSTRAINTS[kind])
     try:
         gpu = real_nodes.kubelets[lost].topology.gpus[3]
         words = (

@@ -36,7 +36,7 @@ LATER = tuple(name.replace(".", "-") for name in MACHINES)
 STEPS = 12
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
 NVLINK = {"link": "nvlink"}
-WISHES: tuple[dict[str, str], ...] = (
+CONSTRAINTS: tuple[dict[str, str], ...] = (
     {},
     NVLINK,
     {"link": "phb"},
@@ -73,9 +73,9 @@ def test_the_record_is_the_machine(real_nodes: RealNodes, node: str) -> None:
 
 @pytest.mark.parametrize("node", NODES)
 def test_what_is_handed_out_was_predicted(real_nodes: RealNodes, node: str) -> None:
-    told = go_through(real_nodes.cluster, node, real_nodes.kubelets[node])
-    assert told["ran"] > STEPS / 3
-    assert told[f"required {NVLINK}"] > 0
+    outcome = go_through(real_nodes.cluster, node, real_nodes.kubelets[node])
+    assert outcome["ran"] > STEPS / 3
+    assert outcome[f"required {NVLINK}"] > 0
 
 
 @pytest.mark.skipif(not EVERY_MACHINE, reason="by hand, with GPU_TOPOLOGY_EVERY_MACHINE=1")
@@ -85,8 +85,8 @@ def test_every_machine(
 ) -> None:
     node = name.replace(".", "-")
     with joined(real_nodes.cluster, tmp_path, node_binaries, node, RealNode(name)) as found:
-        told = go_through(real_nodes.cluster, node, found.kubelet)
-    assert told["ran"] > 0
+        outcome = go_through(real_nodes.cluster, node, found.kubelet)
+    assert outcome["ran"] > 0
 
 
 def test_a_replica_set_runs(real_nodes: RealNodes) -> None:
@@ -163,12 +163,12 @@ def go_through(cluster: RealCluster, node: str, kubelet: Kubelet) -> Counter[str
     """
     random = Random(23)
     alive: list[str] = []
-    told: Counter[str] = Counter()
+    outcome: Counter[str] = Counter()
     most = max(2, len(kubelet.topology.gpus) // 2)
     for step in range(STEPS):
         while alive and random.random() < 0.4:
             remove(cluster, node, alive.pop(random.randrange(len(alive))))
-        name, wish = f"{node}-{step}", random.choice(WISHES) if step else NVLINK
+        name, wish = f"{node}-{step}", random.choice(CONSTRAINTS) if step else NVLINK
         count = random.choice([1, 1, 2, 2, 3, most]) if step else 2
         pod = gpu_pod(name, [count], annotations=wish)
         pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
@@ -177,21 +177,21 @@ def go_through(cluster: RealCluster, node: str, kubelet: Kubelet) -> Counter[str
         found = cluster.pod(name)
         kubelet.heal_plugin()
         if found["status"]["phase"] != "Running":
-            told["refused" if found["status"]["phase"] == "Failed" else "waits"] += 1
+            outcome["refused" if found["status"]["phase"] == "Failed" else "waits"] += 1
             cluster.remove_pod(name)
             continue
         alive.append(name)
-        told["ran"] += 1
+        outcome["ran"] += 1
         check(cluster, node, kubelet, found)
         if wish and "policy" not in wish:
-            told[f"required {wish}"] += 1
-    print(f"{node}: {dict(told)}")
+            outcome[f"required {wish}"] += 1
+    print(f"{node}: {dict(outcome)}")
     metrics = cluster.metrics.get("/metrics").text
     assert 'gpu_topology_mispredictions_total{kind="outside-outcomes"} 0.0' in metrics
     assert 'gpu_topology_mispredictions_total{kind="promise-broken"} 0.0' in metrics
     for name in alive:
         cluster.remove_pod(name)
-    return told
+    return outcome
 
 
 def remove(cluster: RealCluster, node: str, name: str) -> None:

@@ -139,7 +139,7 @@ def test_a_tenant_reads_what_rbac_does_not_let_them_list(real: RealCluster) -> N
 
 
 @pytest.mark.parametrize(
-    ("user", "words", "said"),
+    ("user", "words", "message"),
     [
         pytest.param(
             TENANT,
@@ -162,11 +162,11 @@ def test_a_tenant_reads_what_rbac_does_not_let_them_list(real: RealCluster) -> N
     ],
 )
 def test_what_cannot_be_answered_is_one_line(
-    real: RealCluster, user: str, words: tuple[str, ...], said: str
+    real: RealCluster, user: str, words: tuple[str, ...], message: str
 ) -> None:
     done = ask(real, user, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

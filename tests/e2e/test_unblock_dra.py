@@ -82,13 +82,13 @@ def test_a_shared_claim_is_freed_and_the_pod_runs(real: RealCluster, tmp_path: P
     assert "cannot allocate all claims" in real.unschedulable("waits")
     real.until(lambda: waiting(real) == {"claims": 1.0}, "it is counted")
 
-    def told() -> list[str]:
+    def answer() -> list[str]:
         found = [e for e in real.api.get(EVENTS).json()["items"] if "message" in e]
         ours = (e for e in found if e["reason"] == "GPUPlacementWaits")
         return [e["message"] for e in ours if e["involvedObject"]["name"] == "waits"]
 
-    real.until(told, "it is told why it waits")
-    assert "no free devices of the node match the pod's claims (1 node)" in told()[0]
+    real.until(answer, "it is told why it waits")
+    assert "no free devices of the node match the pod's claims (1 node)" in answer()[0]
     real.until(lambda: plan(real), "there is a plan")
     found = plan(real)
     assert found is not None

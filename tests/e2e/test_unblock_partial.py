@@ -206,9 +206,9 @@ def test_the_command_is_killed_half_way(real: RealCluster, scene: Scene, tmp_pat
     waits_for_a_budget(real, scene, tmp_path).stop(signal.SIGKILL, PATIENCE)
     written = scene.kept()
     assert scene.node.evicted() == [scene.first]
-    code, told, _ = unblock(real, scene.waits)
+    code, answer, _ = unblock(real, scene.waits)
     assert code == 0
-    assert f"still to be evicted: default/{scene.second}\n" in told
+    assert f"still to be evicted: default/{scene.second}\n" in answer
     # The kubelet of the first has ended it meanwhile: the place is still there.
     scene.node.let_go(scene.first)
     assert "it is in effect" in unblock(real, scene.waits)[1]

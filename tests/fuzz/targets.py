@@ -96,13 +96,13 @@ class Target:
         return changed_text(rng, text, self.words) if rng.random() < 0.1 else text
 
 
-def line(said: str) -> str:
+def line(message: str) -> str:
     """A refusal: one line for people."""
-    assert said, "no word of why"
-    assert "\n" not in said, said
-    assert len(said) <= LONGEST, said
-    assert "internal error" not in said, said
-    return said
+    assert message, "no word of why"
+    assert "\n" not in message, message
+    assert len(message) <= LONGEST, message
+    assert "internal error" not in message, message
+    return message
 
 
 def blank() -> Cache:
@@ -127,8 +127,8 @@ def ask(cluster: Cache, manifest: wire.Pod) -> None:
     """Ask filter and prioritize, and hold the answers against what kube-scheduler needs of them."""
     names = [str(info.name) for info in cluster.snapshot().nodes]
     found = verbs.filter_nodes(cluster, manifest, names)
-    told = [*(found.node_names or ()), *found.failed, *found.unresolvable]
-    assert found.error or sorted(told) == sorted(names)
+    named = [*(found.node_names or ()), *found.failed, *found.unresolvable]
+    assert found.error or sorted(named) == sorted(names)
     for reason in (*found.failed.values(), *found.unresolvable.values()):
         line(reason)
     for row in verbs.prioritize(cluster, manifest, names):

@@ -67,15 +67,15 @@ def test_what_the_page_builds_is_what_it_installs_without_helm(tmp_path: Path) -
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     both = steps("kubeadm")[0].text + overlay
     subprocess.run(["sh", "-eu", "-c", both], check=True, cwd=checkout, env=environment)
-    first, *said = (tmp_path / "said").read_text().splitlines()
+    first, *words = (tmp_path / "said").read_text().splitlines()
     assert first == "docker info", "is the daemon there?"
-    assert [line.split()[:4] for line in said[:2]] == [
+    assert [line.split()[:4] for line in words[:2]] == [
         ["docker", "build", "--target", "extender"],
         ["docker", "build", "--target", "agent"],
     ]
-    assert said[2] == "docker push registry.example.com/team/gpu-topology:0.1.0"
-    assert said[3] == "docker push registry.example.com/team/gpu-topology-agent:0.1.0"
-    assert said[4] == "kubectl apply -k ../gpu-topology-site"
+    assert words[2] == "docker push registry.example.com/team/gpu-topology:0.1.0"
+    assert words[3] == "docker push registry.example.com/team/gpu-topology-agent:0.1.0"
+    assert words[4] == "kubectl apply -k ../gpu-topology-site"
     built = objects(tmp_path / "gpu-topology-site")
     images = {
         c["image"]

@@ -19,7 +19,7 @@ from scheduler_extender.state.groups import groups
 from scheduler_extender.state.node.nodeinfo import unsaid
 from topology.core.placement import Reason, Rejection, memory, rejections
 
-SAID = [
+TEXTS = [
     (reason, message)
     for reason, every in [*MESSAGES.items(), (Reason.OTHER, OTHERS)]
     for advice in every
@@ -64,7 +64,7 @@ def missing_pieces(message: str) -> list[str]:
     return [piece for piece in pieces if not any(piece in text for text in texts())]
 
 
-@pytest.mark.parametrize("message", sorted({message for _, message in SAID}))
+@pytest.mark.parametrize("message", sorted({message for _, message in TEXTS}))
 def test_the_program_says_it(message: str) -> None:
     assert missing_pieces(message) == []
 
@@ -94,7 +94,7 @@ def test_a_rejection_is_under_its_reason(
 ) -> None:
     patterns = [
         ".+".join(map(re.escape, message.split(VARIES)))
-        for reason, message in SAID
+        for reason, message in TEXTS
         if reason is rejection.reason and len(message.replace(VARIES, "").strip()) > 8
     ]
     assert any(re.fullmatch(each, rejection.message) for each in patterns), rejection

@@ -137,9 +137,15 @@ def release(out: Path, helm: Path, zone: str, umask: int) -> dict[str, str]:
     """The SHA-256 of each file that ``make release`` writes."""
     kept = {f"HELM_{kind}_HOME": str(out / kind) for kind in ("CACHE", "CONFIG", "DATA")}
     tools = Path(sys.executable).parent
-    said = ("release", f"BIN={tools}", f"HELM={helm}", f"OUT={out}", "ADDRESS=https://example.com")
+    words = (
+        "release",
+        f"BIN={tools}",
+        f"HELM={helm}",
+        f"OUT={out}",
+        "ADDRESS=https://example.com",
+    )
     subprocess.run(
-        ["make", "-s", "-o", ".venv/dev.stamp", *said],  # with the packages that are here
+        ["make", "-s", "-o", ".venv/dev.stamp", *words],  # with the packages that are here
         check=True,
         cwd=ROOT,
         env={**os.environ, **kept, "TZ": zone, "SOURCE_DATE_EPOCH": "1790000000"},

@@ -177,8 +177,8 @@ class Replica:
             self._taking = self._take_over(election.term)
 
     def _owns(self, term: int) -> bool:
-        heard = 0 if "the mark" in self._without else self._bindable.others_term
-        return self._election.holds and self._election.term == term and heard < term
+        received = 0 if "the mark" in self._without else self._bindable.others_term
+        return self._election.holds and self._election.term == term and received < term
 
     def _leads(self) -> bool:
         return self._owns(self._fenced) and self._election.leads(self._now)

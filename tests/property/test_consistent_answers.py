@@ -123,9 +123,9 @@ def asked(found: World, name: str) -> tuple[list[Answer], Explanation]:
     """The nodes' answers, and what ``why`` says."""
     snapshot = found.cluster.snapshot()
     record = record_of(found.waiting[name])
-    told = explanation_of(snapshot, record)
-    assert isinstance(told, Explanation)
-    return answers_to(snapshot, record), told
+    answer = explanation_of(snapshot, record)
+    assert isinstance(answer, Explanation)
+    return answers_to(snapshot, record), answer
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -140,8 +140,8 @@ def test_all_agree_which_nodes_take_a_pod_in_which_order_and_why_not(seed: int) 
         refused = {node: each for each, nodes in verb.rejected.items() for node in nodes}
         # Who takes it, and why the others do not.
         assert {row.node for row in rows if row.may_come} == set(verb.passed), name
-        told = {row.node: row.decision.rejection for row in rows if not row.ineligible}
-        assert {node: each for node, each in told.items() if each is not None} == refused, name
+        answer = {row.node: row.decision.rejection for row in rows if not row.ineligible}
+        assert {node: each for node, each in answer.items() if each is not None} == refused, name
         # The order, best first.
         scores = {each.host: each.score for each in prioritize(found.cluster, wire, verb.passed)}
         assert {row.node: row.score for row in rows if row.may_come} == scores, name
@@ -160,7 +160,7 @@ def _counts_agree(found: World, record: PodRecord, rows: list[Answer], why: Expl
             texts[REASON_WORDS[row.decision.rejection.reason]].add(row.message)
     for words, reasons in texts.items():
         assert (f" nodes {words}" in why.headline) == (len(reasons) > 1)
-        assert all((f"{said} (" in why.headline) == (len(reasons) == 1) for said in reasons)
+        assert all((f"{message} (" in why.headline) == (len(reasons) == 1) for message in reasons)
     if any(row.ineligible for row in rows):
         return  # the Event knows of no closed nodes
     event = rejections_of(found.cluster.snapshot(), record, NO_DEADLINE)

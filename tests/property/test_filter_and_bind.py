@@ -59,7 +59,7 @@ class OwnClaim:
     given: tuple[int, ...]  # the GPUs that it has already, on the first node
 
     @property
-    def unsaid(self) -> bool:
+    def is_unpredictable(self) -> bool:
         """Whether nobody can say which GPUs it will get, so that filter lets the pod pass where any
         could come."""
         return self.kind in ("unread", "admin") and not self.given
@@ -143,8 +143,8 @@ def _tell(world: DraWorld, name: NodeName, node: OneNode) -> None:
     if node.state == "plugin":
         return
     devices = [device(gpu) for gpu in node.order if node.state != "empty"]
-    strangers = [device(7)] if node.state == "unusable" else []
-    world.slices.apply(slice_of(name, *devices, *strangers, name=name, pool=name))
+    others = [device(7)] if node.state == "unusable" else []
+    world.slices.apply(slice_of(name, *devices, *others, name=name, pool=name))
     for gpu in node.held:
         world.claims.apply(claim(f"{name}-{gpu}", gpu, pod=f"{name}-{gpu}", pool=name))
 
@@ -182,7 +182,7 @@ def scenes(rng: Random) -> Scene:
             given = tuple((list(GPUS) if kind == "admin" else left)[:count])
             left = [gpu for gpu in left if gpu not in given or kind == "admin"]
         claims.append(OwnClaim(kind, count, given))
-        if claims[-1].unsaid:  # then nothing is known of the others' devices either
+        if claims[-1].is_unpredictable:  # then nothing is known of the others' devices either
             kinds = ("nic", "admin nic")
     count = 0 if claims else rng.choice((1, 1, 2, 3))
     annotations = rng.choice(({"link": "nvlink"}, {"min-gpu-memory": "1Gi"}, {"link": "nvlink"}))
@@ -203,7 +203,7 @@ def given_devices(scene: Scene, node: OneNode) -> Iterator[list[tuple[int, ...]]
         else [(0,)]
         if each.kind.endswith("nic")
         else [(gpu,) for gpu in free if gpu not in node.sick]
-        if each.unsaid
+        if each.is_unpredictable
         else list(combinations(free, each.count))
         for each in scene.claims
     ]

@@ -120,9 +120,9 @@ def test_cached_answers_about_groups_equal_fresh_ones(seed: int) -> None:
         )
         world.rng.choice(steps)()
         asked = [world.asks() for _ in range(3)] + [world.asks(gang=True)]
-        remembered = world.answers(asked)
-        assert world.answers(asked) == remembered
+        cached = world.answers(asked)
+        assert world.answers(asked) == cached
         world.cluster.forget_answers()
-        assert world.answers(asked) == remembered
+        assert world.answers(asked) == cached
         kept += bool(CapacityCounter(world.cluster.snapshot(), NO_DEADLINE).reservations().reserved)
     assert kept > STEPS / 4

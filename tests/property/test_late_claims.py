@@ -44,7 +44,7 @@ class Played(ApiServer):
 
     def __init__(self, rng: Random) -> None:
         self.rng, self.world = rng, two_pairs()
-        self.news: dict[str, list[Json]] = {"claims": [], "slices": [], "pods": []}
+        self.changes: dict[str, list[Json]] = {"claims": [], "slices": [], "pods": []}
         self.claims: dict[str, Json] = {}
         self.pods: dict[str, Json] = {}
         self.bound: set[str] = set()
@@ -65,10 +65,10 @@ class Played(ApiServer):
         known = {"claims": self.claims, "pods": self.pods}.get(kind, {})
         known[obj["metadata"]["name"]] = obj
         obj["metadata"]["resourceVersion"] = str(self.number)
-        self.news[kind].append(deepcopy(obj))
+        self.changes[kind].append(deepcopy(obj))
 
     def drop_claim(self, name: str) -> None:
-        self.news["claims"].append({**self.claims.pop(name), "gone": True})
+        self.changes["claims"].append({**self.claims.pop(name), "gone": True})
 
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         bound = msgspec.json.decode(body)["metadata"]
@@ -87,10 +87,10 @@ class Played(ApiServer):
 
     def show(self, *kinds: str) -> None:
         """Each watch shows some of its news, or all."""
-        for kind in kinds or self.news:
-            news, world = self.news[kind], self.world
-            for obj in news[: len(news) if kinds else self.rng.choice((0, 1, 9, 9))]:
-                news.remove(obj)
+        for kind in kinds or self.changes:
+            changes, world = self.changes[kind], self.world
+            for obj in changes[: len(changes) if kinds else self.rng.choice((0, 1, 9, 9))]:
+                changes.remove(obj)
                 if kind != "pods":
                     sink = getattr(world, kind)
                     (sink.delete if obj.pop("gone", False) else sink.apply)(raw(obj))
@@ -137,7 +137,7 @@ class Played(ApiServer):
             self.bound.discard(name)
             for each in [each for each in self.claims if each.startswith(f"{name}-")]:
                 self.drop_claim(each)
-            self.news["pods"].append({**self.pods.pop(name), "gone": True})
+            self.changes["pods"].append({**self.pods.pop(name), "gone": True})
 
     # What kube-scheduler does.
 
@@ -165,8 +165,8 @@ class Played(ApiServer):
             self.put("claims", {**self.claims.get(each, {}), **now})
             if each not in own:
                 mapping = {"resourceName": "nvidia.com/gpu"}
-                told = {"requestMappings": [mapping], "resourceClaimName": each}
-                manifest["status"]["extendedResourceClaimStatus"] = told
+                answer = {"requestMappings": [mapping], "resourceClaimName": each}
+                manifest["status"]["extendedResourceClaimStatus"] = answer
                 self.put("pods", manifest)
         self.show()
         self.bind(name, {gpu for each in wanted for gpu in gpus_of(self.claims[each])})
@@ -183,17 +183,17 @@ class Played(ApiServer):
         return int(request["exactly"]["count"])
 
     def bind(self, name: str, gpus: set[int]) -> None:
-        args, said = BindingArgs(name, "ns", name, NODE), ""
+        args, message = BindingArgs(name, "ns", name, NODE), ""
         self.written = self.refuses = False
-        all_shown = not (self.news["claims"] or self.news["slices"])
+        all_shown = not (self.changes["claims"] or self.changes["slices"])
         try:
             verbs.bind(self.world.cluster, self.binder, args, lambda: "")
         except BindError as error:
-            said = str(error)
+            message = str(error)
         good = len(gpus) == 1 or gpus in PAIRS
         assert good or not self.written, (name, gpus)
         if all_shown and gpus and gpus <= {*self.published}:
-            assert (self.written or self.refuses) == good, (name, gpus, said)
+            assert (self.written or self.refuses) == good, (name, gpus, message)
         if self.written:
             self.bound.add(name)
             self.pods[name]["spec"]["nodeName"] = NODE

@@ -100,7 +100,7 @@ for uid in UIDS:
     EVENTS["pod", uid].append(lambda cluster, u=uid: cluster.keep_pods({*UIDS} - {u}))  # type: ignore[misc]
 
 
-def told(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
+def state_after(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
     """What counts once all of this has happened."""
     cluster = Cache(lambda: 0.0)
     for stream, event in events:
@@ -129,4 +129,4 @@ def test_nominated_pods_count_alike_in_any_order_of_events(
 ) -> None:
     last = dict(events)
     at_once = [(stream, last[stream]) for stream in sorted(last)]
-    assert told(events) == told(at_once)
+    assert state_after(events) == state_after(at_once)

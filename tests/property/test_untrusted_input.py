@@ -141,13 +141,13 @@ def test_any_body_is_answered_or_refused_in_a_line(service: Running, verb: str) 
     @bounded
     def ask(body: bytes) -> None:
         answer = service.http.post(f"/scheduler/{verb}", content=body)
-        told = answer.json()
-        assert answer.status_code in (200, 400, 413), (answer.status_code, told)
+        reported = answer.json()
+        assert answer.status_code in (200, 400, 413), (answer.status_code, reported)
         if answer.status_code != 200:
-            assert list(told) == ["error"]
-            assert "\n" not in told["error"]
-        elif verb == "filter" and not told["Error"]:
-            _partition(json.loads(body), told)
+            assert list(reported) == ["error"]
+            assert "\n" not in reported["error"]
+        elif verb == "filter" and not reported["Error"]:
+            _partition(json.loads(body), reported)
 
     ask()
 
@@ -156,14 +156,14 @@ def _written(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def _partition(asked: Object, told: Object) -> None:
+def _partition(asked: Object, answer: Object) -> None:
     """Each node that was offered stands in one part of the answer, and no other does."""
     if asked.get("NodeNames") is not None:
-        offered, passed = asked["NodeNames"], told["NodeNames"] or []
+        offered, passed = asked["NodeNames"], answer["NodeNames"] or []
     else:
         items = (asked.get("Nodes") or {}).get("items") or []
         offered = [item["metadata"]["name"] for item in items]
-        passed = [item["metadata"]["name"] for item in (told["Nodes"] or {}).get("items") or []]
-    parts = (passed, told["FailedNodes"], told["FailedAndUnresolvableNodes"])
+        passed = [item["metadata"]["name"] for item in (answer["Nodes"] or {}).get("items") or []]
+    parts = (passed, answer["FailedNodes"], answer["FailedAndUnresolvableNodes"])
     assert set().union(*parts) == set(offered)
     assert sum(len(set(part)) for part in parts) == len(set(offered))

@@ -57,7 +57,7 @@ NVLINK = {"link": "nvlink"}
 PAIRS = machine("a100-pcie-4-bridged").topology("pairs")
 OTHER = machine("a100-pcie-4-bridged").topology("other")
 CPU_ONLY = NodeObject(exists=True, advertises_none=True)
-IDLE_SINCE, LOOKED = "2026-01-01T09:30:00Z", "2026-01-01T12:07:00Z"
+IDLE_SINCE, OBSERVED = "2026-01-01T09:30:00Z", "2026-01-01T12:07:00Z"
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Right:
         }
 
 
-def told_of(build: Callable[[], Scene]) -> dict[str, Any]:
+def answers_of(build: Callable[[], Scene]) -> dict[str, Any]:
     """What all askers say of a pod."""
     found = _filter(build())
     passed = [name for name, why in found["filter"].items() if why is None]
@@ -206,8 +206,8 @@ def _why(scene: Scene) -> dict[str, Any]:
     """The answers about the nodes that kube-scheduler may offer."""
     snapshot = scene.begin().snapshot()
     rows = [row for row in answers_to(snapshot, scene.record) if not row.ineligible]
-    told = explanation_of(snapshot, scene.record)
-    assert isinstance(told, Explanation)
+    answer = explanation_of(snapshot, scene.record)
+    assert isinstance(answer, Explanation)
     unserved = {row.node for row in rows} - {*scene.offered}
     assert {row.reason for row in rows if row.node in unserved} <= {Reason.NOT_SERVED}
     refused = {row.node: row.decision.rejection for row in rows if row.node in scene.offered}
@@ -215,7 +215,7 @@ def _why(scene: Scene) -> dict[str, Any]:
         "why": {name: why and why.reason for name, why in refused.items()},
         "why: resolvable": {name for name, why in refused.items() if why and why.resolvable},
         "why: scores": {row.node: row.score for row in rows if row.score is not None},
-        "why: ends": {name.partition("/")[2] for each in told.helps for name in each.pods},
+        "why: ends": {name.partition("/")[2] for each in answer.helps for name in each.pods},
     }
 
 
@@ -225,9 +225,9 @@ def _metric(scene: Scene) -> str:
 
 
 def _event(scene: Scene) -> bool:
-    told: list[PodUid] = []
-    WaitingPods(scene.begin(), lambda pod, text: told.append(pod.uid)).round(100.0)
-    return scene.record.uid in told
+    answer: list[PodUid] = []
+    WaitingPods(scene.begin(), lambda pod, text: answer.append(pod.uid)).round(100.0)
+    return scene.record.uid in answer
 
 
 def _idle(scene: Scene) -> set[str]:
@@ -240,7 +240,7 @@ def _idle(scene: Scene) -> set[str]:
                 IdleAllocation(each.pod_uid, each.container, each.resource, IDLE_SINCE)
                 for each in report.allocations
             )
-            report = replace(report, sequence=9, idle=idle, observed_at=LOOKED)
+            report = replace(report, sequence=9, idle=idle, observed_at=OBSERVED)
             cluster.put_report(info.name, report)
     snapshot = cluster.snapshot()
     tried = what_ends_would_do(snapshot, idle_pods(snapshot, 0.0), NO_DEADLINE)
@@ -310,7 +310,7 @@ def beside_another_group() -> Scene:
     return racks({"a": 2}, member_of_gang(annotations={}), first)
 
 
-def beside_a_yielding_place(trays: int) -> Scene:
+def beside_a_yielding_reservation(trays: int) -> Scene:
     """One tray is reserved for a pod of lower priority. Of three trays one is held by a pod of
     lower and one by a pod of higher priority."""
     held = (other("low", 0, node="a-00"), other("high", 100, node="a-02"))
@@ -321,24 +321,24 @@ def beside_a_yielding_place(trays: int) -> Scene:
     return racks({"a": trays}, mine, nominee, *(held if trays == 3 else ()))
 
 
-def beside_a_place_that_does_not_yield_to_a_sibling() -> Scene:
+def beside_a_reservation_that_does_not_yield_to_a_peer() -> Scene:
     """The other member of the group is of lower priority than the pod for which it is kept."""
-    scene = beside_a_yielding_place(trays=2)
+    scene = beside_a_yielding_reservation(trays=2)
     scene.cluster.put_pod(record_of(member("sibling", size=2)))
     return scene
 
 
-def where_a_member_and_a_stranger_are_nominated() -> Scene:
+def where_a_member_and_another_pod_are_nominated() -> Scene:
     """The node keeps the member's place, and behind it that of the pod that was nominated there
     with a lower priority: higher than the sibling's."""
-    scene = beside_a_place_that_does_not_yield_to_a_sibling()
+    scene = beside_a_reservation_that_does_not_yield_to_a_peer()
     scene.manifest["status"]["nominatedNodeName"] = "a-01"
     scene.cluster.put_pod(record_of(scene.manifest))
     return scene
 
 
-def beside_a_yielding_place_on_a_cordoned_node() -> Scene:
-    scene = beside_a_yielding_place(trays=2)
+def beside_a_yielding_reservation_on_a_cordoned_node() -> Scene:
+    scene = beside_a_yielding_reservation(trays=2)
     node = NodeObject(exists=True, cordoned=True)
     scene.cluster.put_node(NodeName("a-01"), node)
     return replace(scene, offered=["a-00"])
@@ -347,36 +347,36 @@ def beside_a_yielding_place_on_a_cordoned_node() -> Scene:
 TOLERATES = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
 
 
-def of_members_that_tolerate_a_cordon(*, sibling: bool) -> Scene:
-    """One of two trays is cordoned. The pod tolerates it, and so may its sibling."""
+def of_members_that_tolerate_a_cordon(*, peer: bool) -> Scene:
+    """One of two trays is cordoned. The pod tolerates it, and so may its peer."""
     mine, other = a_member(), member("sibling", size=2)
     mine["spec"]["tolerations"] = TOLERATES
-    other["spec"]["tolerations"] = TOLERATES if sibling else []
+    other["spec"]["tolerations"] = TOLERATES if peer else []
     scene = racks({"a": 2}, mine, other)
     for name in map(NodeName, scene.offered):
         scene.cluster.put_node(name, NodeObject(exists=True, cordoned=name == "a-01"))
     return scene
 
 
-def beside_a_sibling_that_asks_for_more() -> Scene:
+def beside_a_peer_that_asks_for_more() -> Scene:
     """The one tray of the first rack holds either of the two."""
     return racks({"a": 1, "b": 2}, a_member(gpus=1), member("sibling", size=2))
 
 
-def beside_a_sibling_that_asks_for_less() -> Scene:
+def beside_a_peer_that_asks_for_less() -> Scene:
     """Of the second tray one GPU is free."""
     held = pod(3, NVLINK, name="held", uid="held", node="a-01")
     held["status"]["phase"] = "Running"
     return racks({"a": 2}, a_member(), member("sibling", size=2, gpus=1), held)
 
 
-def where_it_may_take_what_a_sibling_needs() -> Scene:
-    scene = beside_a_sibling_that_asks_for_less()
+def where_it_may_take_what_a_peer_needs() -> Scene:
+    scene = beside_a_peer_that_asks_for_less()
     scene.cluster.put_pod(record_of(member("sibling", size=2)))
     return replace(scene, manifest=a_member(gpus=1))
 
 
-def with_a_better_rack_that_is_closed() -> Scene:
+def with_a_better_rack_that_is_ineligible() -> Scene:
     mine = member_of_gang()
     mine["spec"]["nodeSelector"] = {"zone": "b"}
     scene = racks({"a": 2, "b": 3}, mine)
@@ -405,13 +405,13 @@ def beside_a_node_without_gpus() -> Scene:
     return Scene(cluster, asks(annotations={}), [PAIRS.name])
 
 
-def beside_a_closed_node_that_would_take_it() -> Scene:
+def beside_an_ineligible_node_that_would_take_it() -> Scene:
     cluster = cluster_of({PAIRS: {"sleeper": Held((0, 1, 2, 3))}, OTHER: {}})
     cluster.put_node(NodeName(OTHER.name), NodeObject(exists=True, cordoned=True))
     return Scene(cluster, asks(annotations={}), [PAIRS.name])
 
 
-def in_flight_to_a_node_where_another_came_first() -> Scene:
+def assumed_on_a_node_where_another_came_first() -> Scene:
     cluster = cluster_of(
         {PAIRS: {"first": Held((0, 1))}, OTHER: {"low": Held((0, 1, 2, 3), priority=-5)}}
     )
@@ -491,13 +491,13 @@ def with_a_claim_of(resource: str, annotations: Mapping[str, str] = NVLINK) -> S
     return Scene(cluster, mine, ["plugin"])
 
 
-def where_siblings_may_come_first() -> Scene:
+def where_peers_may_come_first() -> Scene:
     cube = machine("dgx1-v100").topology("cube")
     cluster = cluster_of({cube: {"holds": Held((0, 5, 6, 7))}})
     return Scene(cluster, member_of_gang(2, {}), ["cube"])
 
 
-def closed_by_its_selector() -> Scene:
+def ineligible_by_its_selector() -> Scene:
     cluster = cluster_of({switched(4, "n"): {}})
     cluster.put_node(NodeName("n"), NodeObject(exists=True, labels={"zone": "a"}))
     picky = pod(2, NVLINK, name=NAME, uid=NAME)
@@ -551,12 +551,12 @@ SITUATIONS = [
     ),
     case(
         "2: a place yields to a group",
-        lambda: beside_a_yielding_place(trays=2),
+        lambda: beside_a_yielding_reservation(trays=2),
         Right(BOTH, unblocks="a-00"),
     ),
     case(
         "2: a place yields where others have to go",
-        lambda: beside_a_yielding_place(trays=3),
+        lambda: beside_a_yielding_reservation(trays=3),
         Right(
             {"a-00": BUSY, "a-01": GROUP, "a-02": BUSY},
             resolvable={"a-00", "a-01", "a-02"},
@@ -567,47 +567,47 @@ SITUATIONS = [
     ),
     case(
         "2: a place yields to one member of two",
-        beside_a_place_that_does_not_yield_to_a_sibling,
+        beside_a_reservation_that_does_not_yield_to_a_peer,
         Right({"a-00": GROUP, "a-01": GROUP}, resolvable={"a-00", "a-01"}, main=GROUP),
     ),
     case(
         "2: a place behind a member's own yields to one of two",
-        where_a_member_and_a_stranger_are_nominated,
+        where_a_member_and_another_pod_are_nominated,
         Right({"a-00": GROUP, "a-01": GROUP}, resolvable={"a-00", "a-01"}, main=GROUP),
     ),
     case(
         "2: a place yields where nobody may go",
-        beside_a_yielding_place_on_a_cordoned_node,
+        beside_a_yielding_reservation_on_a_cordoned_node,
         Right({"a-00": GROUP}, resolvable={"a-00"}, main=GROUP),
     ),
     case(
         "2: all members tolerate the cordon of a node",
-        lambda: of_members_that_tolerate_a_cordon(sibling=True),
+        lambda: of_members_that_tolerate_a_cordon(peer=True),
         Right(BOTH, unblocks="a-00"),
     ),
     case(
         "2: a sibling does not tolerate the cordon of a node",
-        lambda: of_members_that_tolerate_a_cordon(sibling=False),
+        lambda: of_members_that_tolerate_a_cordon(peer=False),
         Right({"a-00": GROUP, "a-01": GROUP}, resolvable={"a-00", "a-01"}, main=GROUP),
     ),
     case(
         "2: a sibling asks for more than its domain would have left",
-        beside_a_sibling_that_asks_for_more,
+        beside_a_peer_that_asks_for_more,
         Right({"a-00": GROUP, "b-00": None, "b-01": None}, resolvable={"a-00"}, unblocks="b-00"),
     ),
     case(
         "2: a sibling asks for less",
-        beside_a_sibling_that_asks_for_less,
+        beside_a_peer_that_asks_for_less,
         Right({"a-00": None, "a-01": BUSY}, resolvable={"a-01"}, unblocks="a-00"),
     ),
     case(
         "2: on one node it would take what a sibling needs",
-        where_it_may_take_what_a_sibling_needs,
+        where_it_may_take_what_a_peer_needs,
         Right({"a-00": GROUP, "a-01": None}, resolvable={"a-00"}, unblocks="a-01"),
     ),
     case(
         "3: the better domain is closed",
-        with_a_better_rack_that_is_closed,
+        with_a_better_rack_that_is_ineligible,
         Right({"b-00": None, "b-01": None, "b-02": None}, unblocks="b-00"),
     ),
     case(
@@ -627,12 +627,12 @@ SITUATIONS = [
     ),
     case(
         "5, 11: a closed node would take it",
-        beside_a_closed_node_that_would_take_it,
+        beside_an_ineligible_node_that_would_take_it,
         Right({"pairs": BUSY}, resolvable={"pairs"}, main=BUSY, ends={"sleeper"}),
     ),
     case(
         "6, 11: in flight to a node where another came first",
-        in_flight_to_a_node_where_another_came_first,
+        assumed_on_a_node_where_another_came_first,
         Right(
             {"pairs": BUSY, "other": ASSUMED},
             resolvable={"pairs"},
@@ -694,10 +694,10 @@ SITUATIONS = [
     ),
     case(
         "11: siblings may come first",
-        where_siblings_may_come_first,
+        where_peers_may_come_first,
         Right({"cube": GROUP}, resolvable={"cube"}, main=GROUP, unblocks="cube"),
     ),
-    case("11: all nodes are closed to it", closed_by_its_selector, Right({})),
+    case("11: all nodes are closed to it", ineligible_by_its_selector, Right({})),
     case(
         "13: the claim is for another resource",
         lambda: with_a_claim_of("nvidia.com/gpu.shared"),
@@ -751,7 +751,7 @@ SITUATIONS = [
 
 @pytest.mark.parametrize(("build", "right"), SITUATIONS)
 def test_all_askers_give_the_right_answer(build: Callable[[], Scene], right: Right) -> None:
-    assert told_of(build) == right.told()
+    assert answers_of(build) == right.told()
 
 
 @pytest.mark.parametrize(

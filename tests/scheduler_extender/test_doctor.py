@@ -51,15 +51,15 @@ def test_a_good_installation_is_reported_as_well(site: Site) -> None:
     assert list(found) == list(CHECKS)
 
 
-@pytest.mark.parametrize(("breaks", "check", "state", "said"), CASES)
+@pytest.mark.parametrize(("breaks", "check", "state", "message"), CASES)
 def test_what_is_wrong_is_reported_with_what_to_do(
-    site: Site, breaks: Callable[[Installation], None], check: str, state: str, said: str
+    site: Site, breaks: Callable[[Installation], None], check: str, state: str, message: str
 ) -> None:
     breaks(site)
     found = site.findings()
-    told = [each for each in found[check] if each.state.value == state and said in each.text]
-    assert told, found[check]
-    for each in told:
+    findings = [each for each in found[check] if each.state.value == state and message in each.text]
+    assert findings, found[check]
+    for each in findings:
         assert each.remedy
         page, _, anchor = each.page.partition("#")
         assert anchor in anchors(ROOT / page), each.page
@@ -68,21 +68,21 @@ def test_what_is_wrong_is_reported_with_what_to_do(
 def test_beside_a_second_scheduler_the_first_one_needs_no_configuration(site: Site) -> None:
     without_flag(site)
     second_scheduler(site, (ROOT / "manifests/scheduler/kube-scheduler-config.yaml").read_text())
-    told = site.findings()["scheduler"]
-    assert not [each.text for each in told if "kube-scheduler-cp1" in each.text]
-    (second,) = (each for each in told if each.text.startswith("ConfigMap gpu-topology-scheduler"))
+    found = site.findings()["scheduler"]
+    assert not [each.text for each in found if "kube-scheduler-cp1" in each.text]
+    (second,) = (each for each in found if each.text.startswith("ConfigMap gpu-topology-scheduler"))
     assert second.state is not State.FAIL, second
 
 
 def test_in_shadow_an_entry_needs_neither_bind_nor_patience(site: Site) -> None:
     in_shadow(site)
     site.configure(lambda entry: entry.update(filterVerb="filter"))
-    (told,) = site.findings()["scheduler"]
-    assert (told.state, told.text[-11:]) == (State.OK, ", in shadow")
+    (found,) = site.findings()["scheduler"]
+    assert (found.state, found.text[-11:]) == (State.OK, ", in shadow")
 
 
 @pytest.mark.parametrize(
-    ("left", "state", "said"),
+    ("left", "state", "message"),
     [
         (-7200.0, State.FAIL, "the extender's certificate expired 2 h ago"),
         (7200.0, State.WARN, "the extender's certificate expires in 2 h"),
@@ -90,11 +90,11 @@ def test_in_shadow_an_entry_needs_neither_bind_nor_patience(site: Site) -> None:
     ],
 )
 def test_the_end_of_a_certificate_is_also_known_from_the_metrics(
-    left: float, state: State, said: str
+    left: float, state: State, message: str
 ) -> None:
     ends = Sample("gpu_topology_tls_expires_timestamp_seconds", {}, 1e9 + left)
     (found,) = certificates(Seen(system=SYSTEM, version="0.1.0", observed_at=1e9, metrics=[ends]))
-    assert (found.state, found.text) == (state, said)
+    assert (found.state, found.text) == (state, message)
 
 
 def test_nodes_with_a_dra_driver_need_no_plugin(site: Site) -> None:
@@ -116,7 +116,7 @@ def test_a_client_that_may_not_read_dra_objects_does_not_read_that_all_is_well(
     ((state, text),) = [(each.state, each.text) for each in found["plugin"]]
     assert state is State.UNSEEN
     assert text.endswith(f"whether DRA does is unknown: you may not list {hidden}")
-    others = [each for name, said in found.items() if name != "probe" for each in said]
+    others = [each for name, message in found.items() if name != "probe" for each in message]
     assert State.FAIL not in {each.state for each in others}, others
 
 
@@ -139,7 +139,7 @@ def test_what_may_not_be_read_is_not_seen_and_nothing_fails_for_that(
 ) -> None:
     found = site.findings(*paths)
     assert any("you may not read" in each.text for each in found[check]), found[check]
-    every = [each for name, said in found.items() if name != "probe" for each in said]
+    every = [each for name, message in found.items() if name != "probe" for each in message]
     assert {each.state for each in every} <= {State.OK, State.UNSEEN}, every
 
 

@@ -69,8 +69,8 @@ def test_memory_of_a_reservation_stays_free(newcomer: dict[str, str]) -> None:
 def test_a_pod_that_lacks_memory_anyway_reads_of_memory() -> None:
     there = shared.Node(shared.node(1, 4))
     reserve(there.cluster, shared.manifest("wants", 1, shared.uses(5)), NODE)
-    said = refused(there.cluster, shared.manifest("other", 1, shared.uses(41)))
-    assert "41Gi" in said
+    message = refused(there.cluster, shared.manifest("other", 1, shared.uses(41)))
+    assert "41Gi" in message
 
 
 # Reservations of members of groups.
@@ -102,7 +102,7 @@ def test_a_reservation_for_another_group_is_not_free() -> None:
 # Explanations of members.
 
 
-def told(cluster: Cache, name: str) -> dict[str, str]:
+def reasons_of(cluster: Cache, name: str) -> dict[str, str]:
     """What each node says to a pod that is known."""
     found = cluster.snapshot().pod_named("default", name)
     assert found is not None
@@ -115,7 +115,7 @@ def test_the_node_of_a_bound_member_says_what_it_said_before() -> None:
     scheduler = Scheduler({"a": 2})
     for name, node in (("m0", "a-00"), ("m1", "a-01")):
         assert scheduler.bind(member(name, size=2), node) == ""
-    assert told(scheduler.cluster, "m1")["a-01"] == ""
+    assert reasons_of(scheduler.cluster, "m1")["a-01"] == ""
 
 
 # Many groups that never end.

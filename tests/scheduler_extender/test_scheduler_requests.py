@@ -239,8 +239,8 @@ def test_case_13_malformed_record_fails_alone(service: Running) -> None:
     answer = service.filter(pod(2, NVLINK), "switched", "bridged")
     assert answer["NodeNames"] == ["switched"]
     assert answer["FailedAndUnresolvableNodes"] == {"bridged": "topology record unusable"}
-    told = service.admin.get("/v1/nodes/bridged").json()
-    assert told["problem"].startswith("spec.devices.0.index")
+    reported = service.admin.get("/v1/nodes/bridged").json()
+    assert reported["problem"].startswith("spec.devices.0.index")
 
 
 def test_case_13_contradictory_report(service: Running) -> None:

@@ -40,7 +40,7 @@ KINDS = (
 )
 
 _NVLINK = Constraints(link=LinkKind.NVLINK)
-_WISHES = (
+_CONSTRAINTS = (
     Constraints(),
     _NVLINK,
     Constraints(link=LinkKind.NVLINK, pattern=Pattern.RING),
@@ -59,7 +59,7 @@ _SHAPES = (
 
 def requests(size: int) -> Iterator[GpuRequest]:
     """The requests that a machine of ``size`` devices is asked."""
-    for wish in _WISHES:
+    for wish in _CONSTRAINTS:
         for n in _COUNTS:
             if n <= size:
                 yield gpu_request(n, wish)

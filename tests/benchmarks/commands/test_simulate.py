@@ -29,9 +29,9 @@ def test_the_examples_of_the_docs(jobs: str, tmp_path: Path) -> None:
     args += ["--seeds", "1", "--workers", "1", "--json", str(tmp_path / "found.json")]
     done = runner.invoke(app, args)
     assert done.exit_code == 0, done.output
-    said = " ".join(done.output.split())
-    assert "± is half of the 95 % confidence interval over the seeds." in said
-    assert '"× gpu-topology" is the completion time divided by' in said
+    message = " ".join(done.output.split())
+    assert "± is half of the 95 % confidence interval over the seeds." in message
+    assert '"× gpu-topology" is the completion time divided by' in message
     found = json.loads((tmp_path / "found.json").read_text())
     assert [run["policy"] for run in found["runs"]] == list(POLICIES)
     ours = found["runs"][0]
@@ -40,8 +40,8 @@ def test_the_examples_of_the_docs(jobs: str, tmp_path: Path) -> None:
 
 def test_the_help_has_the_names_that_there_are() -> None:
     """It is written without the model, which takes seconds to load."""
-    said = runner.invoke(app, ["simulate", "--help"]).output
-    assert {*POLICIES, *DEMANDS} <= set(re.findall(r"[\w-]+", said))
+    message = runner.invoke(app, ["simulate", "--help"]).output
+    assert {*POLICIES, *DEMANDS} <= set(re.findall(r"[\w-]+", message))
 
 
 def test_the_defaults_are_those_of_the_model() -> None:

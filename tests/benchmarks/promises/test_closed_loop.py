@@ -135,7 +135,7 @@ def kept(first: Play, *, fitting: float = 0.6) -> Counter[str]:
     return happened
 
 
-def told(happened: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
+def print_counts(happened: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Print what no report can have shown when it was decided, for it is not counted as broken."""
     with capsys.disabled():
         print(
@@ -207,7 +207,7 @@ def test_a_kubelet_that_restarts_breaks_nothing_that_a_report_could_show(
     """For a while it is not there, shows nobody, and has no device plugin."""
     faults = Faults(kubelets_restart=8.0)
     happened = kept(Play("extender", 1000, 181, foreign=0.0, restarts=5, faults=faults))
-    told(happened, capsys)
+    print_counts(happened, capsys)
     assert happened["kubelet_restarts"] > 100
     assert happened["unacknowledged"] < 0.05 * happened["kubelet_restarts"]
 
@@ -218,7 +218,7 @@ def test_gpus_that_fall_sick_and_heal_break_nothing_that_a_report_could_show(
     """A GPU that heals before its pod is admitted breaks nothing that is guaranteed at all."""
     faults = Faults(gpus_sicken=3.0, sick_for=8.0)
     happened = kept(Play("extender", 1000, 191, foreign=0.0, runs=30.0, faults=faults))
-    told(happened, capsys)
+    print_counts(happened, capsys)
     assert happened["sickened"] > 400
     assert happened["unacknowledged"] < 0.02 * happened["sickened"]
 
@@ -228,7 +228,7 @@ def test_flapping_gpus_under_every_allocator(capsys: pytest.CaptureFixture[str])
     happened = kept(
         Play("extender", 500, 201, nodes="allocators", workload="containers", faults=faults)
     )
-    told(happened, capsys)
+    print_counts(happened, capsys)
     assert happened["sickened"] > 200
 
 
@@ -246,7 +246,7 @@ def test_static_managers_beside_everything_else(capsys: pytest.CaptureFixture[st
     happened = kept(
         Play("extender", 500, 221, nodes="sockets", workload="containers", faults=faults)
     )
-    told(happened, capsys)
+    print_counts(happened, capsys)
     assert happened["forced"] > 20
 
 
@@ -300,7 +300,7 @@ def test_instances_come_free_as_soon_as_a_pod_has_succeeded() -> None:
 def test_slices_of_gpus_that_fall_sick_and_heal(capsys: pytest.CaptureFixture[str]) -> None:
     faults = Faults(gpus_sicken=5.0, sick_for=8.0, kubelets_restart=60.0, forced=0.1)
     happened = kept(sliced("sliced", 261, rate=1.2, faults=faults), fitting=0.3)
-    told(happened, capsys)
+    print_counts(happened, capsys)
     assert happened["sickened"] > 100
 
 
@@ -321,7 +321,7 @@ def test_memory_stays_promised_beside_pods_that_others_bind() -> None:
 def test_memory_stays_promised_where_everything_fails(capsys: pytest.CaptureFixture[str]) -> None:
     faults = Faults(gpus_sicken=5.0, sick_for=8.0, kubelets_restart=60.0, forced=0.1)
     happened = kept(shared(291, foreign=0.0, faults=faults), fitting=0.3)
-    told(happened, capsys)
+    print_counts(happened, capsys)
     assert happened["sickened"] > 20
 
 

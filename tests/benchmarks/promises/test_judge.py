@@ -20,7 +20,7 @@ from topology.machines import machine
 
 NODE = machine("dgx1-v100").topology("node")
 LINKED, UNLINKED = (0, 3), (0, 5)
-LOOKED, DECIDED = 10.0, 11.0
+OBSERVED, DECIDED = 10.0, 11.0
 
 
 def judged(
@@ -38,7 +38,7 @@ def judged(
     entry = PodEntry.of(Job(0, 60, manifest("pair", 1, {"link": "nvlink"}, app(2))), 0)
     health = tuple(Health(NODE.gpus[p].uuid, healthy=False) for p in sick)
     record = entry.record = replace(entry.record, node=NODE.name)
-    entry.view = PublishedReport(Report(health=health), "0", LOOKED)
+    entry.view = PublishedReport(Report(health=health), "0", OBSERVED)
     for when, happens in ((disturbed, judge.disturbed), (healed, judge.unsettled)):
         if when:
             clock.now = when
@@ -46,7 +46,7 @@ def judged(
     clock.now = entry.decided = DECIDED
     placement = json.dumps({"verdict": verdict}) if verdict else ""
     binding = Binding(record.namespace, record.name, record.uid, NODE.name, placement)
-    judge.placed(entry, binding, LOOKED)
+    judge.placed(entry, binding, OBSERVED)
     clock.now = 20.0
     if held is None:
         judge.refused(entry, "why")

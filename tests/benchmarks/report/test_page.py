@@ -75,17 +75,17 @@ def test_the_command_is_the_same_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
         full_speed=40.0,
         network=12.5,
     )
-    heard: list[Sweep] = []
+    received: list[Sweep] = []
 
     def listen(what: Sweep, **_: object) -> Simulated:
-        heard.append(what)
+        received.append(what)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sweeps, "run", listen)
     words = shlex.split(command(sweep))
     assert words[:3] == ["python", "-m", "benchmarks"]
     CliRunner().invoke(app, words[3:])
-    assert heard == [sweep]
+    assert received == [sweep]
 
 
 def test_jobs_that_never_ran_are_counted(whole: dict[str, Any]) -> None:

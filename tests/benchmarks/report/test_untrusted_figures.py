@@ -38,9 +38,9 @@ def test_files_with_bad_names_come_out_escaped(tmp_path: Path) -> None:
     words = ["simulate", "--cluster", str(cluster), "--jobs", str(jobs), "--seeds", "1"]
     at_once = tmp_path / "at-once.html"
     words += ["--policy", "MostAllocated", "--json", str(figures), "--html", str(at_once)]
-    assert (said := CliRunner().invoke(app, words)).exit_code == 0, said.output
-    said = CliRunner().invoke(app, ["report", str(figures), "--out", str(out)])
-    assert said.exit_code == 0, said.output
+    assert (error := CliRunner().invoke(app, words)).exit_code == 0, error.output
+    error = CliRunner().invoke(app, ["report", str(figures), "--out", str(out)])
+    assert error.exit_code == 0, error.output
     assert out.read_text() == at_once.read_text()
     shown = Page(out.read_text())
     assert shown.outside() == []
@@ -86,10 +86,10 @@ BAD: list[tuple[str, str | bytes | Callable[[dict[str, Any]], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("content", "said"), [pytest.param(c, s, id=name) for name, c, s in BAD])
+@pytest.mark.parametrize(("content", "error"), [pytest.param(c, s, id=name) for name, c, s in BAD])
 def test_a_bad_file_gives_one_line(
     content: str | bytes | Callable[[dict[str, Any]], object],
-    said: str,
+    error: str,
     whole: dict[str, Any],
     tmp_path: Path,
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_bad_file_gives_one_line(
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     line = refused(file, out)
     assert str(file) in line
-    assert said in line
+    assert error in line
     assert "allowed are files that simulate --json writes" in line
     assert not out.exists()
 
@@ -125,7 +125,7 @@ def test_half_a_character_is_refused_and_the_page_stays(
     figures, out = tmp_path / "figures.json", tmp_path / "report.html"
     figures.write_text(words)
     out.write_text("the last one")
-    said = CliRunner().invoke(app, ["report", str(figures), "--out", str(out)])
-    assert said.exit_code == 2
-    assert "surrogates not allowed" in said.output
+    error = CliRunner().invoke(app, ["report", str(figures), "--out", str(out)])
+    assert error.exit_code == 2
+    assert "surrogates not allowed" in error.output
     assert out.read_text() == "the last one"

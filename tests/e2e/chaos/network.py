@@ -276,15 +276,15 @@ class ServicePort(Link):
             try:
                 replica[1].write(head + body)
                 await replica[1].drain()
-                told = await answering
-                answer = await replica[0].readexactly(_length(told))
-                code = int(told.split(b" ", 2)[1])
+                reported = await answering
+                answer = await replica[0].readexactly(_length(reported))
+                code = int(reported.split(b" ", 2)[1])
             finally:
                 self._note(asked, port, verb, body, code, answer)
             await self._flows.wait()
-            client[1].write(told + answer)
+            client[1].write(reported + answer)
             await client[1].drain()
-            return b"connection: close" not in told.lower()
+            return b"connection: close" not in reported.lower()
         finally:
             for task in (answering, asking):
                 task.cancel()
@@ -294,11 +294,11 @@ class ServicePort(Link):
         self, asked: float, port: int, verb: str, body: bytes, code: int, answer: bytes
     ) -> None:
         self.answered.append((time.monotonic(), port, verb, code))
-        what = told = None
+        what = reported = None
         with suppress(msgspec.DecodeError):
             what = msgspec.json.decode(body, type=Ask)
         with suppress(msgspec.DecodeError):
-            told = msgspec.json.decode(answer, type=Pass)
+            reported = msgspec.json.decode(answer, type=Pass)
         history = self.history
         if history is None:
             return
@@ -312,8 +312,8 @@ class ServicePort(Link):
                 code,
                 uid,
                 what.Node if what else "",
-                told.Error if told else "",
-                len(told.NodeNames or ()) if told else 0,
+                reported.Error if reported else "",
+                len(reported.NodeNames or ()) if reported else 0,
             )
         )
 

@@ -46,7 +46,7 @@ STUCK = 240.0
 Less than the five minutes after which kube-scheduler looks by itself again at a pod that fitted
 nowhere. More than it takes to watch again after several outages of the API server: 85 s were
 seen."""
-BETWEEN_LOOKS = 2.0
+POLL_SECONDS = 2.0
 TAKEN_DOWN = 30.0  # seconds between two looks at what etcd has stored; it keeps all of it meanwhile
 
 
@@ -59,15 +59,15 @@ def test_nothing_is_lost_and_nothing_is_given_twice(
         print(f"the clock of {replica.pod} runs at {rate:g}")
         replica.clock_rate = rate
     cluster.replace_replicas(LEASE_SECONDS, clocks.WRAPPER)
-    with world(cluster, path, FLEET, SEED) as told:
+    with world(cluster, path, FLEET, SEED) as answer:
         began = time.monotonic()
-        _broken_for(told, began + SECONDS)
-        stay = _fill(told)
-        settled = _settles(told, stay)
+        _broken_for(answer, began + SECONDS)
+        stay = _fill(answer)
+        settled = _settles(answer, stay)
         with cluster.without_scheduler():  # so that nothing is bound while we look
-            settled = settled and _settles(told, stay)
-            story = told.story()
-        found = judged(story, told.history)
+            settled = settled and _settles(answer, stay)
+            story = answer.story()
+        found = judged(story, answer.history)
         print(f"{time.monotonic() - began:.0f} s, {len(story.answers)} answers to the scheduler")
     assert found == [], f"seed {SEED}"
     assert settled, f"seed {SEED}: nothing moves any more"
@@ -75,12 +75,12 @@ def test_nothing_is_lost_and_nothing_is_given_twice(
     assert len({write.source for write in story.writes if write.kind == "mark"}) > 1
 
 
-def _broken_for(told: World, until: float) -> None:
+def _broken_for(answer: World, until: float) -> None:
     """Pods come and go, and things break, until then; then all is mended."""
-    faults = Faults(told, SEED)
+    faults = Faults(answer, SEED)
     looked = time.monotonic()
-    plane = told.cluster.control_plane
-    with Workload(plane, told.history, SEED, RATE, seconds=RUNS) as workload:
+    plane = answer.cluster.control_plane
+    with Workload(plane, answer.history, SEED, RATE, seconds=RUNS) as workload:
         try:
             # On a slow machine so few things may break that nobody has had to take over.
             while workload.error is None and (
@@ -89,34 +89,34 @@ def _broken_for(told: World, until: float) -> None:
             ):
                 faults.step()
                 if time.monotonic() >= looked + TAKEN_DOWN and faults.all_well:
-                    told.cluster.take_down(told.history)
+                    answer.cluster.take_down(answer.history)
                     looked = time.monotonic()
                 time.sleep(0.1)
         finally:
             faults.mend_all()
 
 
-def _fill(told: World) -> set[str]:
+def _fill(answer: World) -> set[str]:
     """Pods that stay, so that others have to wait at the end: their names."""
     names = set()
     for i in range(24):
         gpus, linked = ((3, False), (2, True), (4, True))[i % 3]
         names.add(f"stays-{i}")
-        told.submitter.create(f"stays-{i}", gpus, 1e6, linked=linked)
+        answer.submitter.create(f"stays-{i}", gpus, 1e6, linked=linked)
     return names
 
 
-def _settles(told: World, stay: set[str]) -> bool:
+def _settles(answer: World, stay: set[str]) -> bool:
     """Wait until all is settled, or nothing has moved for :data:`STUCK` seconds; which of both."""
     seen, since = (0, 0), time.monotonic()
     while time.monotonic() < since + STUCK:
-        items = told.cluster.api.get(PODS).json()["items"]
-        if _settled(told, items, stay):
+        items = answer.cluster.api.get(PODS).json()["items"]
+        if _settled(answer, items, stay):
             return True
         now = (sum("nodeName" in i["spec"] for i in items), sum(map(_over, items)))
         if now != seen:
             seen, since = now, time.monotonic()
-        time.sleep(BETWEEN_LOOKS)
+        time.sleep(POLL_SECONDS)
     return False
 
 
@@ -124,14 +124,14 @@ def _over(pod: dict[str, Any]) -> bool:
     return pod["status"].get("phase") in OVER
 
 
-def _settled(told: World, items: list[dict[str, Any]], stay: set[str]) -> bool:
+def _settled(answer: World, items: list[dict[str, Any]], stay: set[str]) -> bool:
     """Whether whoever is not over stays, and runs, or surely fits nowhere."""
     open_ = [i for i in items if not _over(i)]
     if any(i["metadata"]["name"] not in stay and i["spec"].get("nodeName") for i in open_):
         return False
     if any(i["spec"].get("nodeName") and i["status"]["phase"] != "Running" for i in open_):
         return False
-    story = told.story()
+    story = answer.story()
     return not any(
         _could(story, i["metadata"]["uid"]) for i in open_ if not i["spec"].get("nodeName")
     )

@@ -45,30 +45,30 @@ def test_a_bind_that_arrives_after_another_replica_has_taken_over(
     with_bug(cluster, bug)
     kind = bug or "as-it-is"
     path = kept_at(f"late-bind-{kind}", tmp_path)
-    with world(cluster, path, [("l40s-4", 1)], seed=1) as told:
-        node = next(iter(told.kubelets.nodes))
+    with world(cluster, path, [("l40s-4", 1)], seed=1) as answer:
+        node = next(iter(answer.kubelets.nodes))
         cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: "yes"}}})
         for i in range(4):  # so that the leader has connections that are open
-            told.submitter.create(f"{kind}-first-{i}", 1, 0.1, linked=False)
-        cluster.until(lambda: not told.unfinished(), "the first pods are over")
+            answer.submitter.create(f"{kind}-first-{i}", 1, 0.1, linked=False)
+        cluster.until(lambda: not answer.unfinished(), "the first pods are over")
         leader, standby = cluster.leader(), cluster.standby()
         cluster.service.on_bind = lambda uid: leader.uplink.hold()
-        told.submitter.create(
+        answer.submitter.create(
             f"{kind}-late", 4, 0.1, linked=False, spec={"nodeSelector": {LABEL: "yes"}}
         )
         cluster.until(lambda: cluster.endpoint.port == standby.port, "the other replica leads")
         cluster.service.on_bind = None
         cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: None}}})
-        told.submitter.create(f"{kind}-other", 4, 1e6, linked=False)
+        answer.submitter.create(f"{kind}-other", 4, 1e6, linked=False)
         cluster.node_of(f"{kind}-other")
         leader.uplink.mend()
         cluster.until(
             lambda: late_codes(cluster, leader, f"{kind}-late"), "the late bind has its answer"
         )
         assert late_codes(cluster, leader, f"{kind}-late") == {code}
-        told.submitter.remove(f"{kind}-other")
+        answer.submitter.remove(f"{kind}-other")
         cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: "yes"}}})
-        seen = {finding.check for finding in judged(told.finish(), told.history)}
+        seen = {finding.check for finding in judged(answer.finish(), answer.history)}
     if bug:
         assert seen >= found
     else:
@@ -96,12 +96,12 @@ def test_it_finds_what_is_promised_on_a_wrong_count(
     with_bug(cluster, bug)
     fleet = [("dgx1-v100", 2), ("a100-pcie-4-bridged", 1)]
     plane = cluster.control_plane
-    with world(cluster, kept_at(bug, tmp_path), fleet, seed=2, look=SLOW) as told:
-        with Workload(plane, told.history, 2, rate=8.0, prefix=bug):
-            cluster.until(lambda: broken(told), f"{bug} breaks a promise")
-        judged(told.story(), told.history)
+    with world(cluster, kept_at(bug, tmp_path), fleet, seed=2, look=SLOW) as answer:
+        with Workload(plane, answer.history, 2, rate=8.0, prefix=bug):
+            cluster.until(lambda: broken(answer), f"{bug} breaks a promise")
+        judged(answer.story(), answer.history)
 
 
-def broken(told: World) -> bool:
+def broken(answer: World) -> bool:
     """Whether a promise is broken by now."""
-    return "promise broken" in {finding.check for finding in findings(told.story())}
+    return "promise broken" in {finding.check for finding in findings(answer.story())}

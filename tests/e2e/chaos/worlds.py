@@ -48,7 +48,7 @@ class World:
             "every pod has ended or is gone",
             within=FOREVER,
             every=0.5,
-            told=lambda: f"{self.unfinished()}\n{self.cluster.logs()}",
+            detail=lambda: f"{self.unfinished()}\n{self.cluster.logs()}",
         )
         return self.story()
 

@@ -47,8 +47,8 @@ def library(without: Collection[str] = ()) -> Path:
     Raises :class:`CompilerMissing`, :class:`CompilationFailed`, or ``ValueError`` for a symbol that
     it never has.
     """
-    if strangers := set(without) - symbols():
-        raise ValueError(f"the fake has no {', '.join(sorted(strangers))} to leave out")
+    if others := set(without) - symbols():
+        raise ValueError(f"the fake has no {', '.join(sorted(others))} to leave out")
     script = _version_script(without)
     sources = sorted([*HERE.glob("*.c"), *HERE.glob("*.h")])
     parts = [*FLAGS, script, *(path.read_text() for path in sources)]

@@ -42,16 +42,16 @@ class _Presses:
 
     def press(self, frame: FrameType) -> None:
         self.copies += 1
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as message:
             child = os.fork()
             if child == 0:
                 self.copy = True
-                os.dup2(said.fileno(), 2)
+                os.dup2(message.fileno(), 2)
                 os.kill(os.getpid(), signal.SIGINT)
                 return
             _, status = os.waitpid(child, 0)
-            said.seek(0)
-            words = said.read().decode()
+            message.seek(0)
+            words = message.read().decode()
         code = os.waitstatus_to_exitcode(status)
         if (code, words) != (130, ""):
             where = f"{frame.f_code.co_filename}:{frame.f_lineno}"

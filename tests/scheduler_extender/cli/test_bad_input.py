@@ -47,10 +47,10 @@ BAD_PODS = [
                 meta=f", annotations: {{gpu-topology.io/{key}: {value}}}",
                 spec=", resources: {limits: {nvidia.com/gpu: 2}}",
             ),
-            said,
+            message,
             id=f"{key} {value}",
         )
-        for key, value, said in (
+        for key, value, message in (
             (
                 "same-numa",
                 "yes",
@@ -171,10 +171,10 @@ BAD_CLUSTERS = [
     *(
         pytest.param(
             f"{{kind: MachineGroup, machine: dgx-a100, count: 1, namePrefix: n-, {parts}}}",
-            said,
+            message,
             id=parts,
         )
-        for parts, said in (
+        for parts, message in (
             ("mig: {profiles: [huge]}", "'huge' is no MIG profile"),
             ("mig: {profiles: [4g.20gb, 4g.20gb]}", "8 slices; allowed are 1 to 7"),
             ("mig: {profiles: [1g.5gb], gpus: [9]}", "there is no GPU 9"),
@@ -221,7 +221,7 @@ def test_a_bad_cluster_file_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         pytest.param(["chekc"], "No such command 'chekc'", id="command"),
         pytest.param(["check"], "Missing", id="argument"),
@@ -271,5 +271,5 @@ def test_a_bad_cluster_file_is_one_line_and_exit_code_2(
         pytest.param(["check", PAIR, "--cluster", "/dev/zero"], "larger than", id="no end, either"),
     ],
 )
-def test_bad_arguments(words: list[str | Path], said: str) -> None:
-    refused(run(*words), said)
+def test_bad_arguments(words: list[str | Path], message: str) -> None:
+    refused(run(*words), message)

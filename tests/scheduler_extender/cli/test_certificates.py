@@ -140,13 +140,13 @@ def test_a_certificate_is_valid_for_clocks_that_are_behind() -> None:
         assert x509.load_pem_x509_certificate(pem).not_valid_before_utc < NOW - timedelta(minutes=5)
 
 
-def _refused(said: str, *words: object) -> None:
+def _refused(message: str, *words: object) -> None:
     done = asked(main, "certificates", *words)
-    refused(done, said)
+    refused(done, message)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         pytest.param(["--namespace", "a.b"], "--namespace", id="namespace"),
         pytest.param(["--name", "a b"], "neither a DNS name nor an IP", id="name"),
@@ -158,18 +158,18 @@ def _refused(said: str, *words: object) -> None:
     ],
 )
 def test_wrong_words_are_one_line_and_leave_nothing(
-    tmp_path: Path, words: list[str], said: str
+    tmp_path: Path, words: list[str], message: str
 ) -> None:
-    _refused(said, "--output", tmp_path / "tls", *words)
+    _refused(message, "--output", tmp_path / "tls", *words)
     assert not (tmp_path / "tls").exists()
 
 
 @pytest.mark.parametrize(
-    ("left", "said"), [("ca.crt", "with --ca"), ("ca.key", "the key is not PEM")]
+    ("left", "message"), [("ca.crt", "with --ca"), ("ca.key", "the key is not PEM")]
 )
-def test_an_authority_is_never_written_over(tmp_path: Path, left: str, said: str) -> None:
+def test_an_authority_is_never_written_over(tmp_path: Path, left: str, message: str) -> None:
     (tmp_path / left).write_text("somebody's")
-    _refused(said, "--output", tmp_path)
+    _refused(message, "--output", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [left]
 
 
@@ -195,7 +195,7 @@ def _old(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breaks", "said"),
+    ("breaks", "message"),
     [
         pytest.param(_leaf, "not that of an authority", id="no authority"),
         pytest.param(_foreign, "the key does not belong to the certificate", id="another key"),
@@ -207,13 +207,13 @@ def _old(folder: Path) -> None:
     ],
 )
 def test_an_authority_that_cannot_sign_is_one_line(
-    tmp_path: Path, breaks: object, said: str
+    tmp_path: Path, breaks: object, message: str
 ) -> None:
     made("--output", tmp_path)
     assert callable(breaks)
     breaks(tmp_path)
     before = (tmp_path / "extender.crt").read_bytes()
-    _refused(said, "--output", tmp_path, "--ca", tmp_path)
+    _refused(message, "--output", tmp_path, "--ca", tmp_path)
     assert (tmp_path / "extender.crt").read_bytes() == before
 
 

@@ -100,7 +100,7 @@ status:
   sequence: 1
   exclusive: []
 """
-LACKING = {
+MISSING_FIELDS = {
     # The field, and the keys from the record to the field: without it CPUs count for nothing.
     "spec.allocator.cpuManagerPolicy": ("spec", "allocator", "cpuManagerPolicy"),
     "spec.allocator.memoryManagerPolicy": ("spec", "allocator", "memoryManagerPolicy"),
@@ -127,12 +127,12 @@ def asked_of(record: object, folder: Path, cpu: str = "4") -> tuple[str, list[st
     return words, answer["nodes"][0]["lacks"]
 
 
-@pytest.mark.parametrize("field", LACKING)
+@pytest.mark.parametrize("field", MISSING_FIELDS)
 def test_check_names_the_field_without_which_cpus_count_for_nothing(
     field: str, tmp_path: Path
 ) -> None:
     record = part = yaml.safe_load(STATIC)
-    *path, last = LACKING[field]
+    *path, last = MISSING_FIELDS[field]
     for key in path:
         part = part[key]
     del part[last]
@@ -186,9 +186,9 @@ def test_whole_gpus_that_a_node_still_counts_though_mig_splits_them(tmp_path: Pa
     assert "all GPUs of the node are split by MIG" in checked.stdout
     assert "0 of 1 nodes would take it" in checked.stdout
     for command in (("why", "waits"), ("waiting",)):
-        said = run(*command, "--cluster", path)
-        assert said.returncode == 1
-        assert "no node takes it: all GPUs of the node are split by MIG" in said.stdout
+        message = run(*command, "--cluster", path)
+        assert message.returncode == 1
+        assert "no node takes it: all GPUs of the node are split by MIG" in message.stdout
 
 
 def test_check_calls_things_by_their_name(tmp_path: Path) -> None:
@@ -196,18 +196,18 @@ def test_check_calls_things_by_their_name(tmp_path: Path) -> None:
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "m"}]}}
     path = tmp_path / "pod.yaml"
 
-    def said(resource: str, count: int, cluster: Path) -> Done:
+    def message(resource: str, count: int, cluster: Path) -> Done:
         limits = {"limits": {resource: count}}
         pod["spec"] = {"containers": [{"name": "m", "resources": limits}]}
         path.write_text(yaml.safe_dump(pod))
         return run("check", path, "--cluster", cluster)
 
-    unserved = said("nvidia.com/mig-7g.80gb", 1, CLUSTER)
+    unserved = message("nvidia.com/mig-7g.80gb", 1, CLUSTER)
     assert unserved.returncode == 1
     assert "0 of 8 nodes would take it" in unserved.stdout
     assert "node does not serve the requested GPU resource" in unserved.stdout
     assert "never" in unserved.stdout
-    shared = said("nvidia.com/gpu", 1000, ROOT / "examples" / "clusters" / "shared.yaml")
+    shared = message("nvidia.com/gpu", 1000, ROOT / "examples" / "clusters" / "shared.yaml")
     assert "node has fewer GPU shares than requested" in shared.stdout
 
 
@@ -244,7 +244,7 @@ def test_check_says_how_much_memory_of_shared_gpus_is_in_use(tmp_path: Path) -> 
 def _beside_gpus(path: Path, limits: dict[str, Any], *objects: dict[str, Any]) -> Path:
     """A file with four GPUs on a node, these objects, and a pod that waits for one of them."""
     group = {"kind": "MachineGroup", "machine": "l40s-4", "count": 1, "namePrefix": "c-"}
-    said = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available."
+    message = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     pod = {
         "kind": "Pod",
@@ -252,7 +252,7 @@ def _beside_gpus(path: Path, limits: dict[str, Any], *objects: dict[str, Any]) -
         "spec": {
             "containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 1, **limits}}}]
         },
-        "status": {"phase": "Pending", "conditions": [{**condition, "message": said}]},
+        "status": {"phase": "Pending", "conditions": [{**condition, "message": message}]},
     }
     group |= next((each for each in objects if "kind" not in each), {})
     others = [each for each in objects if "kind" in each]

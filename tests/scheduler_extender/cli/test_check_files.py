@@ -76,15 +76,15 @@ def test_a_pod_that_has_a_node_is_passed_over_with_a_line(tmp_path: Path) -> Non
     running = [{**placed, "metadata": {"name": f"run-{n}"}} for n in range(5)]
     path = written(tmp_path / "pods.yaml", PAIR, *running)
     done = check(path, "--strict")
-    said = (
+    message = (
         f"{path}: not evaluated because already on a node: Pod run-0, Pod run-1, Pod run-2 and 2 "
         "more"
     )
-    assert (done.returncode, done.stderr) == (0, f"note: {said}\n")
+    assert (done.returncode, done.stderr) == (0, f"note: {message}\n")
     assert done.stdout.startswith("pair asks for 2 GPUs")
     done = check(written(path, running[0]))
-    said = f"error: {path}: not evaluated because already on a node: Pod run-0\n"
-    assert (done.returncode, done.stderr) == (2, said)
+    message = f"error: {path}: not evaluated because already on a node: Pod run-0\n"
+    assert (done.returncode, done.stderr) == (2, message)
 
 
 def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("documents", "said"),
+    ("documents", "message"),
     [
         ([], "{0}: the folder has no .yaml, .yml or .json file"),
         (
@@ -111,12 +111,12 @@ def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_with_nothing_to_check_is_bad_input(
-    documents: list[dict[str, Any]], said: str, tmp_path: Path
+    documents: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
     if documents:
         written(tmp_path / "a.yaml", *documents)
     done = check(tmp_path)
-    refused(done, said.format(tmp_path))
+    refused(done, message.format(tmp_path))
 
 
 def test_without_a_file_there_is_nothing_to_check() -> None:
@@ -163,10 +163,10 @@ def test_an_object_with_several_kinds_of_pods_has_room_for_all_at_once(tmp_path:
 
     done = check(job(2), "--strict")
     assert done.returncode == 1
-    said = "PyTorchJob t (object 1): 14 of its 22 pods fit at once"
-    assert said in done.stdout.splitlines()
-    (told,) = json.loads(check(job(2), "-o", "json").stdout)["objects"]
-    assert (told["copies"], told["fit"]) == (22, 14)
+    message = "PyTorchJob t (object 1): 14 of its 22 pods fit at once"
+    assert message in done.stdout.splitlines()
+    (answer,) = json.loads(check(job(2), "-o", "json").stdout)["objects"]
+    assert (answer["copies"], answer["fit"]) == (22, 14)
 
 
 def test_each_copy_of_a_member_is_a_member(tmp_path: Path) -> None:
@@ -202,12 +202,12 @@ def test_a_pod_with_claims_of_its_own_is_not_left_out_in_silence(tmp_path: Path)
     for second in (other, asks_us):
         path = written(tmp_path / "a.yaml", CLAIMING, second)
         done = check(path)
-        said = f"{path}: Pod claiming and Pod other: {NOT_JUDGED}"
-        assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
+        message = f"{path}: Pod claiming and Pod other: {NOT_JUDGED}"
+        assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
     path = written(tmp_path / "a.yaml", CLAIMING, PAIR)
     done = check(path)
-    said = f"{path}: Pod claiming: {NOT_JUDGED}"
-    assert (done.returncode, done.stderr) == (0, f"warning: {said}\n")
+    message = f"{path}: Pod claiming: {NOT_JUDGED}"
+    assert (done.returncode, done.stderr) == (0, f"warning: {message}\n")
     assert check(path, "--strict").returncode == 1
 
 
@@ -215,16 +215,16 @@ def test_an_object_whose_operator_makes_the_pods_is_reported(tmp_path: Path) -> 
     cache, service = ({"kind": k, "metadata": {"name": "llm"}} for k in ("NIMCache", "NIMService"))
     path = written(tmp_path / "a.yaml", cache, service)
     done = check(path)
-    said = (
+    message = (
         f"{path}: NIMCache llm: its operator creates a Job: check that Job; "
         "NIMService llm: its operator creates a Deployment: check that Deployment"
     )
-    assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
     for kind, made in (("TrainJob", "JobSet"), ("PodCliqueSet", "Pod")):
         path = written(tmp_path / "a.yaml", PAIR, {**service, "kind": kind})
         done = check(path, "--strict")
-        said = f"warning: {path}: {kind} llm: its operator creates a {made}: check that {made}\n"
-        assert (done.returncode, done.stderr) == (1, said)
+        message = f"warning: {path}: {kind} llm: its operator creates a {made}: check that {made}\n"
+        assert (done.returncode, done.stderr) == (1, message)
 
 
 def test_a_pod_may_have_only_the_beginning_of_a_name(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_nor_is_a_file_of_a_folder_that_has_no_other(tmp_path: Path) -> None:
     path = written(tmp_path / "folder" / "a.yaml", CLAIMING)
     written(tmp_path / "folder" / "b.yaml", PAIR)
     done = check(tmp_path / "folder", "--strict")
-    said = f"warning: {path}: Pod claiming: {NOT_JUDGED}\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    message = f"warning: {path}: Pod claiming: {NOT_JUDGED}\n"
+    assert (done.returncode, done.stderr) == (1, message)
 
 
 NOT_JOINED = (

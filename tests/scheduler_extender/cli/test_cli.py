@@ -60,9 +60,9 @@ def test_the_extender_serves_a_file_and_stops_at_a_signal() -> None:
     target = {"PodName": pod["metadata"]["name"], "PodNamespace": "team-a", "PodUID": "u"}
     with started(command, stderr=subprocess.PIPE, cwd=ROOT) as child:
         assert child.stderr is not None
-        told = json.loads(child.stderr.readline())
-        assert told["event"] == "serving"
-        url, admin = told["scheduler"], told["admin"].removesuffix("/v1/nodes")
+        reported = json.loads(child.stderr.readline())
+        assert reported["event"] == "serving"
+        url, admin = reported["scheduler"], reported["admin"].removesuffix("/v1/nodes")
         with httpx.Client(timeout=PATIENCE, trust_env=False) as http:
             assert http.get(url.replace("/scheduler", "/readyz")).status_code == 200
             assert http.post(f"{url}/filter", json=body).json()["NodeNames"] == ["h100-00"]
@@ -70,7 +70,7 @@ def test_the_extender_serves_a_file_and_stops_at_a_signal() -> None:
             assert [row["Host"] for row in scores] == body["NodeNames"]
             bound = http.post(f"{url}/bind", json={**target, "Node": "h100-00"})
             assert bound.json() == {"Error": ""}
-            assert len(http.get(told["admin"]).json()) == 8
+            assert len(http.get(reported["admin"]).json()) == 8
             for path, text in (
                 ("/openapi.json", "/v1/nodes"),
                 ("/map", "h100-00"),
@@ -79,7 +79,7 @@ def test_the_extender_serves_a_file_and_stops_at_a_signal() -> None:
                 answer = http.get(f"{admin}{path}")
                 assert answer.status_code == 200, path
                 assert text in answer.text
-            assert "gpu_topology_placements_total" in http.get(told["metrics"]).text
+            assert "gpu_topology_placements_total" in http.get(reported["metrics"]).text
         child.terminate()
         assert child.wait(PATIENCE) == 0
 
@@ -89,8 +89,8 @@ def test_plain_http_outside_loopback_is_a_warning() -> None:
     command += ["--host", "0.0.0.0", "--port", "0", "--admin-port", "0", "--metrics-port", "0"]
     with started(command, stderr=subprocess.PIPE, cwd=ROOT) as child:
         assert child.stderr is not None
-        told = json.loads(child.stderr.readline())
-        assert told["level"] == "warning"
-        assert told["event"].startswith("plain HTTP: every client that reaches port")
+        answer = json.loads(child.stderr.readline())
+        assert answer["level"] == "warning"
+        assert answer["event"].startswith("plain HTTP: every client that reaches port")
         serving = json.loads(child.stderr.readline())
         assert serving["admin"].startswith("http://127.0.0.1:"), "people's port is on loopback"

@@ -97,8 +97,8 @@ def test_the_hook_is_written_beside_the_plugin_and_kubectl_uses_it(
         assert done.stdout.startswith(f"{hook} was written")
     command = [str(KUBECTL), "__complete", "gpu-topology", "map", "-o", ""]
     with started(command, stdout=PIPE, stderr=PIPE) as child:
-        said, _ = child.communicate()
-    *choices, directive = said.splitlines()
+        message, _ = child.communicate()
+    *choices, directive = message.splitlines()
     assert (sorted(choices), directive) == (FORMS, ":4")
     hook.write_text("of somebody else")
     done = asked(kubectl_plugin, "completion")

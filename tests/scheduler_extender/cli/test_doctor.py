@@ -69,16 +69,16 @@ def test_nothing_is_wider_than_the_terminal(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         pytest.param(("-o", "yaml"), "--output: allowed are text, json, not 'yaml'", id="form"),
         pytest.param(("--scheduler-config", "/no"), "/no: No such file", id="no-file"),
         pytest.param(("--kubeconfig", "/no"), "/no: there is no such file", id="kubeconfig"),
     ],
 )
-def test_wrong_input_is_one_line(site: Site, words: tuple[str, ...], said: str) -> None:
+def test_wrong_input_is_one_line(site: Site, words: tuple[str, ...], message: str) -> None:
     done = site.doctor(*words) if "--kubeconfig" not in words else site.command(*words)
-    refused(done, said)
+    refused(done, message)
 
 
 @pytest.mark.parametrize("status", [401, 500])

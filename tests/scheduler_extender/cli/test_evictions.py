@@ -145,7 +145,7 @@ def test_a_client_that_may_not_evict_writes_no_reservation(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize(
-    ("victims", "more", "evicted", "said"),
+    ("victims", "more", "evicted", "message"),
     [
         pytest.param(["b"], {}, ["b"], "", id="a pod that a plan may name"),
         pytest.param(["a", "b"], {}, ["b"], "", id="one would do"),
@@ -160,7 +160,7 @@ def test_a_client_that_may_not_evict_writes_no_reservation(cluster: Cluster) -> 
     ],
 )
 def test_victims_that_another_wrote_are_judged_as_if_planned(
-    cluster: Cluster, victims: list[str], more: dict[str, Any], evicted: list[str], said: str
+    cluster: Cluster, victims: list[str], more: dict[str, Any], evicted: list[str], message: str
 ) -> None:
     """So the right to ``reserve`` does not have an operator evict just any pod of a node."""
     held = pod(1, name="b", uid="b", node="pairs", phase="Running")
@@ -174,7 +174,7 @@ def test_victims_that_another_wrote_are_judged_as_if_planned(
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert evictions(cluster) == evicted
     assert done.returncode == (0 if evicted else 1), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("priority_of_b", [0, 3])

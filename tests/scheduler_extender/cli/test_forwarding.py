@@ -105,10 +105,10 @@ def test_without_a_browser_the_address_is_printed(
 
 def test_a_file_has_no_page_to_open() -> None:
     done = asked(main, "map", "--open", "--cluster", "examples/clusters/where.yaml")
-    said = (
+    message = (
         "error: --open and --cluster: only one of them is allowed; a cluster file has no extender\n"
     )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -136,7 +136,7 @@ FORBIDDEN = (
 
 
 @pytest.mark.parametrize(
-    ("does", "said"),
+    ("does", "message"),
     [
         pytest.param(
             f"sys.exit({FORBIDDEN!r})",
@@ -156,12 +156,12 @@ FORBIDDEN = (
         ),
     ],
 )
-def test_what_cannot_be_forwarded_is_one_line(kubectl: Installed, does: str, said: str) -> None:
+def test_what_cannot_be_forwarded_is_one_line(kubectl: Installed, does: str, message: str) -> None:
     kubectl.does(does)
     done = opened(kubectl)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: --open: {said}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: --open: {message}\n")
     done = forwarded(kubectl, "nodes")
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: --forward: {said}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: --forward: {message}\n")
 
 
 def test_a_pod_that_does_not_answer_is_reported_with_what_kubectl_says(kubectl: Installed) -> None:
@@ -335,5 +335,5 @@ def test_a_port_without_the_path_is_reported(
     with running(switched()) as service:
         kubectl.forwards(service.ports[0])  # kube-scheduler's
         done = asked(main, *words, "--kubeconfig", kubectl.kubeconfig)
-    said = f'the pod replica answers 404 for {path}: {{"error":"Not Found"}}'
-    refused(done, f"{words[-1]}: {said}")
+    message = f'the pod replica answers 404 for {path}: {{"error":"Not Found"}}'
+    refused(done, f"{words[-1]}: {message}")

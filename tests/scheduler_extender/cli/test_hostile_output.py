@@ -41,33 +41,33 @@ STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 FORMS = ("table", "wide", "json", "yaml", "name")
 
 
-def clusters(stranger: str) -> str:
+def clusters(untrusted: str) -> str:
     """A cluster file in which a stranger chose every text that no rule of Kubernetes bounds."""
     node = machine("l40s-4").topology("n")
     node = replace(
         node,
-        gpus=tuple(replace(gpu, product=stranger, vendor=stranger) for gpu in node.gpus),
-        nics=(Nic(stranger, numa_node=0),),
+        gpus=tuple(replace(gpu, product=untrusted, vendor=untrusted) for gpu in node.gpus),
+        nics=(Nic(untrusted, numa_node=0),),
     )
     ids = [(DeviceId(gpu.uuid),) for gpu in node.gpus]
     since = "2026-01-01T00:00:00Z"
-    held = Allocation(PodUid("u0"), stranger, stranger, stranger, GPU, ids[0])
+    held = Allocation(PodUid("u0"), untrusted, untrusted, untrusted, GPU, ids[0])
     report = Report(
         "b",
         1,
         allocations=(held,),
-        idle=(IdleAllocation(held.pod_uid, stranger, GPU, since),),
-        health=(Health(node.gpus[2].uuid, False, stranger, since),),
-        conditions=(Condition("Ready", False, stranger, stranger, since),),
-        missing=(MissingGpu(stranger, True, since),),
+        idle=(IdleAllocation(held.pod_uid, untrusted, GPU, since),),
+        health=(Health(node.gpus[2].uuid, False, untrusted, since),),
+        conditions=(Condition("Ready", False, untrusted, untrusted, since),),
+        missing=(MissingGpu(untrusted, True, since),),
         observed_at=since,
     )
     record = encode(node, report)
     documents = list(yaml.safe_load_all((ROOT / WHY).read_text()))
     for pod in documents:
         if pod.get("metadata", {}).get("name") == "train":
-            pod["metadata"]["annotations"] = {"gpu-topology.io/link": stranger, "a": stranger}
-            pod["status"] = {"conditions": [{"type": "PodScheduled", "message": stranger}]}
+            pod["metadata"]["annotations"] = {"gpu-topology.io/link": untrusted, "a": untrusted}
+            pod["status"] = {"conditions": [{"type": "PodScheduled", "message": untrusted}]}
     waits = {"containers": [{"name": "m", "resources": {"limits": {GPU: 4}}}]}
     named = {"name": "waits", "namespace": "team-b", "annotations": {"gpu-topology.io/link": "pix"}}
     pod = {"kind": "Pod", "metadata": named, "spec": waits}
@@ -75,9 +75,9 @@ def clusters(stranger: str) -> str:
 
 
 BREAKS = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-STRANGERS = st.lists(st.sampled_from([*BREAKS, *BAD, "\x1b[2J", "\x00", "n: free", "[/red]"])).map(
-    lambda parts: f"a{''.join(parts)}b"
-)
+HOSTILE_TEXTS = st.lists(
+    st.sampled_from([*BREAKS, *BAD, "\x1b[2J", "\x00", "n: free", "[/red]"])
+).map(lambda parts: f"a{''.join(parts)}b")
 COMMANDS = (
     ("nodes",),
     ("map",),
@@ -92,11 +92,11 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-@given(stranger=STRANGERS, colours=st.sampled_from(["", "1"]))
+@given(untrusted=HOSTILE_TEXTS, colours=st.sampled_from(["", "1"]))
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_untrusted_text_breaks_a_line_or_steers(
     words: tuple[str, ...],
-    stranger: str,
+    untrusted: str,
     colours: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -106,7 +106,7 @@ def test_no_untrusted_text_breaks_a_line_or_steers(
     forms = ("",) if words[0] in ("why", "unblock", "check") else FORMS
     for form in forms:
         printed = []
-        for text in (stranger, "".join(c if c.isprintable() else "x" for c in stranger)):
+        for text in (untrusted, "".join(c if c.isprintable() else "x" for c in untrusted)):
             cluster = tmp_path / "cluster.yaml"
             cluster.write_text(clusters(text))
             more = ("-o", form) if form else ()

@@ -75,7 +75,7 @@ def test_kubectl_has_it_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("-o", "xml"), "--output: allowed are table, wide, json, yaml, name, not 'xml'"),
         (("--longer-than", "3y"), "--longer-than: allowed is a whole number with s, m, h or d"),
@@ -84,9 +84,9 @@ def test_kubectl_has_it_too() -> None:
         (("-l", "a=b=c"), "--selector: 'a=b=c' cannot be read from 'a=b=c' on"),
     ],
 )
-def test_bad_input_is_one_line(words: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line(words: tuple[str, ...], message: str) -> None:
     done = idle(*words, *FILE)
-    refused(done, said)
+    refused(done, message)
 
 
 class Cluster:
@@ -163,8 +163,8 @@ def test_idle_pods_of_others_are_those_that_the_records_name(cluster: Cluster) -
     config = json.loads(cluster.kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = "team-a"
     cluster.kubeconfig.write_text(json.dumps(config))
-    everybody = cluster.idle("-A", "-o", "json")
-    found = json.loads(everybody.stdout)
+    all_pods = cluster.idle("-A", "-o", "json")
+    found = json.loads(all_pods.stdout)
     assert [each["pod"] for each in found["idle"]] == [
         "team-b/notebook",
         "team-a/serve",

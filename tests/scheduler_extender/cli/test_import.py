@@ -76,20 +76,20 @@ def test_import_then_check_gives_what_the_readme_promises(
 
 @pytest.mark.parametrize("policy", ["best-effort", "distributed", "packed", "any"])
 def test_the_allocator_is_written(policy: str) -> None:
-    record, said = imported("--allocator", policy)
+    record, errors = imported("--allocator", policy)
     assert record["spec"]["allocator"]["policy"] == policy  # type: ignore[index]
-    assert "is assumed" not in said
+    assert "is assumed" not in errors
 
 
 def test_the_default_allocator_is_reported() -> None:
-    record, said = imported()
+    record, errors = imported()
     assert record["spec"]["allocator"]["policy"] == "best-effort"  # type: ignore[index]
-    assert "standard input: allocator: best-effort is assumed, NVIDIA's unmodified plugin" in said
-    assert "--allocator" in said
+    assert "standard input: allocator: best-effort is assumed, NVIDIA's unmodified plugin" in errors
+    assert "--allocator" in errors
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "errors"),
     [
         (["--allocator", "exact"], "--allocator: allowed are best-effort, distributed, packed, "),
         (["--memory=-5"], "--memory: allowed are quantities of bytes from 64Mi, such as 40Gi"),
@@ -101,9 +101,9 @@ def test_the_default_allocator_is_reported() -> None:
         (["--product", "A" * 254], "allowed are 253 printable characters"),
     ],
 )
-def test_bad_arguments_are_one_line(words: list[str], said: str) -> None:
+def test_bad_arguments_are_one_line(words: list[str], errors: str) -> None:
     done = run("import", "-", "--node", "train-01", *words, given=BRIDGED)
-    refused(done, said)
+    refused(done, errors)
 
 
 def test_a_file_that_powershell_wrote() -> None:
@@ -114,16 +114,16 @@ def test_a_file_that_powershell_wrote() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "said"),
+    ("file", "errors"),
     [
         ("/dev/zero", "/dev/zero: larger than 4,194,304 bytes"),
         ("/nope", "/nope: No such file or directory"),
         ("/", "/: Is a directory"),
     ],
 )
-def test_files_that_cannot_be_read(file: str, said: str) -> None:
+def test_files_that_cannot_be_read(file: str, errors: str) -> None:
     done = run("import", file, "--node", "train-01")
-    assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
+    assert (done.returncode, done.stderr) == (2, f"error: {errors}\n")
 
 
 def test_bytes_that_are_no_text() -> None:

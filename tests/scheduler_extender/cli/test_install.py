@@ -71,8 +71,8 @@ def tree(root: Path) -> Tree:
 
 def installed(kind: str, root: Path, tls: Path, *words: object, address: str = ADDRESS) -> Done:
     done = asked(main, "install", kind, "--root", root, "--tls", tls, "--address", address, *words)
-    told = [line for line in done.stderr.splitlines() if not line.endswith(NO_CONNECTION)]
-    assert (done.returncode, told) == (0, [])
+    answer = [line for line in done.stderr.splitlines() if not line.endswith(NO_CONNECTION)]
+    assert (done.returncode, answer) == (0, [])
     return done
 
 
@@ -94,7 +94,7 @@ def test_a_dry_run_shows_all_but_secrets_and_changes_nothing(kubeadm: Path, tls:
 
 def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
     before = tree(kubeadm)
-    said = installed("kubeadm", kubeadm, tls).stdout
+    message = installed("kubeadm", kubeadm, tls).stdout
     now = tree(kubeadm)
     assert {path: mode for path, (mode, _) in now.items()} == {
         staticpod.PATH: 0o600,
@@ -105,9 +105,9 @@ def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
         f"{staticpod.FOLDER}/before{staticpod.PATH}": 0o600,
     }
     for path in set(now) - {f"{staticpod.FOLDER}/before{staticpod.PATH}"}:
-        assert f"{path}: " in said
+        assert f"{path}: " in message
     assert now[f"{staticpod.FOLDER}/before{staticpod.PATH}"] == before[staticpod.PATH]
-    assert "The kubelet now restarts kube-scheduler." in said
+    assert "The kubelet now restarts kube-scheduler." in message
 
     assert installed("kubeadm", kubeadm, tls).stdout == "nothing to change\n"
     assert tree(kubeadm) == now
@@ -125,8 +125,8 @@ def test_certificates_that_a_killed_removal_left_stay_private(kubeadm: Path, tls
     text = left.read_text()
     removed("kubeadm", kubeadm)
     left.write_text(text)
-    said = removed("kubeadm", kubeadm).stdout
-    assert said.endswith("crt: removed\nkube-scheduler no longer reads these files.\n"), said
+    message = removed("kubeadm", kubeadm).stdout
+    assert message.endswith("crt: removed\nkube-scheduler no longer reads these files.\n"), message
 
 
 def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
@@ -144,9 +144,9 @@ def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
     shutil.copytree(tls, renewed)
     words = ("--output", renewed, "--ca", renewed)
     assert asked(main, "certificates", *words).returncode == 0
-    said = installed("kubeadm", kubeadm, renewed, address="10.96.7.9").stdout
-    assert "scheduler.crt: changed" in said
-    assert said.endswith("kube-scheduler reads the new files without a restart.\n")
+    message = installed("kubeadm", kubeadm, renewed, address="10.96.7.9").stdout
+    assert "scheduler.crt: changed" in message
+    assert message.endswith("kube-scheduler reads the new files without a restart.\n")
     assert pod() == second  # kube-scheduler reads these two by itself
     other = tmp_path / "other"
     assert asked(main, "certificates", "--output", other).returncode == 0
@@ -311,8 +311,8 @@ def test_a_pod_that_is_hardened_afterwards_takes_effect_with_the_next_install(
 
 def test_k3s_and_back(server: Path, tls: Path) -> None:
     before = tree(server)
-    said = installed("k3s", server, tls).stdout
-    assert said.endswith("Restart k3s now: systemctl restart k3s\n")
+    message = installed("k3s", server, tls).stdout
+    assert message.endswith("Restart k3s now: systemctl restart k3s\n")
     now = tree(server)
     assert now[k3s.OURS][1].decode() == k3s.TEXT
     written = yaml.safe_load(now[k3s.CONFIG][1])
@@ -398,7 +398,7 @@ def pipe(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "said"),
+    ("spoiled", "message"),
     [
         (spoil(staticpod.PATH, b"kind: Deployment\n"), "kube-scheduler.yaml: kind: Pod is needed"),
         (spoil(staticpod.PATH, b"a: [\n"), "kube-scheduler.yaml: line 2: not YAML"),
@@ -416,17 +416,17 @@ def pipe(root: Path) -> None:
     ids=["kind", "YAML", "UTF-8", "large", "config", "documents", "pipe", "none", "folder"],
 )
 def test_bad_files_are_one_line_and_nothing_changes(
-    kubeadm: Path, tls: Path, spoiled: Callable[[Path], None], said: str
+    kubeadm: Path, tls: Path, spoiled: Callable[[Path], None], message: str
 ) -> None:
     spoiled(kubeadm)
     before = tree(kubeadm)
     words = ("--root", kubeadm, "--tls", tls, "--address", ADDRESS)
-    refused(asked(main, "install", "kubeadm", *words), said)
+    refused(asked(main, "install", "kubeadm", *words), message)
     assert tree(kubeadm) == before
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("k0s",), "KIND: allowed are kubeadm, k3s, not 'k0s'"),
         (("RKE2",), "for RKE2, let the chart run a second kube-scheduler instead"),
@@ -445,9 +445,9 @@ def test_bad_files_are_one_line_and_nothing_changes(
         (("k3s", "--address", "x"), "/etc/rancher/k3s has no files: no k3s server runs here"),
     ],
 )
-def test_bad_words_are_one_line(kubeadm: Path, words: tuple[str, ...], said: str) -> None:
+def test_bad_words_are_one_line(kubeadm: Path, words: tuple[str, ...], message: str) -> None:
     root = () if "--root" in words else ("--root", kubeadm)
-    refused(asked(main, "install", *words, *root), said)
+    refused(asked(main, "install", *words, *root), message)
 
 
 def test_a_key_of_another_certificate_is_refused(kubeadm: Path, tls: Path, tmp_path: Path) -> None:
@@ -467,8 +467,8 @@ def test_a_file_that_k3s_cannot_read_is_one_line(server: Path, tls: Path) -> Non
 
 
 def test_the_data_folder_and_the_flags_of_k3s_are_respected(server: Path, tls: Path) -> None:
-    said = "data-dir: /data\nkube-scheduler-arg: [profiling, kube-api-burst=90]\n"
-    placed(server, k3s.FILE, said)
+    message = "data-dir: /data\nkube-scheduler-arg: [profiling, kube-api-burst=90]\n"
+    placed(server, k3s.FILE, message)
     installed("k3s", server, tls)
     written = yaml.safe_load(tree(server)[k3s.CONFIG][1])
     kubeconfig = "/data/server/cred/scheduler.kubeconfig"
@@ -498,8 +498,8 @@ def test_settings_of_k3s_outside_its_files_are_one_line(
     placed(server, path, text.format(word=name))
     words = ("--root", server, "--tls", tls, "--address", ADDRESS)
     flag = name.replace("=", " ").split()[0]
-    said = f"{path}: {flag}: this command reads and writes only {k3s.FILE}; move the setting"
-    refused(asked(main, "install", "k3s", *words), said)
+    message = f"{path}: {flag}: this command reads and writes only {k3s.FILE}; move the setting"
+    refused(asked(main, "install", "k3s", *words), message)
     assert asked(main, "install", "k3s", "--root", server, "--remove").returncode == 0
 
 

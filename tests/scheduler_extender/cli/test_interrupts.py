@@ -51,12 +51,12 @@ def test_ctrl_c_at_many_points(every: int, words: tuple[str, ...]) -> None:
     interrupting = "tests.scheduler_extender.cli.interrupting"
     command = [sys.executable, "-m", interrupting, str(every), *words]
     with started(command, cwd=ROOT, stdout=PIPE, stderr=PIPE) as child:
-        printed, said = child.communicate()
+        printed, errors = child.communicate()
     *wrong, last = [
         line for line in printed.splitlines() if "ended with" in line or "copies" in line
     ]
     copies, early = (int(word) for word in last.split() if word.isdecimal())
-    assert (wrong, said) == ([], "")
+    assert (wrong, errors) == ([], "")
     assert copies > 10
     assert early <= MOST_EARLY * copies, "moments before the program listens to Ctrl-C"
 

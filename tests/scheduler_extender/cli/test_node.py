@@ -63,7 +63,7 @@ def test_resume_writes_the_time_to_the_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         pytest.param(["../pods", "--resume"], "allowed are names of", id="a path"),
         pytest.param(["n", "--resume", "--kubeconfig", "nope"], "nope", id="kubeconfig"),
@@ -71,9 +71,9 @@ def test_resume_writes_the_time_to_the_node(tmp_path: Path) -> None:
         pytest.param(["n", "--kubeconfig", "nope"], "nope", id="no kubeconfig"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(words: list[str], said: str) -> None:
+def test_what_cannot_be_done_is_one_line(words: list[str], message: str) -> None:
     done = asked(main, "node", *words)
-    refused(done, said)
+    refused(done, message)
 
 
 def test_resume_of_a_node_that_is_not_there(tmp_path: Path) -> None:

@@ -219,8 +219,8 @@ class TestWhatCannotBeAnswered:
         assert "permission" not in done.stderr
 
     def test_a_word_that_is_no_form(self, cluster: Cluster, command: list[str]) -> None:
-        said = "error: --output: allowed are table, wide, json, yaml, name, not 'xml'\n"
-        refused(cluster.asked(*command, "-o", "xml"), said)
+        message = "error: --output: allowed are table, wide, json, yaml, name, not 'xml'\n"
+        refused(cluster.asked(*command, "-o", "xml"), message)
 
     def test_no_such_context(self, cluster: Cluster, command: list[str]) -> None:
         refused(cluster.asked(*command, "--context", "nope"), "nope")
@@ -239,16 +239,16 @@ def test_a_selector_without_the_right_to_list_nodes(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         pytest.param("nobody", "there is no node nobody", id="unknown"),
         pytest.param("cpu-only", "node cpu-only has no known GPUs", id="without GPUs"),
         pytest.param("../pods", "allowed are names of", id="no name"),
     ],
 )
-def test_a_node_that_is_not_there(cluster: Cluster, name: str, said: str) -> None:
+def test_a_node_that_is_not_there(cluster: Cluster, name: str, message: str) -> None:
     done = cluster.asked("node", name)
-    refused(done, said)
+    refused(done, message)
 
 
 def test_a_record_that_cannot_be_used_is_reported(cluster: Cluster) -> None:

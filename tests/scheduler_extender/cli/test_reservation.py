@@ -20,7 +20,7 @@ from topology.machines import machine
 
 PAIRS = machine("a100-pcie-4-bridged").topology("train-07")
 NVLINK = {"link": "nvlink"}
-KEPT_FOR = 1800.0
+RESERVED_FOR = 1800.0
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield found
 
 
-def kept(cluster: Cluster, seconds: float) -> str:
+def reserved_message(cluster: Cluster, seconds: float) -> str:
     """The node is kept for a pod that wants all of it; what is said of that to others."""
     until = time.time() + seconds
     value = value_of(PodUid("urgent"), NodeName("train-07"), until, ())
@@ -51,14 +51,14 @@ def test_others_read_until_when_a_reservation_lasts(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")  # so that no cell of a table is broken
-    said = kept(cluster, KEPT_FOR)
+    message = reserved_message(cluster, RESERVED_FOR)
     done = cluster.why("train", "-o", "json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["takes"], found["rejections"]) == (1, 0, {"reserved": 1})
-    assert [node["message"] for node in found["nodes"]] == [said]
+    assert [node["message"] for node in found["nodes"]] == [message]
     done = cluster.why("train")
     assert "no node takes it: reserved for another pod" in done.stdout
-    until = said.partition("until")[2]
+    until = message.partition("until")[2]
     near = f"GPUs 0,1 are suitable and seem free, but are reserved for team-b/urgent until{until}"
     assert f"train-07: {near}" in done.stdout
     done = cluster.asked("waiting")
@@ -66,19 +66,19 @@ def test_others_read_until_when_a_reservation_lasts(
     assert "no node takes it: reserved for another pod" in " ".join(done.stdout.split())
     done = cluster.asked("check", file(tmp_path))
     assert done.returncode == 1
-    assert said in " ".join(done.stdout.split())
+    assert message in " ".join(done.stdout.split())
     done = cluster.asked("node", "train-07")
     assert "reserved for team-b/urgent" in done.stdout
 
 
 def test_the_pod_with_the_reservation_may_come(cluster: Cluster) -> None:
-    kept(cluster, KEPT_FOR)
+    reserved_message(cluster, RESERVED_FOR)
     found = json.loads(cluster.why("team-b/urgent", "-o", "json").stdout)
     assert (found["takes"], found["rejections"]) == (1, {})
 
 
 def test_a_reservation_lasts_no_longer_than_it_says(cluster: Cluster, tmp_path: Path) -> None:
-    kept(cluster, -5.0)
+    reserved_message(cluster, -5.0)
     assert json.loads(cluster.why("train", "-o", "json").stdout)["takes"] == 1
     done = cluster.asked("check", file(tmp_path))
     assert (done.returncode, "reserved for" in done.stdout) == (0, False)
@@ -86,7 +86,7 @@ def test_a_reservation_lasts_no_longer_than_it_says(cluster: Cluster, tmp_path: 
 
 def test_a_tenant_reads_only_that_there_is_a_reservation(cluster: Cluster) -> None:
     """Without the right to list the pods of others the annotation is not read: it is on the pod."""
-    kept(cluster, KEPT_FOR)
+    reserved_message(cluster, RESERVED_FOR)
     cluster.fake.refuse(403, None, path="^/api/v1/pods")
     for words in (("node", "train-07"), ("node", "train-07", "-o", "json"), ("why", "train")):
         done = cluster.asked(*words)

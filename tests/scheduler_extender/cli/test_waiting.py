@@ -90,8 +90,8 @@ def test_with_the_rights_of_one_namespace_its_pods_are_answered(cluster: Cluster
 def test_selected_pods(cluster: Cluster) -> None:
     assert cluster.asked("waiting", "-l", "app=train", "-o", "name").stdout == "pod/train\n"
     none = cluster.asked("waiting", "-l", "app=serve")
-    said = "no pod in the namespace team-a waits for GPUs; -A lists all namespaces\n"
-    assert (none.returncode, none.stdout) == (0, said)
+    answers = "no pod in the namespace team-a waits for GPUs; -A lists all namespaces\n"
+    assert (none.returncode, none.stdout) == (0, answers)
 
 
 def test_no_pod_waits() -> None:
@@ -161,8 +161,8 @@ def test_a_file_in_place_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         in done.stdout
     )
     none = asked(main, "waiting", "--cluster", "examples/clusters/why.yaml")
-    said = "no pod in the namespace default waits for GPUs; -A lists all namespaces\n"
-    assert (none.returncode, none.stdout) == (0, said)
+    answers = "no pod in the namespace default waits for GPUs; -A lists all namespaces\n"
+    assert (none.returncode, none.stdout) == (0, answers)
 
 
 def test_one_pod_does_not_take_the_time_of_all(
@@ -177,16 +177,16 @@ def test_one_pod_does_not_take_the_time_of_all(
     assert (row["takes"], row["rejections"]) == (None, {})
     assert done.returncode == 0, "that no node takes it is not known"
     monkeypatch.setattr("scheduler_extender.cli.why.EXPLAIN_SECONDS", -1)
-    told = cluster.why("train")
-    assert "not all nodes were evaluated in time; so far no node takes it" in told.stdout
-    assert told.returncode == 0
+    answer = cluster.why("train")
+    assert "not all nodes were evaluated in time; so far no node takes it" in answer.stdout
+    assert answer.returncode == 0
 
 
 def test_a_file_is_worked_out_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     file = ("--cluster", "examples/clusters/why.yaml")
-    said = [asked(main, *words, *file) for words in (("waiting", "-A"), ("why", "team-a/train"))]
+    answers = [asked(main, *words, *file) for words in (("waiting", "-A"), ("why", "team-a/train"))]
     for name in ("waiting.SECONDS", "waiting.EXPLAIN_SECONDS", "why.EXPLAIN_SECONDS"):
         monkeypatch.setattr(f"scheduler_extender.cli.{name}", -1)
     assert [
         asked(main, *words, *file) for words in (("waiting", "-A"), ("why", "team-a/train"))
-    ] == said
+    ] == answers

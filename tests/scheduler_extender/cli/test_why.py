@@ -80,7 +80,7 @@ def test_a_placed_pod_reads_what_it_got(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("nobody",), "there is no pod team-a/nobody"),
         (("cpu-only",), "asks for no GPUs"),
@@ -89,10 +89,10 @@ def test_a_placed_pod_reads_what_it_got(cluster: Cluster) -> None:
         (("train", "--require", "hope"), "--require: allowed are"),
     ],
 )
-def test_bad_input_is_one_line(cluster: Cluster, words: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line(cluster: Cluster, words: tuple[str, ...], message: str) -> None:
     cluster.pod(pod(None, name="cpu-only", uid="c"))
     done = cluster.why(*words)
-    refused(done, said)
+    refused(done, message)
 
 
 def test_it_is_tried_without_a_cluster() -> None:
@@ -140,14 +140,14 @@ def test_a_pod_that_only_ineligible_nodes_would_take_goes_to_no_node(tmp_path: P
     text = (ROOT / "examples/clusters/template.yaml").read_text()
     file = tmp_path / "cluster.yaml"
     file.write_text(text.replace("tolerations:", "volumes:"))
-    said = (
+    message = (
         "no node takes it: the node that would take it is not eligible because of taint "
         "pool=batch:NoSchedule; "
         "not guaranteed: the node may hand out GPUs without link=nvlink (1 node)\n"
     )
     done = why("team-a/train", "--cluster", file)
     assert done.returncode == 1
-    assert said in done.stdout
+    assert message in done.stdout
     done = asked(main, "waiting", "-A", "--cluster", file, "-o", "json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["pods"][0]["takes"] == 0

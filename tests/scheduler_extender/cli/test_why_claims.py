@@ -126,9 +126,9 @@ def test_a_node_of_which_a_part_may_not_be_seen_has_nothing_free(
     claiming.fake.put(f"{DRA}/namespaces/ns/resourceclaims", msgspec.json.decode(held))
     claiming.pod(pod(2, NVLINK, name="plain", uid="plain"), "ns")
     claiming.fake.refuse(403, None, path=f".*/{hidden}")
-    told = json.loads(claiming.why("ns/plain", "-o", "json").stdout)
-    assert {row["reason"] for row in told["nodes"] if row["node"] == NODE} == {"no-allocator"}
-    assert told["notes"] == [
+    node = json.loads(claiming.why("ns/plain", "-o", "json").stdout)
+    assert {row["reason"] for row in node["nodes"] if row["node"] == NODE} == {"no-allocator"}
+    assert node["notes"] == [
         f"you may not list {hidden}: this answer leaves out the devices of nodes with DRA"
     ]
 
@@ -157,8 +157,8 @@ def test_why_says_that_a_claim_gets_nothing_or_that_it_is_unknown(
     if requests:
         asks_for(claiming, *requests)
     done = claiming.why("ns/train", "-o", "json")
-    told = json.loads(done.stdout)
-    assert says in told["headline"] + " ".join(row["note"] for row in told["nodes"])
+    node = json.loads(done.stdout)
+    assert says in node["headline"] + " ".join(row["note"] for row in node["nodes"])
     assert done.returncode == ("is unknown" not in says)
 
 
@@ -271,11 +271,11 @@ def test_a_gpu_that_a_taint_withholds_is_no_matter_of_a_kubelet(claiming: Cluste
 
 def test_what_kubectl_printed_of_a_node_with_dra_is_no_busy_node(tmp_path: Path) -> None:
     """It has no ResourceSlices, and a Node that advertises no GPUs."""
-    told = {"metadata": {"name": NODE, "uid": "u"}, "status": {"allocatable": {"cpu": "8"}}}
+    node = {"metadata": {"name": NODE, "uid": "u"}, "status": {"allocatable": {"cpu": "8"}}}
     served = codec.encode(bridged(name=NODE), Report("boot", 1, allocatable=frozenset()))
     asks = {"kind": "Pod", **pod(2, NVLINK, name="w", uid="w")}
     file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"kind": "List", "items": [{"kind": "Node", **told}, served, asks]}))
+    file.write_text(json.dumps({"kind": "List", "items": [{"kind": "Node", **node}, served, asks]}))
     done = why("w", "--cluster", file)
     words = "neither a device plugin nor a DRA driver serves the node's GPUs (1 node)"
     assert f"no node takes it: {words}\n" in done.stdout

@@ -117,7 +117,7 @@ def test_without_any_kubeconfig_it_says_which_were_looked_for(
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         monkeypatch.delenv(name, raising=False)
     done = why("train")
-    said = "error: neither $KUBECONFIG nor ~/.kube/config exists; give --kubeconfig FILE"
+    message = "error: neither $KUBECONFIG nor ~/.kube/config exists; give --kubeconfig FILE"
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(said)
+    assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1

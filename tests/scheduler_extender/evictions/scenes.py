@@ -36,11 +36,11 @@ class Held:
 class CountedRequirement(Requirement):
     """A line of a selector that counts how often it is looked at."""
 
-    looks = 0
+    reads = 0
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """As ever."""
-        CountedRequirement.looks += 1
+        CountedRequirement.reads += 1
         return super().matches(labels)
 
 

@@ -137,9 +137,16 @@ def test_filter_passes_the_node_of_every_plan(seed: int) -> None:
     gpus, size = rng.choice((1, 2, 4)), rng.randint(2, 4)
     domain = rng.choice(("nvlink-domain", "nvlink-domain", "node"))
     bound_alone = rng.random() < 0.3
-    said = {"group-domain": domain}
+    annotations = {"group-domain": domain}
     pods = [
-        member(f"m{i}", "g" if bound_alone else "", size, gpus, said, {} if bound_alone else LABEL)
+        member(
+            f"m{i}",
+            "g" if bound_alone else "",
+            size,
+            gpus,
+            annotations,
+            {} if bound_alone else LABEL,
+        )
         for i in range(size)
     ]
     for each in pods:

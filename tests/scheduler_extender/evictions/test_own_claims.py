@@ -350,10 +350,10 @@ def test_a_waiting_pod_is_counted_and_reported() -> None:
     scene = Scene(HALVES, exactly(2))
     world = scene.world()
     assert WaitingReasons(world.cluster).count()["scattered"] == 1
-    told: list[tuple[str, str]] = []
-    events = WaitingPods(world.cluster, lambda pod, text: told.append((pod.name, text)))
+    woken: list[tuple[str, str]] = []
+    events = WaitingPods(world.cluster, lambda pod, text: woken.append((pod.name, text)))
     events.round(0.0)
-    ((name, text),) = told
+    ((name, text),) = woken
     assert name == WANTS
     assert "no node takes it: the next free GPUs do not meet link=nvlink (1 node)" in text
 

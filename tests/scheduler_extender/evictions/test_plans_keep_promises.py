@@ -67,12 +67,12 @@ class World(Scheduler):
         rng, size = self.rng, self.rng.randint(2, 4)
         domain = {"group-domain": rng.choice(("node", "nvlink-domain", "zone"))}
         gang = rng.random() < 0.4
-        said = {} if gang and rng.random() < 0.4 else domain
-        said |= rng.choice(({"link": "nvlink"}, {"link": ""}))
+        annotations = {} if gang and rng.random() < 0.4 else domain
+        annotations |= rng.choice(({"link": "nvlink"}, {"link": ""}))
         labels = {GANG: group} if gang else {}
         gpus = rng.choice((1, 2, 2, 4))
         named = "" if gang else group
-        return [member(f"{group}{i}", named, size, gpus, said, labels) for i in range(size)]
+        return [member(f"{group}{i}", named, size, gpus, annotations, labels) for i in range(size)]
 
     def _run_group(self, name: str) -> None:
         """Some members of a group run, in one domain where that can be."""
@@ -185,8 +185,8 @@ def preempted(seed: int) -> str:
 @pytest.mark.parametrize("part", range(4))
 def test_filter_keeps_what_unblock_and_preempt_promise(part: int) -> None:
     seeds = range(part, 100, 4)
-    told = [played(seed) for seed in seeds] + [preempted(seed) for seed in seeds]
-    assert {"takes", "plan", "nothing", "preempts"} == set(told), "else it would be about nothing"
+    answer = [played(seed) for seed in seeds] + [preempted(seed) for seed in seeds]
+    assert {"takes", "plan", "nothing", "preempts"} == set(answer), "else it would be about nothing"
 
 
 @pytest.mark.parametrize("left", [0, 2, 3])
@@ -219,12 +219,12 @@ def test_no_pod_is_evicted_if_its_group_has_the_reservation(left: int) -> None:
 def test_a_plan_for_the_first_member_says_that_it_counts_its_peers() -> None:
     world = World("gb200-tray", {"a": 1}, random.Random(1))
     world.run(pod(4, name="old"), "a-0", priority=0)
-    for size, said in ((2, True), (4, False)):
+    for size, noted in ((2, True), (4, False)):
         world.waiting(member("new0", "new", size, 4 // size, {"group-domain": "node"}))
-        if not said:
+        if not noted:
             world.waiting(pod(4, name="alone"))
         found = eviction_advice(world.cluster, "default", "waits")
         assert found is not None
         assert found.plan is not None
         assert found.plan.node == "a-0"
-        assert any("1 more members of its group fit there" in line for line in found.text) is said
+        assert any("1 more members of its group fit there" in line for line in found.text) is noted

@@ -257,11 +257,11 @@ def test_the_search_ends_in_time_among_thousands_of_budgets() -> None:
     cluster = cluster_of(nodes)
     selector = (CountedRequirement("app", "In", ("x",)),)
     cluster.budgets = tuple(Budget("team", f"b{i}", selector, 1) for i in range(50))
-    CountedRequirement.looks = 0
+    CountedRequirement.reads = 0
     found = search(
         cluster.snapshot(),
         pair(1000),
-        ending_when(lambda: CountedRequirement.looks > 1_000),
+        ending_when(lambda: CountedRequirement.reads > 1_000),
     )
     assert not found.whole
-    assert CountedRequirement.looks < 1_500
+    assert CountedRequirement.reads < 1_500

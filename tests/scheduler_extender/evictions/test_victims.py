@@ -201,9 +201,9 @@ def test_budgets_are_looked_at_once_for_each_pod_and_not_for_each_set() -> None:
     cluster = cluster_of({DGX: {f"h{i}": Held((i,), labels=app) for i in range(8)}})
     selector = (CountedRequirement("app", "In", ("x",)),)
     cluster.budgets = tuple(Budget("team", f"b{i}", selector, 0) for i in range(50))
-    CountedRequirement.looks = 0
+    CountedRequirement.reads = 0
     assert len(uids(ask(cluster, quad(), "dgx", "h0", "h2", "h5", "h7")) or ()) == 4
-    assert CountedRequirement.looks <= 50 * (8 + 1) + 2 * 50 * 8
+    assert CountedRequirement.reads <= 50 * (8 + 1) + 2 * 50 * 8
 
 
 def test_preempt_ends_in_time_among_thousands_of_sets() -> None:

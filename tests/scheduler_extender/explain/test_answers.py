@@ -53,9 +53,9 @@ def test_a_bound_pod_is_not_counted_against_itself() -> None:
         assert home["score"] is None
         other = pod(2, NVLINK, name="other", uid="uid-other")
         see(service, other)
-        told = rows(service, "other")["bridged"]
-        assert (told["verdict"], told["message"]) == ("not-now", "not enough free GPUs")
-        assert told["score"] is None
+        answer = rows(service, "other")["bridged"]
+        assert (answer["verdict"], answer["message"]) == ("not-now", "not enough free GPUs")
+        assert answer["score"] is None
 
 
 def test_a_pod_whose_gpus_are_reported_is_not_counted_against_itself_either() -> None:
@@ -68,12 +68,12 @@ def test_a_pod_whose_gpus_are_reported_is_not_counted_against_itself_either() ->
 
 def test_what_is_promised_is_distinguished_from_what_is_free() -> None:
     with running(switched()) as service:
-        told = service.admin.get("/v1/nodes/switched").json()
-        assert (told["free"], told["promised"], told["remaining"]) == ([0, 1, 2, 3], 0, 4)
+        answer = service.admin.get("/v1/nodes/switched").json()
+        assert (answer["free"], answer["promised"], answer["remaining"]) == ([0, 1, 2, 3], 0, 4)
         bind(service, pod(2, NVLINK, name="pair", uid="uid-pair"), "switched")
-        told = service.admin.get("/v1/nodes").json()[0]
-        assert (told["free"], told["promised"], told["remaining"]) == ([0, 1, 2, 3], 2, 2)
-        assert told["unacknowledged"] == 1
+        answer = service.admin.get("/v1/nodes").json()[0]
+        assert (answer["free"], answer["promised"], answer["remaining"]) == ([0, 1, 2, 3], 2, 2)
+        assert answer["unacknowledged"] == 1
 
 
 def test_every_row_that_is_no_promise_says_why() -> None:
@@ -87,8 +87,8 @@ def test_every_row_that_is_no_promise_says_why() -> None:
             assert row.passes
             assert not row.promises
             assert (row.note, row.message) == ("no topology report", "")
-    told = answers_to(cluster.snapshot(), waiting(gpu_request(1)))
-    assert summary(gpu_request(1), told) == (
+    answer = answers_to(cluster.snapshot(), waiting(gpu_request(1)))
+    assert summary(gpu_request(1), answer) == (
         "3 of 3 nodes would take it, 3 of them without a promise about the GPUs"
     )
 
@@ -117,15 +117,15 @@ def test_what_a_stale_extender_answers_is_reported() -> None:
     cluster = Cache(lambda: 1000.0, watches=lambda: watches)
     cluster.put_record(switched(), Report("boot", 1))
 
-    def told(request: GpuRequest) -> Answer:
+    def answer(request: GpuRequest) -> Answer:
         (row,) = answers_to(cluster.snapshot(), waiting(request))
         return row
 
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    assert told(pair).promises
+    assert answer(pair).promises
     watches.append(Watch("pods", 0.0))
-    row = told(pair)
+    row = answer(pair)
     assert (row.passes, row.message, row.score) == (False, OUT_OF_DATE.message, None)
-    assert told(gpu_request(2)).passes
-    row = told(replace(pair, policy=Policy.PREFERRED))
+    assert answer(gpu_request(2)).passes
+    row = answer(replace(pair, policy=Policy.PREFERRED))
     assert (row.passes, row.score, row.note) == (True, 0, OUT_OF_DATE.message)

@@ -99,9 +99,9 @@ def test_what_all_nodes_of_a_kind_say_is_reported_and_else_what_they_have_in_com
         node = replace(pcie(4, name), allocator=config)
         cluster.put_record(node, Report("boot", 1, missing=silent))
     found = explained(cluster, waiting("one", gpu_request(1)))
-    (said,) = {row.message for row in found.nodes}
-    assert "refuses every pod with whole GPUs while GPU 2 does not answer" in said
-    assert found.headline == f"no node takes it: {said} (2 nodes)"
+    (message,) = {row.message for row in found.nodes}
+    assert "refuses every pod with whole GPUs while GPU 2 does not answer" in message
+    assert found.headline == f"no node takes it: {message} (2 nodes)"
     cluster.put_record(pcie(4, "c"), Report("boot", 1))
     zone = replace(
         waiting("member", gpu_request(1)), group_ref=GroupReference(Group("t", "g"), 2, "z")
@@ -453,9 +453,9 @@ def test_a_node_without_gpus_waits_for_no_report() -> None:
     cluster.put_node(NodeName("new"), NodeObject())
     for request in (gpu_request(4), gpu_request(4, NVLINKED)):
         found = explained(cluster, waiting("w", request))
-        told = {str(row.node): row.reason for row in found.nodes}
-        assert told["cpus"] == Reason.NOT_SERVED.value
-    assert told["new"] == Reason.NO_REPORT.value
+        answer = {str(row.node): row.reason for row in found.nodes}
+        assert answer["cpus"] == Reason.NOT_SERVED.value
+    assert answer["new"] == Reason.NO_REPORT.value
     assert relaxed(found)["count"] == ("1", 1)
     assert relaxed(explained(cluster, waiting("p", gpu_request(2, NVLINKED))))["policy"] == (
         "preferred",

@@ -116,14 +116,14 @@ def test_pods_on_their_way_and_reservations_are_counted_alike(tmp_path: Path) ->
 
 def check(cluster: Cache, file: Path) -> None:
     counts, sentence = of_commands(file)
-    said = {word: int(n) for n, word in re.findall(r"(\d+) ([a-z ]+?)[,;]", sentence)}
-    assert +counts == +Counter({word: said.get(word, 0) for word in words()})
+    counted = {word: int(n) for n, word in re.findall(r"(\d+) ([a-z ]+?)[,;]", sentence)}
+    assert +counts == +Counter({word: counted.get(word, 0) for word in words()})
     assert +counts == +of_map(cluster)
     assert +counts == +of_admin_port(cluster)
-    told = of_metrics(cluster)
-    assert told.total() == counts.total()
-    apart = told.pop(SPLIT) + told.pop(PARTLY) + told.pop("unknown")
-    assert all(told[word] <= counts[word] for word in words())
-    assert apart == sum(counts[word] - told[word] for word in words())
+    answer = of_metrics(cluster)
+    assert answer.total() == counts.total()
+    apart = answer.pop(SPLIT) + answer.pop(PARTLY) + answer.pop("unknown")
+    assert all(answer[word] <= counts[word] for word in words())
+    assert apart == sum(counts[word] - answer[word] for word in words())
     if not apart:
-        assert told == counts
+        assert answer == counts

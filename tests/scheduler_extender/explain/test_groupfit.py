@@ -74,7 +74,7 @@ def test_templates_of_one_name_are_pods_of_their_own(
     """A file may have a Job and a Deployment of the same name."""
     nodes = [machine(kind).topology(NodeName(f"n{i}")) for i, kind in enumerate(kinds)]
 
-    def told(name: str) -> list[object]:
+    def answer(name: str) -> list[object]:
         cluster = cluster_of({node: dict[str, Held]() for node in nodes})
         wanted = [
             Wanted(name.format(i), request, group_ref=GANG) for i, request in enumerate(asked)
@@ -84,4 +84,4 @@ def test_templates_of_one_name_are_pods_of_their_own(
         answers = [(a.node, a.passes, a.score) for each in found.judged for a in each.answers]
         return [whole.members, whole.fit, *answers]
 
-    assert told("same") == told("w{}")
+    assert answer("same") == answer("w{}")

@@ -23,7 +23,7 @@ from topology.core.requests import gpu_request
 from topology.machines import machine
 
 GPU = "nvidia.com/gpu"
-LOOKED = "2026-01-01T12:07:00Z"
+OBSERVED = "2026-01-01T12:07:00Z"
 TODAY = 1767269220.0 + 3600  # an hour after that look
 PAIRS = machine("a100-pcie-4-bridged").topology("pairs")
 OTHER = machine("a100-pcie-4-bridged").topology("other")
@@ -41,7 +41,7 @@ def scene(
             for a in report.allocations
             if a.pod in since
         )
-        report = replace(report, sequence=2, idle=idle, observed_at=LOOKED)
+        report = replace(report, sequence=2, idle=idle, observed_at=OBSERVED)
         assert cluster.put_report(info.name, report)
     return cluster, idle_pods(cluster.snapshot(), TODAY)
 

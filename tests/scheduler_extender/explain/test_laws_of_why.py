@@ -70,21 +70,21 @@ def request(rng: random.Random) -> GpuRequest:
 
 
 def explained(found: Cache, pod: PodRecord) -> Explanation:
-    told = explanation_of(found.snapshot(), pod)
-    assert isinstance(told, Explanation)
-    return told
+    answer = explanation_of(found.snapshot(), pod)
+    assert isinstance(answer, Explanation)
+    return answer
 
 
 def test_the_scenes_have_something_to_say() -> None:
-    told = [
+    answer = [
         explained(cluster(rng), waiting("w", request(rng))) for rng in map(random.Random, SEEDS)
     ]
-    helps = [each for found in told for each in found.helps]
+    helps = [each for found in answer for each in found.helps]
     assert {each.key for each in helps} >= {"link", "min-nvlinks", "gpu-model", "count", "policy"}
     assert sum(each.kind == "end" for each in helps) >= 15
     assert any(len(each.pods) > 1 for each in helps)
-    assert sum(row.miss is not None for found in told for row in found.nodes) >= 30
-    assert len({kind for found in told for kind in found.rejections}) >= 5
+    assert sum(row.miss is not None for found in answer for row in found.nodes) >= 30
+    assert len({kind for found in answer for kind in found.rejections}) >= 5
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -131,8 +131,8 @@ def test_the_looser_request_that_would_help_helps(seed: int) -> None:
 def test_the_nearest_set_is_one_that_would_do(seed: int) -> None:
     rng = random.Random(seed)
     found, asks = cluster(rng), request(rng)
-    told = explained(found, waiting("w", asks))
-    for row in told.nodes:
+    answer = explained(found, waiting("w", asks))
+    for row in answer.nodes:
         miss, topology = row.miss, found.node_info(NodeName(row.node)).topology
         if miss is None or topology is None or not miss.gpus:
             continue
@@ -150,13 +150,13 @@ def test_the_nearest_set_is_one_that_would_do(seed: int) -> None:
 def test_nodes_are_counted_once_and_the_answer_is_the_filters(seed: int) -> None:
     rng = random.Random(seed)
     found, asks = cluster(rng), request(rng)
-    told = explained(found, waiting("w", asks))
+    answer = explained(found, waiting("w", asks))
     assert (
-        told.takes + sum(told.rejections.values())
-        == len(told.nodes)
+        answer.takes + sum(answer.rejections.values())
+        == len(answer.nodes)
         == len(sorted(found.snapshot().by_name))
     )
-    refused = {row.node for row in told.nodes if not row.passes}
+    refused = {row.node for row in answer.nodes if not row.passes}
     assert refused == {
         name
         for name in sorted(found.snapshot().by_name)

@@ -18,9 +18,9 @@ def test_a_node_that_kube_scheduler_has_nominated_under_dra_has_its_score() -> N
     wire = msgspec.convert(waits, Pod)
     assert verbs.filter_nodes(world.cluster, wire, [NODE]).node_names == [NODE]
     (scored,) = verbs.prioritize(world.cluster, wire, [NODE])
-    (told,) = answers_to(world.cluster.snapshot(), record_of(waits))
-    assert told.may_come
-    assert told.score == scored.score
+    (answer,) = answers_to(world.cluster.snapshot(), record_of(waits))
+    assert answer.may_come
+    assert answer.score == scored.score
 
 
 def test_a_node_to_which_a_nominated_pod_is_being_bound_has_no_score() -> None:
@@ -29,6 +29,6 @@ def test_a_node_to_which_a_nominated_pod_is_being_bound_has_no_score() -> None:
     cluster = cluster_of({node: {}})
     waits = record_of(pod(1, name="w", uid="w", nominatedNodeName=node.name))
     cluster.put_pod(waits)
-    assert [told.score for told in answers_to(cluster.snapshot(), waits)] == [10]
+    assert [answer.score for answer in answers_to(cluster.snapshot(), waits)] == [10]
     assert cluster.assume(node.name, waits)
-    assert [told.score for told in answers_to(cluster.snapshot(), waits)] == [None]
+    assert [answer.score for answer in answers_to(cluster.snapshot(), waits)] == [None]

@@ -43,9 +43,9 @@ def _world() -> World:
 
 
 def test_why_names_no_end_on_a_node_with_too_few_cpus(world: World) -> None:
-    told = explanation_of(world.cluster.snapshot(), world.waits)
-    assert isinstance(told, Explanation)
-    assert [help_.words for help_ in told.helps if help_.kind == "end"] == []
+    answer = explanation_of(world.cluster.snapshot(), world.waits)
+    assert isinstance(answer, Explanation)
+    assert [help_.words for help_ in answer.helps if help_.kind == "end"] == []
 
 
 def test_idle_names_no_pod_that_waits_for_more_cpus_than_the_node_has(world: World) -> None:

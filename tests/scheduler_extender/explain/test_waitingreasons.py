@@ -152,7 +152,7 @@ def test_a_group_is_asked_as_filter_asks_it(
     group = replace(GroupReference(Group("team", "g"), 2, "node"), **changes)
     member = replace(waiting("member", gpu_request(2)), group_ref=group)
     cluster.put_pod(member)
-    told = rejections_of(cluster.snapshot(), member, NO_DEADLINE)
-    assert by_reason(told) == found
+    answer = rejections_of(cluster.snapshot(), member, NO_DEADLINE)
+    assert by_reason(answer) == found
     assert by_reason(counts_of(answers_to(cluster.snapshot(), member)).rejected) == found
     assert counted(WaitingReasons(cluster)) == {"group" if found else "none": 1}

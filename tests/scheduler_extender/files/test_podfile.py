@@ -61,8 +61,8 @@ def test_the_pod_is_found_among_other_objects() -> None:
     items = {"kind": "List", "items": [service, _deployment()]}
     assert read(yaml.safe_dump(items)).request.text == "2 GPUs link=nvlink"
     both = yaml.safe_dump_all([_deployment(), service, _deployment("Job")])
-    said = "exactly one Pod is needed, but there are 2: Deployment train, Job train"
-    with pytest.raises(PodFileError, match=said):
+    message = "exactly one Pod is needed, but there are 2: Deployment train, Job train"
+    with pytest.raises(PodFileError, match=message):
         read(both)
 
 
@@ -108,9 +108,9 @@ def test_annotations_of_others_are_not_reported(key: str) -> None:
     assert read(yaml.safe_dump(item)).notes == ()
 
 
-@pytest.mark.parametrize(("beside", "told"), [("", True), (', nvidia.com/gpu: "0"', False)])
+@pytest.mark.parametrize(("beside", "answer"), [("", True), (', nvidia.com/gpu: "0"', False)])
 def test_a_pod_that_the_extender_is_not_asked_about_is_judged_and_reads_so(
-    beside: str, told: bool
+    beside: str, answer: bool
 ) -> None:
     text = (
         "kind: Pod\nmetadata: {name: dc, annotations: {gpu-topology.io/link: nvlink}}\n"
@@ -119,4 +119,4 @@ def test_a_pod_that_the_extender_is_not_asked_about_is_judged_and_reads_so(
     )
     found = read(text)
     assert (found.request.count, found.request.by_implicit_name) == (2, True)
-    assert (UNASKED in found.notes) == told
+    assert (UNASKED in found.notes) == answer

@@ -92,7 +92,7 @@ def test_an_object_without_containers_makes_no_pod(kind: str, spec: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "said"),
+    ("kind", "spec", "message"),
     [
         ("InferenceService", 3, "spec: a mapping is needed, not 3"),
         ("InferenceService", {"predictor": 3}, "spec.predictor: a mapping is needed, not 3"),
@@ -108,7 +108,7 @@ def test_an_object_without_containers_makes_no_pod(kind: str, spec: object) -> N
     ],
 )
 def test_an_object_that_cannot_be_read_is_a_line_and_hides_no_other(
-    kind: str, spec: Any, said: str
+    kind: str, spec: Any, message: str
 ) -> None:
     wrong = {"kind": kind, "metadata": {"name": "wrong"}, "spec": spec}
     found = read_each(yaml.safe_dump_all([wrong, isvc(model=TWO), wrong]))
@@ -116,7 +116,7 @@ def test_an_object_that_cannot_be_read_is_a_line_and_hides_no_other(
     assert len(found.faults) == 2
     for fault in found.faults:
         assert fault.startswith(f"{kind} wrong: ")
-        assert said in fault
+        assert message in fault
     assert read_each(yaml.safe_dump(wrong)).faults == found.faults[:1]
 
 
@@ -219,8 +219,8 @@ def test_a_controller_makes_its_pods_a_group() -> None:
     (asked,) = read_each(yaml.safe_dump(made)).wanted
     assert asked.group_ref is not None
     assert (asked.group_ref.group.name, asked.group_ref.size) == ("leaderworkerset/a", 4)
-    said = "LeaderWorkerSet a: it creates 3 groups, but only one is evaluated"
-    assert (asked.copies, asked.notes) == (4, (said,))
+    message = "LeaderWorkerSet a: it creates 3 groups, but only one is evaluated"
+    assert (asked.copies, asked.notes) == (4, (message,))
     spec["replicas"] = 1
     assert read_each(yaml.safe_dump(made)).wanted[0].notes == ()
     sized = {"annotations": {**domain["annotations"], "gpu-topology.io/group-size": "6"}}

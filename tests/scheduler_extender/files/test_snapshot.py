@@ -347,8 +347,8 @@ def test_a_file_closes_nodes_to_the_same_pods(
     for each in (cluster, again):
         assert {f.name for f in each.snapshot().nodes if f.is_eligible_for(asked)} == open_to_it
         each.put_pod(replace(asked, called_unschedulable=True))
-    told = [eviction_advice(each, "default", "wants") for each in (cluster, again)]
-    assert told[0] == told[1]
+    answer = [eviction_advice(each, "default", "wants") for each in (cluster, again)]
+    assert answer[0] == answer[1]
     assert b"".join(cluster_file(again)).decode().startswith(text[: text.index("\n")])
 
 

@@ -53,10 +53,10 @@ def test_after_every_change_of_the_mix(seed: int) -> None:
             cluster.put_pod(replace(pod, phase="Succeeded"))
             cluster.drop_pod(uid)
         if number % (REFRESH // 2) == 0:
-            remembered = [scored(cluster, request, names) for request in REQUESTS]
+            cached = [scored(cluster, request, names) for request in REQUESTS]
             cluster.forget_answers()
-            assert [scored(cluster, request, names) for request in REQUESTS] == remembered
-            mixes.add(str(remembered))
+            assert [scored(cluster, request, names) for request in REQUESTS] == cached
+            mixes.add(str(cached))
     assert len(mixes) > 3  # they did change
 
 

@@ -102,8 +102,8 @@ def test_a_group_that_no_rule_would_hold_together_is_rejected(world: DraWorld, k
     for more in ({}, NVLINK):
         answered = verbs.filter_nodes(world.cluster, of_claim({key: "4", **more}, "c"), [NODE])
         (why,) = (answered.unresolvable or {}).values()
-        said = "a pod with its own ResourceClaims cannot be in a group"
-        assert why == f"annotation gpu-topology.io/{key}: {said}"
+        message = "a pod with its own ResourceClaims cannot be in a group"
+        assert why == f"annotation gpu-topology.io/{key}: {message}"
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,14 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_one_node_does_not_fail_the_answer_for_the_others(
     cluster: Cache, broken: list[str]
 ) -> None:
-    told: list[tuple[str, str]] = []
-    cluster.faults.on_fault(lambda name, error: told.append((name, str(error))))
+    logged: list[tuple[str, str]] = []
+    cluster.faults.on_fault(lambda name, error: logged.append((name, str(error))))
     required = ask(cluster, 2, NVLINK)
     assert required.node_names == ["a", "c"]
     assert required.failed == {"b": UNDECIDED.message}
     assert ask(cluster, 2, {}).node_names == NAMES
     assert ask(cluster, 2, {**NVLINK, "policy": "preferred"}).node_names == NAMES
-    assert told == [("b", "a fault of ours")], "each fault is told once"
+    assert logged == [("b", "a fault of ours")], "each fault is told once"
     assert cluster.faults.count == 3
     assert ask(cluster, 2, NVLINK) == required, "the same question has the same answer"
 
@@ -152,11 +152,11 @@ def test_a_score_that_cannot_be_worked_out_is_neutral(
 def test_a_report_that_cannot_be_verified_is_taken_in(
     cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    cluster.faults.on_fault(lambda name, error: told.append(name))
+    logged: list[str] = []
+    cluster.faults.on_fault(lambda name, error: logged.append(name))
     monkeypatch.setattr(cache, "verify", lambda *_: 1 // 0)
     cluster.put_report(NodeName("a"), Report("boot", 2))
-    assert told == ["a"]
+    assert logged == ["a"]
     assert last_report(cluster.node_info(NodeName("a"))).sequence == 2
 
 

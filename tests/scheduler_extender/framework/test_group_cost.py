@@ -59,10 +59,10 @@ def test_a_change_of_a_group_costs_the_same_however_many_members_it_has(phase: s
 class Labels(dict[str, str]):
     """A node's labels, which count how often they are looked at, all nodes' together."""
 
-    looks = 0
+    reads = 0
 
     def get(self, key: str, default: Any = None) -> Any:
-        Labels.looks += 1
+        Labels.reads += 1
         return super().get(key, default)
 
 
@@ -91,10 +91,10 @@ def test_groups_with_a_label_each_are_counted_without_listing_all_nodes_anew(kno
     filter_nodes(cluster, asked, names)
     for i in range(3):
         cluster.put_pod(record_of(pod(1, name=f"x{i}", uid=f"x{i}", node=f"n{i + 40}")))
-        Labels.looks = 0
+        Labels.reads = 0
         assert filter_nodes(cluster, asked, names).node_names
-        assert Labels.looks <= 3 * kinds
-    Labels.looks = 0
+        assert Labels.reads <= 3 * kinds
+    Labels.reads = 0
     cluster.put_node(NodeName("n0"), NodeObject(labels=Labels({"nvidia.com/l0": "other"})))
     filter_nodes(cluster, asked, names)
-    assert Labels.looks <= 6 * kinds
+    assert Labels.reads <= 6 * kinds

@@ -50,8 +50,8 @@ def test_the_largest_kinds_are_listed_as_members_come_and_go(seed: int) -> None:
         others = Counter(r for n, r in there.items() if n != but and r != asks)
         expected = sorted(others.items(), key=lambda each: (-each[0].count, each[0].text))
         members = groups.seen().members.get(GANG.group)
-        told = members.expected(there.get(but), asks, 4) if members is not None else []
-        assert told == expected[:4]
+        answer = members.expected(there.get(but), asks, 4) if members is not None else []
+        assert answer == expected[:4]
 
 
 def calls_of_a_member(kinds: int) -> int:

@@ -291,9 +291,9 @@ def test_a_fabric_that_is_not_ready_is_named_where_it_decides(
     if reason is None:
         assert found is None
         return
-    said = reason.replace("{", "the NVLink fabric is not ready for ").replace("}", "")
+    message = reason.replace("{", "the NVLink fabric is not ready for ").replace("}", "")
     assert found is not None
-    assert found.message.endswith(said)
+    assert found.message.endswith(message)
     assert info.key("nvidia.com/gpu") != node(replace(topology, links=bare)).key("nvidia.com/gpu")
 
 

@@ -106,7 +106,7 @@ def takes_free() -> dict[str, bool]:
     cluster.tell_of([FREE])
     plan = eviction_advice(cluster, "default", "wants")
     waker.round(0.0)
-    said = {
+    answers = {
         "filter": verbs.filter_nodes(cluster, wire, [FREE]).node_names == [FREE],
         "prioritize": verbs.prioritize(cluster, wire, [FREE])[0].score > 0,
         "waker": api.woken == ["wants"],
@@ -120,8 +120,8 @@ def takes_free() -> dict[str, bool]:
         args = BindingArgs("wants", "default", PodUid("wants"), FREE)
         verbs.bind(cluster, FileBinder(cluster), args, lambda: "2026-01-01T00:00:00Z")
     except verbs.BindError:
-        return {**said, "bind": False}
-    return {**said, "bind": True}
+        return {**answers, "bind": False}
+    return {**answers, "bind": True}
 
 
 def _what_if(cluster: Cache) -> str:
@@ -135,13 +135,13 @@ def helped_by_an_end() -> dict[str, bool]:
     victims: dict[str, MetaVictims | None] = {HELD: MetaVictims([MetaPod(PodUid("low"))], 0)}
     args = PreemptionArgs(msgspec.convert(ASKS, Pod), meta_victims=victims)
     plan = eviction_advice(cluster, "default", "wants")
-    told = explanation_of(snapshot, record_of(ASKS))
-    assert isinstance(told, Explanation)
+    answer = explanation_of(snapshot, record_of(ASKS))
+    assert isinstance(answer, Explanation)
     idle = what_ends_would_do(snapshot, idle_pods(snapshot, 1767272820.0), NO_DEADLINE)
     return {
         "preempt": HELD in verbs.preempt(cluster, args).meta_victims,
         "unblock": plan is not None and plan.plan is not None,
-        "helps": "low" in str(told.helps),
+        "helps": "low" in str(answer.helps),
         "idle": bool(idle.completes),
     }
 
@@ -256,9 +256,9 @@ def test_every_rule_that_refuses_is_reported() -> None:
     """kube-scheduler hears the one that no eviction turns; people hear the others, too."""
     RULES.append(OddShape())
     try:
-        told = explanation_of(cluster_of(HELD).snapshot(), record_of(ASKS))
+        answer = explanation_of(cluster_of(HELD).snapshot(), record_of(ASKS))
     finally:
         RULES.pop()
-    assert isinstance(told, Explanation)
-    (row,) = told.nodes
+    assert isinstance(answer, Explanation)
+    (row,) = answer.nodes
     assert (row.message, row.resolvable, row.also) == (ODD.message, False, ["not enough free GPUs"])

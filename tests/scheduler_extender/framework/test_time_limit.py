@@ -216,9 +216,9 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
     answers = equivalence.ask(seen, request, names, ending_when(everything_changes))
     # Each sick mask is compiled once, too: a plain pod is not promised a sick GPU.
     assert times <= 1 + 4 * len(names), "each is found and decided about once"
-    told = dict(answers.each())
+    answer = dict(answers.each())
     for info in seen.nodes:
-        assert told[info.name] == decisions.decide(info, request, cluster.settings)
+        assert answer[info.name] == decisions.decide(info, request, cluster.settings)
         assert cluster.node_info(info.name) is not info
 
 

@@ -82,12 +82,12 @@ def test_every_operation_is_tried(described: BaseSchema) -> None:
 
 
 def test_the_document_is_openapi_with_version_and_licence(service: Running) -> None:
-    told = service.admin.get("/openapi.json").json()
-    schemathesis.openapi.from_dict(told).validate()
+    answer = service.admin.get("/openapi.json").json()
+    schemathesis.openapi.from_dict(answer).validate()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert told["info"]["version"] == project["version"]
-    assert told["info"]["license"]["identifier"] == project["license"]
-    assert told["info"]["description"]
+    assert answer["info"]["version"] == project["version"]
+    assert answer["info"]["license"]["identifier"] == project["license"]
+    assert answer["info"]["description"]
 
 
 CASES = [

@@ -251,7 +251,7 @@ def _no_ca(files: TlsFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breaks", "said"),
+    ("breaks", "entry"),
     [
         pytest.param(_cut, "tls.crt", id="half a certificate"),
         pytest.param(_foreign_key, "the key does not belong to the certificate", id="another key"),
@@ -260,21 +260,25 @@ def _no_ca(files: TlsFiles) -> None:
     ],
 )
 def test_unusable_files_change_nothing_and_are_logged(
-    service: Running, files: TlsFiles, breaks: object, said: str, capsys: pytest.CaptureFixture[str]
+    service: Running,
+    files: TlsFiles,
+    breaks: object,
+    entry: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = files.tls.certificate.read_bytes(), files.tls.key.read_bytes()
     assert callable(breaks)
     breaks(files)
-    told = ""
+    answer = ""
 
-    def is_told() -> bool:
+    def is_logged() -> bool:
         """A look in the middle of a write tells of that first, and then of what came of it."""
-        nonlocal told
-        told += capsys.readouterr().out
-        return said in told
+        nonlocal answer
+        answer += capsys.readouterr().out
+        return entry in answer
 
-    eventually(is_told, f"it says {said!r}", told=lambda: told)
-    assert "changed TLS files are unusable" in told
+    eventually(is_logged, f"it says {entry!r}", detail=lambda: answer)
+    assert "changed TLS files are unusable" in answer
     eventually(lambda: shown(service, "tls_reload_failing") == 1)
     assert shown(service, "tls_reloads_failed_total") >= 1
     assert ask(service, scheduler()) == 200

@@ -13,7 +13,7 @@ PROFILING, CONTENTION = ["enableProfiling"], ["enableContentionProfiling"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--v=2", "--leader-elect=false"], []),
         (["--profiling=false"], [(PROFILING, False)]),
@@ -32,18 +32,20 @@ PROFILING, CONTENTION = ["enableProfiling"], ["enableContentionProfiling"]
         ),
     ],
 )
-def test_a_flag_that_is_passed_over_is_reported(words: list[str], said: Any) -> None:
-    assert flags.settings(flags.read(words)) == said
+def test_a_flag_that_is_passed_over_is_reported(words: list[str], expected: Any) -> None:
+    assert flags.settings(flags.read(words)) == expected
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "expected"),
     [
         ("--profiling=no", "--profiling: true or false is needed, not 'no'"),
         ("--kube-api-qps=many", "--kube-api-qps: a number is needed, not 'many'"),
         ("--kube-api-burst=1.5", "--kube-api-burst: a whole number is needed, not '1.5'"),
     ],
 )
-def test_a_value_with_which_kube_scheduler_does_not_start_is_named(word: str, said: str) -> None:
-    with pytest.raises(EditError, match=said):
+def test_a_value_with_which_kube_scheduler_does_not_start_is_named(
+    word: str, expected: str
+) -> None:
+    with pytest.raises(EditError, match=expected):
         flags.settings(flags.read([word]))

@@ -99,7 +99,7 @@ def test_an_entry_without_tls_gets_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("kind: Pod\napiVersion: v1\n", "kind: KubeSchedulerConfiguration is needed, not 'Pod'"),
         (f"{HEAD}extenders: 3\n", "extenders: a list of mappings is needed"),
@@ -119,8 +119,8 @@ def test_an_entry_without_tls_gets_it() -> None:
         ),
     ],
 )
-def test_what_cannot_be_joined_is_refused(text: str, said: str) -> None:
-    with pytest.raises(EditError, match=said):
+def test_what_cannot_be_joined_is_refused(text: str, message: str) -> None:
+    with pytest.raises(EditError, match=message):
         schedulerconfig.merged(text, PLACE)
 
 

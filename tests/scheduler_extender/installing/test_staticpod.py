@@ -79,7 +79,7 @@ def test_flags_may_stand_in_args_and_there_may_be_no_volumes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("kind: Deployment\n", "kind: Pod is needed, not 'Deployment'"),
         ("kind: Pod\nmetadata: {}\nspec: {containers: 3}\n", "containers: a list of mappings"),
@@ -93,8 +93,8 @@ def test_flags_may_stand_in_args_and_there_may_be_no_volumes() -> None:
         ),
     ],
 )
-def test_another_pod_is_refused(text: str, said: str) -> None:
-    with pytest.raises(EditError, match=said):
+def test_another_pod_is_refused(text: str, message: str) -> None:
+    with pytest.raises(EditError, match=message):
         staticpod.read(text)
 
 

@@ -87,7 +87,7 @@ def test_what_would_be_empty_goes_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "an empty file"),
         ("# nothing\n", "an empty file"),
@@ -96,8 +96,8 @@ def test_what_would_be_empty_goes_too() -> None:
         ("text", "a str"),
     ],
 )
-def test_one_mapping_is_needed(text: str, said: str) -> None:
-    with pytest.raises(EditError, match=f"one Pod is needed, but this is {said}"):
+def test_one_mapping_is_needed(text: str, message: str) -> None:
+    with pytest.raises(EditError, match=f"one Pod is needed, but this is {message}"):
         document(text, "Pod")
 
 

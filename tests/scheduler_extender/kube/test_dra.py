@@ -66,7 +66,7 @@ def order(world: DraWorld) -> tuple[int, ...]:
     return world.offer.topology.allocator.published
 
 
-NEWS: tuple[Callable[[DraWorld], None], ...] = (
+CHANGES: tuple[Callable[[DraWorld], None], ...] = (
     lambda world: world.classes.apply(device_class()),
     lambda world: world.slices.apply(a_slice(*map(device, (3, 1, 0, 2)))),
     lambda world: world.claims.apply(claim("c", 3, pod="p")),
@@ -74,23 +74,23 @@ NEWS: tuple[Callable[[DraWorld], None], ...] = (
 )
 
 
-@pytest.mark.parametrize("first", range(len(NEWS)))
+@pytest.mark.parametrize("first", range(len(CHANGES)))
 def test_whatever_comes_first_the_node_is_put_together(world: DraWorld, first: int) -> None:
     assert world.offer == NO_ALLOCATOR
-    for tell in (*NEWS[first:], *NEWS[:first]):
+    for tell in (*CHANGES[first:], *CHANGES[:first]):
         tell(world)
     assert order(world) == (3, 1, 0, 2)
     assert world.offer.availability.free == 0b0111
 
 
-def told(world: DraWorld) -> DraWorld:
-    for tell in NEWS:
+def informed(world: DraWorld) -> DraWorld:
+    for tell in CHANGES:
         tell(world)
     return world
 
 
 def test_an_empty_slice_says_that_the_driver_serves_nothing_yet(world: DraWorld) -> None:
-    told(world).slices.apply(a_slice(generation=2))
+    informed(world).slices.apply(a_slice(generation=2))
     assert world.offer == DRIVER_WAITS
     world.slices.apply(a_slice(*map(device, PUBLISHED), generation=3))
     assert order(world) == PUBLISHED
@@ -99,7 +99,7 @@ def test_an_empty_slice_says_that_the_driver_serves_nothing_yet(world: DraWorld)
 
 
 def test_a_claim_that_goes_gives_its_devices_back(world: DraWorld) -> None:
-    told(world).claims.delete(claim("c", 3, pod="p"))
+    informed(world).claims.delete(claim("c", 3, pod="p"))
     assert world.offer.availability.free == 0b1111
     world.claims.apply(claim("c", 0, 1))
     world.claims.apply(claim("c", 2))
@@ -113,7 +113,7 @@ def test_a_claim_that_goes_gives_its_devices_back(world: DraWorld) -> None:
 def test_a_claim_that_cannot_be_read_any_more_keeps_its_devices(world: DraWorld) -> None:
     bad = json.loads(bytes(claim("c", 3, pod="p")))
     bad["status"]["allocation"] = 7
-    told(world).claims.apply(raw(bad))
+    informed(world).claims.apply(raw(bad))
     assert world.offer.availability.free == 0b0111
     for version in "89":
         world.claims.replace([raw(bad)], version)
@@ -134,7 +134,7 @@ def test_a_claim_that_cannot_be_read_any_more_keeps_its_devices(world: DraWorld)
 def test_devices_are_unknown_while_a_claim_cannot_be_read(
     world: DraWorld, former: dict[str, Any] | None, *, listed: bool
 ) -> None:
-    told(world).claims.delete(claim("c", 3, pod="p"))
+    informed(world).claims.delete(claim("c", 3, pod="p"))
     if former is not None:
         before = json.loads(bytes(claim("c", *former["gpus"])))
         before["metadata"]["uid"] = former["uid"]
@@ -157,7 +157,7 @@ def test_a_claim_that_cannot_be_read_concerns_the_nodes_whose_pools_it_names(
 ) -> None:
     bad = json.loads(bytes(claim("d", 1)))
     bad["status"]["allocation"]["devices"]["results"][0] |= {"pool": "another", "device": 7}
-    told(world).claims.apply(raw(bad))
+    informed(world).claims.apply(raw(bad))
     assert world.offer.availability.free == 0b0111
     world.slices.apply(a_slice(name="t", pool="another"))
     assert world.problem == UNREAD
@@ -168,7 +168,7 @@ def test_a_claim_that_cannot_be_read_concerns_the_nodes_whose_pools_it_names(
 def test_little_is_kept_of_claims_that_cannot_be_read(world: DraWorld) -> None:
     bad = json.loads(bytes(claim("d", 1)))
     bad["status"]["allocation"]["devices"]["results"][0] = "x" * MOST_ASKED
-    told(world).claims.apply(raw(bad))
+    informed(world).claims.apply(raw(bad))
     assert world.claims.outside == 1
     assert world.problem == UNREAD, "it may name any pool"
 
@@ -176,7 +176,7 @@ def test_little_is_kept_of_claims_that_cannot_be_read(world: DraWorld) -> None:
 def test_devices_are_unknown_while_a_slice_or_a_rule_cannot_be_read(world: DraWorld) -> None:
     bad = json.loads(bytes(a_slice(device(0), name="t", pool="another")))
     bad["spec"]["pool"] = 7
-    told(world).slices.apply(raw(bad))
+    informed(world).slices.apply(raw(bad))
     assert world.problem == UNREAD
     world.slices.delete(raw(bad))
     assert world.offer.availability.free == 0b0111
@@ -190,7 +190,7 @@ def test_devices_are_unknown_while_a_slice_or_a_rule_cannot_be_read(world: DraWo
 
 
 def test_a_pod_with_a_claim_runs_also_if_it_is_unknown(world: DraWorld) -> None:
-    held = told(world).offer.availability
+    held = informed(world).offer.availability
     assert [holder.shown for holder in held.running] == [0b1000]
     assert held.releasing == ()
 
@@ -283,7 +283,7 @@ def test_a_rule_taints_devices_as_long_as_it_stands(
     taint = {"key": "sick", "effect": "NoSchedule"}
     spec = {"taint": taint} if selected is None else {"taint": taint, "deviceSelector": selected}
     rule = raw({"metadata": {"name": "sick"}, "spec": spec})
-    told(world).claims.delete(claim("c", 3, pod="p"))
+    informed(world).claims.delete(claim("c", 3, pod="p"))
     world.rules.apply(rule)
     left = 0b1111 & ~barred
     assert isinstance(world.offer, Offer)
@@ -300,7 +300,7 @@ def test_a_rule_taints_devices_as_long_as_it_stands(
 
 
 @pytest.mark.parametrize(
-    ("expression", "devices", "said"),
+    ("expression", "devices", "message"),
     [
         pytest.param(
             "device.driver.substring(1) == 'gpu'", [device(0)], "cannot be evaluated", id="cel"
@@ -320,11 +320,11 @@ def test_a_rule_taints_devices_as_long_as_it_stands(
     ],
 )
 def test_what_is_not_followed_makes_the_node_unusable_and_is_named(
-    world: DraWorld, expression: str, devices: list[Json], said: str
+    world: DraWorld, expression: str, devices: list[Json], message: str
 ) -> None:
     world.classes.apply(device_class(expression=expression))
     world.slices.apply(a_slice(*devices))
-    assert said in world.problem
+    assert message in world.problem
     assert len(world.problem) < 200
     world.slices.apply(a_slice(device(0)))
     world.classes.apply(device_class())
@@ -332,7 +332,7 @@ def test_what_is_not_followed_makes_the_node_unusable_and_is_named(
 
 
 def test_an_object_that_cannot_be_read_costs_no_other(world: DraWorld) -> None:
-    told(world).claims.replace([msgspec.Raw(b'{"metadata": 7}'), claim("d", 1)], "9")
+    informed(world).claims.replace([msgspec.Raw(b'{"metadata": 7}'), claim("d", 1)], "9")
     assert world.offer.availability.free == 0b1101
     world.slices.apply(msgspec.Raw(b"{"))
     assert order(world) == (3, 1, 0, 2)
@@ -349,7 +349,7 @@ def test_a_fault_of_ours_costs_one_node(world: DraWorld, monkeypatch: pytest.Mon
         return at_node(topology, report)
 
     monkeypatch.setattr(world.nodes, "_served", faulty)
-    told(world).slices.apply(slice_of(other, device(0), name="o", pool=other))
+    informed(world).slices.apply(slice_of(other, device(0), name="o", pool=other))
     assert order(world) == (3, 1, 0, 2)
     problem = world.cluster.node_info(other).record.problem
     assert problem == "internal error: ZeroDivisionError"
@@ -370,7 +370,7 @@ def test_a_fault_of_ours_in_a_nodes_devices_costs_that_node_alone(
     monkeypatch.setattr("scheduler_extender.kube.dra.NodeDevices", faulty)
     broken = slice_of(first, device(0), name="f", pool=first)
     nowhere = slice_of("", device(0), name="n", pool="n")
-    told(world).slices.replace(iter([a_slice(*map(device, PUBLISHED)), broken, nowhere]), "2")
+    informed(world).slices.replace(iter([a_slice(*map(device, PUBLISHED)), broken, nowhere]), "2")
     assert order(world) == PUBLISHED
     world.speak(2, first)
     problem = world.cluster.node_info(first).record.problem
@@ -382,7 +382,7 @@ def test_a_fault_of_ours_in_a_nodes_devices_costs_that_node_alone(
 
 
 def test_claims_alone_make_no_agent_speak(world: DraWorld) -> None:
-    told(world)
+    informed(world)
     world.now = 2 * STALE_AFTER
     world.claims.apply(claim("d", 1))
     world.cluster.expire()
@@ -394,7 +394,7 @@ def test_claims_alone_make_no_agent_speak(world: DraWorld) -> None:
 @pytest.mark.parametrize("between", [30, 2 * STALE_AFTER])
 def test_a_node_whose_devices_come_back_is_no_younger(world: DraWorld, between: float) -> None:
     """Its agent has said nothing meanwhile."""
-    told(world)
+    informed(world)
     for kind in range(4):
         world.now += between
         if kind % 2:
@@ -417,7 +417,7 @@ def test_a_node_whose_devices_come_back_is_no_younger(world: DraWorld, between: 
 
 
 def test_a_node_that_gets_a_device_plugin_is_its_plugins(world: DraWorld) -> None:
-    told(world)
+    informed(world)
     topology = machine("a100-pcie-4-bridged").topology(NODE)
     served = frozenset(DeviceId(gpu.uuid) for gpu in topology.gpus)
     world.records.apply(raw(codec.encode(topology, Report("boot", 9, allocatable=served))))
@@ -431,7 +431,7 @@ def test_a_node_that_gets_a_device_plugin_is_its_plugins(world: DraWorld) -> Non
 
 @pytest.mark.parametrize("to_dra", [True, False])
 def test_an_old_record_does_not_move_a_node_back(world: DraWorld, to_dra: bool) -> None:
-    told(world)
+    informed(world)
     by_plugin = raw(codec.encode(bridged(name=NODE), Report("boot", 4 if not to_dra else 3)))
     if to_dra:
         world.speak(4)
@@ -446,7 +446,7 @@ def test_an_old_record_does_not_move_a_node_back(world: DraWorld, to_dra: bool) 
 
 
 def test_a_record_that_is_gone_takes_nothing_with_it(world: DraWorld) -> None:
-    told(world).records.replace([], "9")
+    informed(world).records.replace([], "9")
     assert not world.nodes.has_nodes
     world.claims.apply(claim("d", 1))
     assert world.cluster.node_info(NODE).topology is None
@@ -627,7 +627,7 @@ def test_a_list_that_would_end_as_the_last_one_is_not_asked_for(
 
 
 def test_a_slice_that_cannot_be_read_is_its_nodes_problem(world: DraWorld) -> None:
-    told(world)
+    informed(world)
     bad = json.loads(bytes(a_slice(device(0), name="bad\nname", pool="another")))
     bad["spec"]["devices"] = [7]
     world.slices.apply(raw(bad))

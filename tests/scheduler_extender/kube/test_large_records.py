@@ -67,9 +67,9 @@ def test_a_record_up_to_the_limit_is_read_and_a_larger_one_is_a_problem(cluster:
 def test_a_record_of_too_many_values_is_a_problem(cluster: Cache) -> None:
     dense = small()
     dense["spec"]["filler"] = [[]] * MAX_RECORD_VALUES
-    said = problem(cluster, dense)
-    assert said is not None
-    assert said.endswith(f" values; at most {MAX_RECORD_VALUES} are allowed")
+    message = problem(cluster, dense)
+    assert message is not None
+    assert message.endswith(f" values; at most {MAX_RECORD_VALUES} are allowed")
 
 
 def test_what_the_api_server_notes_beside_a_record_does_not_count(cluster: Cache) -> None:

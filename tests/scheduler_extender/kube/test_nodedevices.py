@@ -40,10 +40,10 @@ def world() -> DraWorld:
 
 
 def gpus(world: DraWorld, *names: str) -> list[int] | Reason:
-    foreseen = world.cluster.foresees("ns", names or ("c",))(world.cluster.node_info(NODE))
-    if isinstance(foreseen, Rejection):
-        return foreseen.reason
-    return [int(each.removeprefix("GPU-")) for each in foreseen]
+    predicted = world.cluster.foresees("ns", names or ("c",))(world.cluster.node_info(NODE))
+    if isinstance(predicted, Rejection):
+        return predicted.reason
+    return [int(each.removeprefix("GPU-")) for each in predicted]
 
 
 def put_nics(world: DraWorld, *nics: Json, **where: Any) -> None:
@@ -243,10 +243,10 @@ def test_the_list_that_a_claim_came_in_is_not_stored(world: DraWorld) -> None:
 
 def test_texts_of_a_claim_are_not_stored() -> None:
     """Whoever may make claims can make thousands, with the most that the API server takes."""
-    said = {"long": "x" * 100_000}
+    texts = {"long": "x" * 100_000}
     for given in asking("c", exactly(1)), claim("d", 3, pod="p"):
         obj = json.loads(bytes(given))
-        obj["metadata"] |= {"annotations": said, "labels": said}
+        obj["metadata"] |= {"annotations": texts, "labels": texts}
         assert len(repr(msgspec.json.decode(raw(obj), type=Claim))) < 2000
 
 
@@ -289,7 +289,7 @@ def test_all_devices_are_those_that_there_are(world: DraWorld) -> None:
     assert gpus(world) == [1, 0]
 
 
-NOT_SAID = {
+UNPREDICTED = {
     "adminAccess": exactly(1, adminAccess=True),
     "tolerations": exactly(1, tolerations=[{"operator": "Exists"}]),
     "capacity": exactly(1, capacity={"requests": {"memory": "1Gi"}}),
@@ -300,9 +300,9 @@ NOT_SAID = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_SAID)
+@pytest.mark.parametrize("name", UNPREDICTED)
 def test_nothing_is_predicted_where_it_is_unknown(world: DraWorld, name: str) -> None:
-    world.claims.apply(asking("c", NOT_SAID[name]))
+    world.claims.apply(asking("c", UNPREDICTED[name]))
     assert gpus(world) is Reason.UNDECIDED
     world.claims.apply(asking("c", exactly(1)))
     assert gpus(world) == [3]
@@ -366,8 +366,8 @@ def test_claims_of_one_namespace_take_no_room_of_another(
             world.claims.apply(each)
     assert (gpus(world), gpus(world, "d")) == ([3], [3])
     assert 30 < world.claims.outside < 50
-    foreseen = world.cluster.foresees("flood", ["f0"])(world.cluster.node_info(NODE))
-    assert foreseen == ("GPU-3",), "the first of those that are too many"
+    predicted = world.cluster.foresees("flood", ["f0"])(world.cluster.node_info(NODE))
+    assert predicted == ("GPU-3",), "the first of those that are too many"
 
 
 def test_claims_that_found_no_room_are_read_again_once_there_is(

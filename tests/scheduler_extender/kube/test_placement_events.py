@@ -33,7 +33,7 @@ LINKS = "the hardware has no set of 2 GPUs with link=nvlink"
 PLACEMENT = '{"verdict":"guaranteed","node":"n","uid":"u","sets":[[0,1],[2,3]]}'
 
 
-class Told:
+class RecordedEvents:
     """Who was told what."""
 
     def __init__(self, cluster: Cache) -> None:
@@ -49,35 +49,35 @@ class Told:
 def test_a_waiting_pod_gets_one_event_with_counts_of_nodes() -> None:
     cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
     cluster.put_pod(waiting("wants", PAIR))
-    told = Told(cluster)
+    events = RecordedEvents(cluster)
     words = (
         f"no node takes it: {LINKS} (2 nodes); not enough free GPUs (1 node) "
         "(kubectl gpu-topology why gives details)"
     )
-    assert told.round(0.0) == [("wants", words)]
+    assert events.round(0.0) == [("wants", words)]
     for now in range(1, int(RARELY), int(EVERY)):
-        assert told.round(now) == [], "nothing is new"
+        assert events.round(now) == [], "nothing is new"
 
 
 def test_nodes_without_gpus_are_not_counted() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     cluster.put_node(NodeName("cpus"), NodeObject(advertises_none=True))
     cluster.put_pod(waiting("wants", PAIR))
-    ((_, text),) = Told(cluster).round(0.0)
+    ((_, text),) = RecordedEvents(cluster).round(0.0)
     assert text.startswith(f"no node takes it: {LINKS} (1 node) (")
 
 
 def test_another_reason_is_a_new_event_and_another_count_only_rarely() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     cluster.put_pod(waiting("wants", PAIR))
-    told = Told(cluster)
-    assert len(told.round(0.0)) == 1
+    events = RecordedEvents(cluster)
+    assert len(events.round(0.0)) == 1
     cluster.put_record(pcie(2, "b"), cluster.node_info(NodeName("a")).report)
-    assert told.round(AGAIN) == []
-    ((_, text),) = told.round(RARELY + AGAIN)
+    assert events.round(AGAIN) == []
+    ((_, text),) = events.round(RARELY + AGAIN)
     assert f"{LINKS} (2 nodes)" in text
     cluster.put_record(switched(1, "c"), cluster.node_info(NodeName("a")).report)
-    ((_, text),) = told.round(RARELY + 3 * AGAIN)
+    ((_, text),) = events.round(RARELY + 3 * AGAIN)
     assert "node has fewer GPUs than requested (1 node)" in text
 
 
@@ -86,7 +86,7 @@ def test_pods_that_fit_or_are_in_a_group_get_no_false_event() -> None:
     cluster.put_pod(waiting("fits", PAIR))
     rack = GroupReference(Group("team", "g"), 2, "rack")
     cluster.put_pod(replace(waiting("member", PAIR), group_ref=rack))
-    ((name, text),) = Told(cluster).round(0.0)
+    ((name, text),) = RecordedEvents(cluster).round(0.0)
     assert name == "member"
     assert "no node has the label rack of group-domain" in text
 
@@ -95,15 +95,15 @@ def test_a_round_evaluates_few_pods_and_forgets_deleted_ones() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     for i in range(3 * AT_ONCE):
         cluster.put_pod(waiting(f"p{i:02}", PAIR))
-    told, names = Told(cluster), set[str]()
+    events, names = RecordedEvents(cluster), set[str]()
     for turn in range(3):
-        found = told.round(turn * EVERY)
+        found = events.round(turn * EVERY)
         assert len(found) == AT_ONCE
         names |= {name for name, _ in found}
     assert len(names) == 3 * AT_ONCE
     cluster.keep_pods(set())
-    told.round(1000.0)
-    assert not told.waiting._told
+    events.round(1000.0)
+    assert not events.waiting._told
 
 
 def test_events_of_placed_pods_have_the_promise_and_the_sets() -> None:

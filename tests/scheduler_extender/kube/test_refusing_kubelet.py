@@ -89,8 +89,8 @@ class World:
                 continue
             self.tried[uid] = woken
             self.pods.apply(raw(found))
-            answer = self.service.filter(found, NODE)
-            if answer["NodeNames"] == [NODE] and not self.service.bind(found, NODE):
+            status = self.service.filter(found, NODE)
+            if status["NodeNames"] == [NODE] and not self.service.bind(found, NODE):
                 self.pods.apply(raw(self.fake.read(f"{PODS}/{found['metadata']['name']}")))
                 continue
             self._write(found, conditions=[UNSCHEDULABLE])
@@ -99,13 +99,13 @@ class World:
         """The kubelet's turn."""
         for found in self.fake.items(PODS):
             if "nodeName" in found["spec"] and "startTime" not in found["status"]:
-                told = {"startTime": datetime.fromtimestamp(BEGAN + self.now, UTC).isoformat()}
+                status = {"startTime": datetime.fromtimestamp(BEGAN + self.now, UTC).isoformat()}
                 if self.sick:
                     message = "Pod was rejected: Allocate failed, which is unexpected"
-                    told |= {"phase": "Failed", "reason": ERROR, "message": message}
+                    status |= {"phase": "Failed", "reason": ERROR, "message": message}
                 else:
-                    told |= {"phase": "Running"}
-                self._write(found, **told)
+                    status |= {"phase": "Running"}
+                self._write(found, **status)
 
     def _write(self, manifest: dict[str, Any], **status: Any) -> None:
         changed = {**manifest, "status": {**manifest["status"], **status}}
@@ -148,7 +148,7 @@ def test_a_controller_cannot_run_away(world: World, tmp_path: Path) -> None:
     assert {event["involvedObject"]["name"] for event in of_nodes} == {NODE}
     of_pods = [event["message"] for event in events if event not in of_nodes]
     assert of_pods
-    assert all("no known hazard" in said for said in of_pods)
+    assert all("no known hazard" in message for message in of_pods)
 
 
 def test_people_see_what_was_asked(world: World, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_the_cache_after_failed_watches_equals_a_fresh_list(rig: Rig, tmp_path: 
             alike,
             "it knows what a fresh list tells",
             every=0.1,
-            told=lambda: f"{picture(rig.cluster)}\n{picture(fresh)}",
+            detail=lambda: f"{picture(rig.cluster)}\n{picture(fresh)}",
         )
     finally:
         source.stop()

@@ -128,24 +128,24 @@ def cluster_of(*topologies: NodeTopology) -> Cache:
     return cluster
 
 
-def bound(uid: str, wishes: dict[str, str], count: int = 2) -> dict[str, Any]:
+def bound(uid: str, constraints: dict[str, str], count: int = 2) -> dict[str, Any]:
     promise = f'{{"verdict":"guaranteed","node":"node","uid":"{uid}"}}'
     return asks(
-        SMALL, count, {**wishes, "placement": promise}, name=uid, uid=uid, node="node"
+        SMALL, count, {**constraints, "placement": promise}, name=uid, uid=uid, node="node"
     )  # fmt: skip
 
 
-def mispredictions(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
+def mispredictions(constraints: dict[str, str], *devices: DeviceId) -> list[str]:
     """What is said when the next report shows a pod with these devices."""
     cluster, found = cluster_of(NODE), list[Misprediction]()
     cluster.on_misprediction.append(found.append)
-    cluster.put_pod(record_of(bound("u", wishes)))
+    cluster.put_pod(record_of(bound("u", constraints)))
     cluster.put_record(NODE, Report("boot", 2, allocations=(shows("u", SMALL, *devices),)))
     return [misprediction.kind for misprediction in found]
 
 
 @pytest.mark.parametrize(
-    ("wishes", "devices", "kinds"),
+    ("constraints", "devices", "kinds"),
     [
         ({"min-gpu-memory": "5Gi"}, (*ids(NODE, 0, 1), *ids(NODE, 3, 2)), []),
         ({"same-gpu": "true"}, ids(NODE, 0, 1, 2), []),
@@ -156,9 +156,9 @@ def mispredictions(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
     ids=["any two", "one GPU", "two GPUs for one", "spread", "one GPU for two"],
 )
 def test_instances_are_held_against_the_promise(
-    wishes: dict[str, str], devices: tuple[DeviceId, ...], kinds: list[str]
+    constraints: dict[str, str], devices: tuple[DeviceId, ...], kinds: list[str]
 ) -> None:
-    assert mispredictions(wishes, *devices) == kinds
+    assert mispredictions(constraints, *devices) == kinds
     assert OUTSIDE not in kinds  # NVIDIA's plugin may hand out any
 
 
@@ -181,8 +181,8 @@ def scores(cluster: Cache, manifest: dict[str, Any]) -> dict[str, int]:
     return {row.host: row.score for row in prioritize(cluster, asked, passed)}
 
 
-@pytest.mark.parametrize("wishes", [{}, {"min-gpu-memory": "5Gi"}], ids=["plain", "required"])
-def test_a_slice_goes_where_a_gpu_is_begun_on(wishes: dict[str, str]) -> None:
+@pytest.mark.parametrize("constraints", [{}, {"min-gpu-memory": "5Gi"}], ids=["plain", "required"])
+def test_a_slice_goes_where_a_gpu_is_begun_on(constraints: dict[str, str]) -> None:
     """One node has used up three GPUs and begun on the fourth, the other is unused."""
     unused, begun = node(name="unused"), node(name="begun")
     cluster = cluster_of(unused, begun)
@@ -194,7 +194,7 @@ def test_a_slice_goes_where_a_gpu_is_begun_on(wishes: dict[str, str]) -> None:
             record_of(asks(SMALL, 1, name=f"u{i}", uid=f"u{i}", node="begun", phase="Running"))
         )
     cluster.put_record(begun, Report("boot", 2, allocations=held))
-    found = scores(cluster, asks(SMALL, 1, wishes))
+    found = scores(cluster, asks(SMALL, 1, constraints))
     assert found["begun"] > found["unused"]
 
 

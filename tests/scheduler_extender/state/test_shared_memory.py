@@ -138,7 +138,7 @@ def test_min_gpu_memory_is_a_shares_part_of_a_shared_instance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "asked", "refused"),
+    ("answer", "asked", "refused"),
     [
         (30, uses(10), False),
         (30, uses(11), True),
@@ -161,10 +161,10 @@ def test_min_gpu_memory_is_a_shares_part_of_a_shared_instance() -> None:
     ],
 )
 def test_memory_that_a_pod_asked_for_is_given_to_no_other(
-    told: int, asked: dict[str, str], refused: bool
+    answer: int, asked: dict[str, str], refused: bool
 ) -> None:
     shared = Node(node())
-    shared.holds("first", ["0::1"], uses(told))
+    shared.holds("first", ["0::1"], uses(answer))
     found = shared.answer(1, asked)
     assert (found.rejection is not None) is refused
     if refused:

@@ -89,7 +89,7 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
     kube: Kube, bound: Running, first: dict[str, str], edited: dict[str, str]
 ) -> None:
     """As while its bind waits for its turn."""
-    refused = refused_over_news(kube, pod(2, first), pod(2, edited))
+    refused = refused_over_changes(kube, pod(2, first), pod(2, edited))
     assert re.search(r"changed while (it|the pod) was being bound", refused)
 
 
@@ -99,10 +99,10 @@ def test_a_pod_found_to_have_a_claim_is_not_bound_by_a_plugins_record(
 ) -> None:
     """As on a node that has just moved to DRA."""
     claimed = pod(2, asks, extendedResourceClaimStatus=CLAIMED)
-    assert refused_over_news(kube, pod(2, asks), claimed) == RECORD_WITHOUT_CLAIMS.message
+    assert refused_over_changes(kube, pod(2, asks), claimed) == RECORD_WITHOUT_CLAIMS.message
 
 
-def refused_over_news(kube: Kube, known: dict[str, Any], news: dict[str, Any]) -> str:
+def refused_over_changes(kube: Kube, known: dict[str, Any], news: dict[str, Any]) -> str:
     """Why a bind is refused where there is news of the pod right before the write."""
     kube.sees(kube.create(known))
     asked = 0
@@ -204,7 +204,7 @@ def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None
     assert not kube.cluster.snapshot().assumed
 
 
-class Meanwhile(KubeBinder):
+class InterruptedBinder(KubeBinder):
     """Something happens while the settler reads a pod."""
 
     def __init__(self, kube: Kube, happens: Callable[[PodUid], PodRecord]) -> None:
@@ -218,7 +218,7 @@ class Meanwhile(KubeBinder):
 def settle(kube: Kube, happens: Callable[[PodUid], PodRecord]) -> None:
     kube.cluster.put_record(switched(), Report("boot", 1))
     assert kube.cluster.assume(NodeName("switched"), record_of(pod(4)))
-    settler = Settler(kube.cluster, Meanwhile(kube, happens), patience=1)
+    settler = Settler(kube.cluster, InterruptedBinder(kube, happens), patience=1)
     for now in (0, 2):
         settler.round(now)
 
@@ -264,11 +264,11 @@ def test_a_bind_that_is_refused_again_and_again_ends(kube: Kube, bound: Running)
     settler.round(0)
     create = kube.api.create
 
-    def looked_at(*args: Any, **more: Any) -> bytes:
+    def evaluated(*args: Any, **more: Any) -> bytes:
         settler.round(now)  # a round while the write is under way
         return create(*args, **more)
 
-    kube.binder._api.create = looked_at  # type: ignore[method-assign]
+    kube.binder._api.create = evaluated  # type: ignore[method-assign]
     for now in (4, 8, 12, 16, 20):
         kube.fake.refuse(403, path="/binding$")
         assert "refused the bind" in bound.bind(train, "switched")

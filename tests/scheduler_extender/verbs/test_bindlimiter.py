@@ -44,8 +44,8 @@ def test_a_bind_that_has_waited_is_decided_by_what_is_known_then() -> None:
     crowd = Crowd()
     with crowd.bound((3, NODE)) as binds:
         eventually(lambda: crowd.binds == AT_ONCE and crowd.flying() == 1)
-        somebody = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(14))
-        crowd.cluster.put_pod(somebody)
+        another = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(14))
+        crowd.cluster.put_pod(another)
         crowd.answer(refused=False)
         errors = [bind.result(PATIENCE) for bind in binds]
     assert sorted(errors) == ["", "", BUSY.message]
@@ -124,8 +124,8 @@ def beside_a_pair(gpus: int = 3) -> tuple[Crowd, PodRecord]:
 
 
 @contextmanager
-def waits_for_news(crowd: Crowd, uid: str, request: GpuRequest = SINGLE) -> Iterator[Future[str]]:
-    """A bind that listens for news of its node, and is not in flight meanwhile."""
+def awaits_changes(crowd: Crowd, uid: str, request: GpuRequest = SINGLE) -> Iterator[Future[str]]:
+    """A bind that listens for changes of its node, and is not assumed meanwhile."""
     with ThreadPoolExecutor(1) as threads:
         bind = threads.submit(crowd.bind, uid, request=request)
         try:
@@ -140,7 +140,7 @@ def waits_for_news(crowd: Crowd, uid: str, request: GpuRequest = SINGLE) -> Iter
 def test_a_bind_waits_for_the_placement_on_its_way() -> None:
     crowd, pair = beside_a_pair()
     crowd.cluster.put_pod(pair)
-    with waits_for_news(crowd, "single") as bind:
+    with awaits_changes(crowd, "single") as bind:
         crowd.show(pair, 0, 1)
         assert bind.result(PATIENCE) == ""
     assert crowd.binds == 1
@@ -151,7 +151,7 @@ def test_a_bind_waits_while_its_own_promise_is_open() -> None:
     crowd, _ = beside_a_pair()
     single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
     crowd.cluster.put_pod(single)
-    with waits_for_news(crowd, "pair", PAIR) as bind:
+    with awaits_changes(crowd, "pair", PAIR) as bind:
         crowd.show(single, 2)
         assert bind.result(PATIENCE) == ""
     assert crowd.binds == 1
@@ -254,12 +254,12 @@ def test_the_number_of_binds_that_listen_for_changes_is_bounded() -> None:
 def test_a_listener_notices_a_change_while_another_goes() -> None:
     crowd, going = Crowd(), ExitStack()
 
-    class Goes(threading.Event):
+    class LeavingEvent(threading.Event):
         def set(self) -> None:
             super().set()
             going.close()
 
-    first, second = WaitingBind(REPORT, NODE, news=Goes()), WaitingBind(REPORT, NODE)
+    first, second = WaitingBind(REPORT, NODE, news=LeavingEvent()), WaitingBind(REPORT, NODE)
     going.enter_context(crowd.limiter.joined(first))
     with crowd.limiter.joined(second):
         crowd.cluster.put_report(NODE, Report("boot", 3, allocatable=FULL[1]))

@@ -279,8 +279,8 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
     assert verbs.preempt(world.cluster, asked).meta_victims == {}, "nobody is evicted for it"
     world.add(manifest)
     (waits,) = world.cluster.snapshot().pods
-    (told,) = answers_to(world.cluster.snapshot(), waits)
-    assert (told.decision.rejection, told.score) == (HAD_CLAIM, None), "why says the same"
+    (answer,) = answers_to(world.cluster.snapshot(), waits)
+    assert (answer.decision.rejection, answer.score) == (HAD_CLAIM, None), "why says the same"
     assert world.filter(pod(2, asks)) != HAD_CLAIM.message
 
 

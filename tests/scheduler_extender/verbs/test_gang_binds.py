@@ -186,7 +186,7 @@ def test_a_gang_that_is_bound_in_part_is_not_refused_for_peers() -> None:
     assert plane.bind("p1") == ""
 
 
-class Meanwhile(BindLimiter):
+class InterruptedLimiter(BindLimiter):
     """Turns in which something happens between the decision and the turn."""
 
     def __init__(self, cluster: Cache, happens: Callable[[], None]) -> None:
@@ -212,5 +212,5 @@ def test_a_peer_that_ends_before_its_bind_rejects_no_pod() -> None:
         plane.cluster.put_pod(replace(peer, phase="Failed"))
         plane.cluster.put_pod(replace(holder, terminating=True))
 
-    plane.limiter = Meanwhile(plane.cluster, fails)
+    plane.limiter = InterruptedLimiter(plane.cluster, fails)
     assert plane.bind("p1", pair_gang) == ""

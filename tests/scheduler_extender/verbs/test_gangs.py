@@ -200,8 +200,8 @@ def test_the_reservation_of_a_member_counts_once_against_its_peers() -> None:
         replace(record_of(pods[1]), reservation=Reservation(NodeName(name), until))
     )
     assert [scheduler.passing(each) for each in pods] == [[name]] * 2
-    stranger = pod(4, {"link": "nvlink"}, name="stranger", uid="stranger")
-    assert scheduler.passing(stranger) == []
+    other = pod(4, {"link": "nvlink"}, name="stranger", uid="stranger")
+    assert scheduler.passing(other) == []
     assert [scheduler.bind(each, name) for each in pods] == ["", ""]
 
 
@@ -326,7 +326,7 @@ def test_no_call_about_another_pod_sends_a_gang_to_two_racks(*, first: bool) -> 
     scheduler.cluster.clock = lambda: now[0]
     pods = [member(f"g{i}", "", 8, 1, labels={LABEL: "g"}) for i in range(8)]
 
-    def strangers() -> None:
+    def other_pods() -> None:
         for asked in rng.choices(pods, k=3):
             scheduler.filter(asked, rng.choice([rack("a", 2), rack("b", 2), rack("c", 3)]))
             victims: dict[str, MetaVictims | None] = {"b-00": MetaVictims([MetaPod("x")], 0)}
@@ -338,7 +338,7 @@ def test_no_call_about_another_pod_sends_a_gang_to_two_racks(*, first: bool) -> 
     sent: set[str] = set()
     for asked in pods:
         if first is (asked is pods[0]) or not first:
-            strangers()
+            other_pods()
         sent |= {name[0] for name in scheduler.passing(asked)}
         now[0] += 0.2
     assert len(sent) == 1

@@ -271,9 +271,9 @@ def test_a_label_that_no_node_has_is_no_domain(
     scheduler: Scheduler, written: str, hint: str
 ) -> None:
     asked = member("first", annotations={"group-domain": written})
-    said = f"no node has the label {written} of group-domain{hint}"
-    assert scheduler.filter(asked).unresolvable == dict.fromkeys(scheduler.names, said)
-    assert scheduler.bind(asked, "a-00") == said
+    message = f"no node has the label {written} of group-domain{hint}"
+    assert scheduler.filter(asked).unresolvable == dict.fromkeys(scheduler.names, message)
+    assert scheduler.bind(asked, "a-00") == message
     scheduler.cluster.put_node(NodeName("a-00"), NodeObject(labels={written: "x"}))
     assert scheduler.reasons(asked) == {NO_DOMAIN.message, NEVER.message}
 

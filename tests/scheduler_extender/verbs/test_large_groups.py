@@ -61,14 +61,14 @@ def test_a_group_on_one_node_may_have_as_many_members_as_the_node_has_devices(
     cluster: str, link: str, size: int, held: bool
 ) -> None:
     scheduler = over(cluster)
-    said = {**ON_ONE_NODE, "link": link}
-    first = member("m0", "g", size, 1, said)
+    annotations = {**ON_ONE_NODE, "link": link}
+    first = member("m0", "g", size, 1, annotations)
     if not held:
         found = scheduler.filter(first)
         assert found.unresolvable == dict.fromkeys(scheduler.names, NEVER.message)
         assert scheduler.bind(first, scheduler.names[0]) == NEVER.message
         return
-    nodes = {scheduler.place(member(f"m{i}", "g", size, 1, said)) for i in range(size)}
+    nodes = {scheduler.place(member(f"m{i}", "g", size, 1, annotations)) for i in range(size)}
     assert len(nodes) == 1
     assert "" not in nodes
 
@@ -87,16 +87,16 @@ def test_a_large_group_has_reservations_for_all_waiting_members() -> None:
     """Of the 64 shares 40 are a group's, of which one member is bound."""
     scheduler = over(SHARED)
     node = scheduler.place(member("m0", "g", 40, 1, {**ON_ONE_NODE, "link": ""}))
-    said = {**ON_ONE_NODE, "link": ""}
-    assert node in scheduler.passing(member("n0", "n", 24, 1, said))
-    too_many = scheduler.filter(member("t0", "t", 25, 1, said))
+    annotations = {**ON_ONE_NODE, "link": ""}
+    assert node in scheduler.passing(member("n0", "n", 24, 1, annotations))
+    too_many = scheduler.filter(member("t0", "t", 25, 1, annotations))
     assert too_many.failed == {node: TOO_SMALL.message}
     for i in range(24):
-        assert scheduler.bind(member(f"n{i}", "n", 24, 1, said), node) == ""
-    small = scheduler.filter(member("s0", "s", 2, 1, said))
+        assert scheduler.bind(member(f"n{i}", "n", 24, 1, annotations), node) == ""
+    small = scheduler.filter(member("s0", "s", 2, 1, annotations))
     assert small.failed[node] in (TOO_SMALL.message, RESERVED_FOR_GROUP.message)
     for i in range(1, 40):
-        assert scheduler.bind(member(f"m{i}", "g", 40, 1, said), node) == ""
+        assert scheduler.bind(member(f"m{i}", "g", 40, 1, annotations), node) == ""
 
 
 def test_evictions_are_tried_only_where_the_empty_domain_would_do() -> None:
@@ -156,7 +156,7 @@ def test_evictions_may_help_a_domain_that_would_promise_less_if_it_were_empty() 
 
 def test_a_domain_with_a_node_that_has_not_reported_may_do_one_day() -> None:
     scheduler = Scheduler({"a": 2})
-    said = {"group-domain": "example.com/block"}
+    annotations = {"group-domain": "example.com/block"}
     for name in [*scheduler.names, "silent"]:
         scheduler.cluster.put_node(
             NodeName(name),
@@ -164,7 +164,7 @@ def test_a_domain_with_a_node_that_has_not_reported_may_do_one_day() -> None:
                 labels={"example.com/block": "one"}, allocatable=(("nvidia.com/gpu", 4000),)
             ),
         )
-    asked = member("m0", "g", 3, 4, said)
+    asked = member("m0", "g", 3, 4, annotations)
     assert scheduler.filter(asked).failed == dict.fromkeys(scheduler.names, TOO_SMALL.message)
 
 

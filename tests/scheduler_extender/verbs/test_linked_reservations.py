@@ -140,5 +140,7 @@ def waiting(gpus: int) -> list[dict[str, Any]]:
 def coming(
     size: int, gpus: int, link: str, gang: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    said = {**BLOCK, "link": link}
-    return [member(f"h{i}", "" if gang else "h", size, gpus, said, gang) for i in range(size)]
+    annotations = {**BLOCK, "link": link}
+    return [
+        member(f"h{i}", "" if gang else "h", size, gpus, annotations, gang) for i in range(size)
+    ]

@@ -166,10 +166,10 @@ def test_a_pod_with_a_reservation_and_a_nomination_elsewhere_has_both(cluster: C
     assert {row.score for row in verbs.prioritize(cluster, asked, both)} == {10}
     assert "reserved for another pod" in refusal(cluster, manifest("single", 1, 0))
     assert {pod.uid for pod in cluster.snapshot().reservations.values()} == {"wants"}
-    told = eviction_advice(cluster, asked.metadata.namespace, "wants")
-    assert told is not None
-    assert told.reservation is not None
-    assert told.reservation.node == NODE
+    answer = eviction_advice(cluster, asked.metadata.namespace, "wants")
+    assert answer is not None
+    assert answer.reservation is not None
+    assert answer.reservation.node == NODE
 
 
 def test_commands_say_what_filter_says_of_a_reservation_that_yields(cluster: Cache) -> None:
@@ -177,8 +177,8 @@ def test_commands_say_what_filter_says_of_a_reservation_that_yields(cluster: Cac
     gone(cluster, "victim")
     for priority, takes in ((PRIORITY, False), (PRIORITY + 1, True)):
         single = see(cluster, manifest("single", 1, priority))
-        (told,) = answers_to(cluster.snapshot(), single)
-        assert told.passes is takes
+        (answer,) = answers_to(cluster.snapshot(), single)
+        assert answer.passes is takes
 
 
 @pytest.mark.parametrize("higher", [False, True], ids=["equal", "higher"])

@@ -37,8 +37,8 @@ def placement(
 
 def test_a_pod_that_prefers_what_the_hardware_never_has_gets_its_sets() -> None:
     lonely = replace(switched(name="lonely"), links=())
-    wishes = pod(2, {**NVLINK, "policy": "preferred"})
-    found = placement(lonely, Report("boot", 1), [], wishes)
+    constraints = pod(2, {**NVLINK, "policy": "preferred"})
+    found = placement(lonely, Report("boot", 1), [], constraints)
     assert found["verdict"] == "never"
     assert found["sets"] == [[0, 1], [0, 2], [1, 2], [0, 3], [1, 3], [2, 3]]
 

@@ -132,29 +132,29 @@ def not_ready(crowd: Crowd) -> None:
     report(crowd, conditions=())
 
 
-def sick_for_a_moment(crowd: Crowd) -> None:
+def sick_for_a_while(crowd: Crowd) -> None:
     report(crowd, health=(Health(GpuUuid("GPU-3"), healthy=False, reason="Xid79"),))
     report(crowd, health=())
 
 
-def missing_for_a_moment(crowd: Crowd) -> None:
+def missing_for_a_while(crowd: Crowd) -> None:
     report(crowd, missing=(MissingGpu("GPU-3", counted=True),))
     report(crowd, missing=())
 
 
-def other_policy_for_a_moment(crowd: Crowd) -> None:
+def other_policy_for_a_while(crowd: Crowd) -> None:
     before = topology(crowd)
     for node in (replace(before, allocator=RESTRICTED), before):
         crowd.cluster.put_record(node, crowd.cluster.node_info(NODE).report)
 
 
-def record_gone_for_a_moment(crowd: Crowd) -> None:
+def record_gone_for_a_while(crowd: Crowd) -> None:
     before, shown = topology(crowd), crowd.cluster.node_info(NODE).report
     crowd.cluster.drop_record(NODE)
     crowd.cluster.put_record(before, shown)
 
 
-def unusable_for_a_moment(crowd: Crowd) -> None:
+def unusable_for_a_while(crowd: Crowd) -> None:
     before, shown = topology(crowd), crowd.cluster.node_info(NODE).report
     crowd.cluster.put_problem(NODE, "contradicts itself")
     crowd.cluster.put_record(before, shown)
@@ -173,7 +173,7 @@ def gives_out(crowd: Crowd, *counts: int) -> None:
         crowd.cluster.put_node(NODE, NodeObject(allocatable=amounts))
 
 
-def node_gone_for_a_moment(crowd: Crowd) -> None:
+def node_gone_for_a_while(crowd: Crowd) -> None:
     crowd.cluster.drop_node(NODE)
     gives_out(crowd, 16)
 
@@ -196,17 +196,17 @@ def shows_the_pod(crowd: Crowd) -> None:
         pytest.param(shows_the_pod, False, id="a report that shows the pod"),
         pytest.param(lambda crowd: gives_out(crowd, 16), False, id="the same to give out"),
         pytest.param(lambda crowd: crowd.admit("more", PAIR), False, id="another kind admitted"),
-        pytest.param(sick_for_a_moment, True, id="a GPU was sick"),
-        pytest.param(missing_for_a_moment, True, id="a GPU was missing"),
+        pytest.param(sick_for_a_while, True, id="a GPU was sick"),
+        pytest.param(missing_for_a_while, True, id="a GPU was missing"),
         pytest.param(lambda crowd: report(crowd, allocatable=FEWER), True, id="fewer allocatable"),
         pytest.param(lambda crowd: report(crowd, boot_id="next"), True, id="a boot"),
         pytest.param(not_ready, True, id="not ready for a moment"),
-        pytest.param(other_policy_for_a_moment, True, id="another policy for a moment"),
-        pytest.param(record_gone_for_a_moment, True, id="record gone for a moment"),
-        pytest.param(unusable_for_a_moment, True, id="record unusable for a moment"),
+        pytest.param(other_policy_for_a_while, True, id="another policy for a moment"),
+        pytest.param(record_gone_for_a_while, True, id="record gone for a moment"),
+        pytest.param(unusable_for_a_while, True, id="record unusable for a moment"),
         pytest.param(silent_for_long, True, id="stale for a moment"),
         pytest.param(lambda crowd: gives_out(crowd, 0, 16), True, id="nothing to give out"),
-        pytest.param(node_gone_for_a_moment, True, id="node gone for a moment"),
+        pytest.param(node_gone_for_a_while, True, id="node gone for a moment"),
         pytest.param(others_answered, True, id="another kind refused, and one admitted"),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_pod_that_came_before_the_change_proves_nothing() -> None:
     """It may have been admitted before, too: its status and the report come on two ways."""
     crowd = Crowd()
     assert crowd.bind("before") == ""
-    sick_for_a_moment(crowd)
+    sick_for_a_while(crowd)
     crowd.answer(refused=False)
     assert is_limited(crowd)
 

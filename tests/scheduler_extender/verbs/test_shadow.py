@@ -29,15 +29,15 @@ PAIR = pod(2, {"link": "nvlink"})
 SHADOW = Settings(stale_after=None, shadow=True)
 
 
-def told(asking: dict[str, Any], *names: str) -> tuple[list[str], list[WouldReject]]:
+def shadow_filter(asking: dict[str, Any], *names: str) -> tuple[list[str], list[WouldReject]]:
     """The nodes that filter passes in shadow, and what it tells."""
-    heard: list[WouldReject] = []
-    with running(*NODES, settings=SHADOW, shadow=heard.append) as service:
+    would_reject: list[WouldReject] = []
+    with running(*NODES, settings=SHADOW, shadow=would_reject.append) as service:
         found = service.filter(asking, *(names or NAMES))
     assert not found["FailedNodes"]
     assert not found["FailedAndUnresolvableNodes"]
     assert not found["Error"]
-    return found["NodeNames"], heard
+    return found["NodeNames"], would_reject
 
 
 def test_every_node_passes_and_what_would_be_refused_is_reported() -> None:
@@ -45,7 +45,7 @@ def test_every_node_passes_and_what_would_be_refused_is_reported() -> None:
         found = service.filter(PAIR, *NAMES)
         words = found["FailedAndUnresolvableNodes"]["pcie"]
         assert "pcie" not in found["NodeNames"]
-    passed, (would,) = told(PAIR)
+    passed, (would,) = shadow_filter(PAIR)
     assert passed == NAMES
     assert would.by_words[words] == 1
     assert Reason.LINKS in would.reasons
@@ -55,26 +55,26 @@ def test_every_node_passes_and_what_would_be_refused_is_reported() -> None:
 
 
 def test_nothing_is_reported_of_a_pod_that_passes_everywhere() -> None:
-    assert told(pod(1)) == (NAMES, [])
-    assert told(pod(None)) == (NAMES, [])
+    assert shadow_filter(pod(1)) == (NAMES, [])
+    assert shadow_filter(pod(None)) == (NAMES, [])
 
 
 def test_an_annotation_that_cannot_be_read_refuses_nothing() -> None:
-    passed, (would,) = told(pod(2, {"link": "warp"}))
+    passed, (would,) = shadow_filter(pod(2, {"link": "warp"}))
     assert passed == NAMES
     assert would.reasons == {Reason.MALFORMED}
     assert would.none_left
 
 
 def test_an_extender_that_knows_nothing_yet_refuses_nothing() -> None:
-    heard: list[WouldReject] = []
-    with running(*NODES, settings=SHADOW, shadow=heard.append) as service:
+    would_reject: list[WouldReject] = []
+    with running(*NODES, settings=SHADOW, shadow=would_reject.append) as service:
         service.unready.append("not synced: pods")
         assert service.filter(PAIR, *NAMES)["NodeNames"] == NAMES
         assert (
             service.bind(PAIR, "pcie") != ""
         )  # it was never shown the pod, and binds nothing unseen
-    assert heard == []
+    assert would_reject == []
 
 
 def test_nodes_are_scored_as_ever() -> None:

@@ -45,28 +45,28 @@ class Tab:
         number = next(self._numbers)
         self._wire.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
-            answer = json.loads(self._wire.recv(timeout=PATIENCE))
-            if answer.get("id") != number:
+            reply = json.loads(self._wire.recv(timeout=PATIENCE))
+            if reply.get("id") != number:
                 continue
-            if "error" in answer:
-                raise PageError(f"{method}: {answer['error']}")
-            return answer["result"]
+            if "error" in reply:
+                raise PageError(f"{method}: {reply['error']}")
+            return reply["result"]
 
     def value(self, expression: str) -> Any:
         """What an expression comes to in the page, promises awaited; it must be plain data."""
-        told = self.send(
+        reply = self.send(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in told:
-            raise PageError(f"{expression[:200]}: {told['exceptionDetails']}")
-        return told["result"].get("value")
+        if "exceptionDetails" in reply:
+            raise PageError(f"{expression[:200]}: {reply['exceptionDetails']}")
+        return reply["result"].get("value")
 
     def open(self, url: str) -> None:
         """Go to a page, and wait until it is there whole."""
         self.value("window.before = true")
-        told = self.send("Page.navigate", url=url)
-        if "errorText" in told:
-            raise PageError(f"{url}: {told['errorText']}")
+        reply = self.send("Page.navigate", url=url)
+        if "errorText" in reply:
+            raise PageError(f"{url}: {reply['errorText']}")
         self.loaded()
 
     def loaded(self) -> None:
@@ -85,9 +85,9 @@ class Tab:
 
     def press(self, key: str, *, code: int, shift: bool = False) -> None:
         """Press a key and let it go. ``code`` is its Windows virtual key code."""
-        told = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
-        self.send("Input.dispatchKeyEvent", type="keyDown", **told)
-        self.send("Input.dispatchKeyEvent", type="keyUp", **told)
+        reply = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
+        self.send("Input.dispatchKeyEvent", type="keyDown", **reply)
+        self.send("Input.dispatchKeyEvent", type="keyUp", **reply)
 
     def look(self, width: int, height: int = 900, scheme: Scheme = "light") -> None:
         """How wide and high the window is, in pixels, and which colours are preferred."""
@@ -116,8 +116,8 @@ class Tab:
             "height": min(size["height"], MOST_HEIGHT),
             "scale": 1,
         }
-        told = self.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
-        return base64.b64decode(told["data"])
+        reply = self.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+        return base64.b64decode(reply["data"])
 
 
 @contextmanager
@@ -139,17 +139,17 @@ def tab(folder: Path, *options: str) -> Iterator[Tab]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        told = profile / "DevToolsActivePort"
-        eventually(lambda: told.is_file() and told.read_text().strip())
-        port = told.read_text().split()[0]
+        reported = profile / "DevToolsActivePort"
+        eventually(lambda: reported.is_file() and reported.read_text().strip())
+        port = reported.read_text().split()[0]
         pages: list[str] = []
 
         def has_a_page() -> list[str]:
             """The port is open before there is one."""
-            answer = httpx.get(
+            reply = httpx.get(
                 f"http://127.0.0.1:{port}/json/list", trust_env=False, timeout=PATIENCE
             )
-            found = (each for each in answer.json() if each["type"] == "page")
+            found = (each for each in reply.json() if each["type"] == "page")
             pages.extend(each["webSocketDebuggerUrl"] for each in found)
             return pages
 

@@ -88,8 +88,10 @@ def test_axe_finds_nothing(page: Tab, pages: Served, name: str, scheme: Scheme, 
     SCENES[name](page, pages)
     found = judged(page)
     assert "color-contrast" in found["passed"], "axe has looked at the page"
-    told = [f"{each['rule']} ({each['why']}): {each['nodes'][:4]}" for each in found["violations"]]
-    assert not told, "\n".join(told)
+    faults = [
+        f"{each['rule']} ({each['why']}): {each['nodes'][:4]}" for each in found["violations"]
+    ]
+    assert not faults, "\n".join(faults)
 
 
 @needs_axe

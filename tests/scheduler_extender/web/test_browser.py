@@ -136,7 +136,7 @@ def test_what_changes_while_a_page_rests_is_shown_when_it_has(
 
 
 AS_OF = "document.getElementById('as-of').textContent"
-UNHEARD = "document.getElementById('unheard').checkVisibility()"
+STALE_BANNER_SHOWN = "document.getElementById('unheard').checkVisibility()"
 
 
 def test_the_page_says_of_when_it_is_and_when_the_extender_has_not_answered(
@@ -148,13 +148,13 @@ def test_the_page_says_of_when_it_is_and_when_the_extender_has_not_answered(
         page.open(f"http://127.0.0.1:{port}/map")
         first = page.value(AS_OF)
         eventually(lambda: page.value(AS_OF) > first, "nothing changes, and is so later, too")
-        assert not page.value(UNHEARD)
-    eventually(lambda: page.value(UNHEARD), "the extender is gone, and the page says so")
+        assert not page.value(STALE_BANNER_SHOWN)
+    eventually(lambda: page.value(STALE_BANNER_SHOWN), "the extender is gone, and the page says so")
     last = page.value(AS_OF)
     assert page.value("document.getElementById('unheard').innerText").endswith(f"at {last}.")
     again, _ = in_memory(made.cluster)
     with in_thread(again, Addresses(admin_port=port)):
-        eventually(lambda: not page.value(UNHEARD), "it answers again")
+        eventually(lambda: not page.value(STALE_BANNER_SHOWN), "it answers again")
         eventually(lambda: page.value(AS_OF) > last)
 
 

@@ -63,10 +63,10 @@ def test_nodes_that_share_a_drawing_are_alike_in_what_it_shows(
                 assert LABEL.sub("", tile(node)) == LABEL.sub("", tile(each.sample))
                 continue
             has = Counter({use.value: node.uses[use] for use in Use})
-            told = drawn(picture_of(each))
-            used = told.pop("in-use-mixed", 0)
-            assert all(has[state] == n for state, n in told.items())
-            assert sum((has - told).values()) == used
+            answer = drawn(picture_of(each))
+            used = answer.pop("in-use-mixed", 0)
+            assert all(has[state] == n for state, n in answer.items())
+            assert sum((has - answer).values()) == used
     assert min(seen[each] for each in Likeness) > 0, "each likeness occurs"
 
 

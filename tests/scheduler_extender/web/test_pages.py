@@ -172,7 +172,7 @@ def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> N
 def test_only_reasons_missing_from_the_headline_are_listed() -> None:
     snapshot = small().cluster.snapshot()
     pod = next(pod for pod in snapshot.pods if pod.name == "wants-0")
-    answers = [answer for answer in answers_to(snapshot, pod) if answer.reason is Reason.LINKS]
+    answers = [html for html in answers_to(snapshot, pod) if html.reason is Reason.LINKS]
     why = answers[0].decision.rejection
     assert why is not None
     other = replace(why, message="another reason of the kind")
@@ -199,9 +199,9 @@ def test_a_column_that_no_pod_fills_is_left_out() -> None:
     assert "Since (UTC)" in page(small(), "waiting")
     made = Building()
     made.pod("bound", 1, made.node("l40s-4", "n"), running=False)
-    told = page(made, "waiting")
-    assert "team-a/bound" in told
-    assert "Since (UTC)" not in told
+    html = page(made, "waiting")
+    assert "team-a/bound" in html
+    assert "Since (UTC)" not in html
 
 
 def test_the_summary_counts_nodes_in_words() -> None:
@@ -213,18 +213,18 @@ def test_every_queue_names_the_nearest_misses_of_why(made: Building) -> None:
     found, _ = waiting_queues(made.cluster.snapshot())
     waiting = {f"{pod.namespace}/{pod.name}": pod for pod in made.cluster.snapshot().unbound}
     seen = made.cluster.snapshot()
-    told = helped = 0
+    html = helped = 0
     for queue in found:
         assert queue.outlook is not None
         why = explanation_of(seen, waiting[queue.pods[0][0]])
         assert isinstance(why, Explanation)
-        told += len(queue.outlook.misses)
+        html += len(queue.outlook.misses)
         assert list(queue.outlook.helps) == why.helps
         helped += len(queue.outlook.helps)
         assert [(miss.node, miss.words) for miss in queue.outlook.misses] == [
             (miss.node, miss.words) for miss in why.nearest
         ]
-    assert told
+    assert html
     assert helped
 
 
@@ -480,9 +480,9 @@ def test_what_if_answers_each_document_up_to_a_number() -> None:
     assert "try: 2 GPUs link=nvlink" in text
     assert "six: 4 GPUs link=nvlink" in text
     many = "---\n".join(POD.replace("try", f"pod-{n}") for n in range(MOST_ASKED + 3))
-    told = pages.what_if(many)
-    assert told.count('class="queue answer"') == MOST_ASKED
-    assert "3 more pods of this text were not evaluated" in told
+    html = pages.what_if(many)
+    assert html.count('class="queue answer"') == MOST_ASKED
+    assert "3 more pods of this text were not evaluated" in html
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -490,6 +490,6 @@ def test_each_example_can_be_asked_about(name: str) -> None:
     pages = Pages(small().cluster)
     form = Tags(pages.what_if_form(EXAMPLES[name]))
     assert " ".join(EXAMPLES[name].split()) in form.text
-    told = pages.what_if(EXAMPLES[name])
-    assert 'class="queue answer"' in told
-    assert 'class="problem" id="problem"' not in told
+    html = pages.what_if(EXAMPLES[name])
+    assert 'class="queue answer"' in html
+    assert 'class="problem" id="problem"' not in html

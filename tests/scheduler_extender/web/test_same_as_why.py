@@ -33,7 +33,7 @@ TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
 
 
 @dataclass(frozen=True)
-class Told:
+class Explained:
     """What is said of a pod: in a line, the nodes it may come to, and where it came nearest."""
 
     headline: str
@@ -76,9 +76,9 @@ def waits(rng: random.Random, name: str) -> dict[str, Any]:
     return found
 
 
-def of_why(found: Cluster, name: str) -> Told:
+def of_why(found: Cluster, name: str) -> Explained:
     answer = json.loads(found.why(name, "-o", "json").stdout)
-    return Told(
+    return Explained(
         answer["headline"],
         open_nodes(answer),
         [(each["node"], each["words"]) for each in answer["nearest"]],
@@ -90,13 +90,13 @@ def open_nodes(answer: dict[str, Any]) -> set[str]:
     return {row["node"] for row in answer["nodes"] if not row["message"] and not row["ineligible"]}
 
 
-def of_page(text: str) -> Told:
+def of_page(text: str) -> Explained:
     """What a part of a page says of one pod."""
     headline = re.search(r'<span class="told"><b>(.*?)\.</b></span>', text)
     assert headline is not None
     misses = re.search(r'<ul class="misses">(.*?)</ul>', text, re.DOTALL)
     near = re.findall(r"<a[^>]*>(.*?)</a>: (.*?)</li>", misses.group(1)) if misses else []
-    return Told(
+    return Explained(
         html.unescape(headline.group(1)),
         set(re.findall(r'<th scope="row"><a [^>]*>(.*?)</a>', text)),
         [(node, html.unescape(words)) for node, words in near],
@@ -104,22 +104,22 @@ def of_page(text: str) -> Told:
 
 
 def test_why_check_and_both_pages_say_the_same_of_a_pod(tmp_path: Path) -> None:
-    told: list[Told] = []
+    answer: list[Explained] = []
     for seed in SEEDS:
         (folder := tmp_path / str(seed)).mkdir()
-        told += told_by_all(seed, folder)
-    headlines = [each.headline for each in told]
+        answer += explained_by_all(seed, folder)
+    headlines = [each.headline for each in answer]
     assert (
         sum("no node takes it: the " in each and "not eligible" in each for each in headlines) >= 3
     )
     assert (
         sum(re.search(r"\d of them (is|are) not eligible", h) is not None for h in headlines) >= 3
     )
-    assert sum(bool(each.nearest) for each in told) >= 10
-    assert sum(bool(each.nodes) for each in told) >= 10
+    assert sum(bool(each.nearest) for each in answer) >= 10
+    assert sum(bool(each.nodes) for each in answer) >= 10
 
 
-def told_by_all(seed: int, folder: Path) -> list[Told]:
+def explained_by_all(seed: int, folder: Path) -> list[Explained]:
     """What ``why`` tells of each pod, which is what the others tell."""
     rng, by_why = random.Random(seed), []
     with FakeApiServer() as fake:
@@ -135,17 +135,17 @@ def told_by_all(seed: int, folder: Path) -> list[Told]:
             api.close()
         queues = pages.waiting().split('<details class="queue" id="queue')[1:]
         for name, manifest in manifests.items():
-            told, at = of_why(found, name), f"{name} of seed {seed}"
+            answer, at = of_why(found, name), f"{name} of seed {seed}"
             (queue,) = (q for q in queues if re.search(rf"team-a/{name}\b", q))
             waits_page = queue.partition('<details class="queue" id="running"')[0]
-            assert of_page(waits_page) == told, at
+            assert of_page(waits_page) == answer, at
             given = json.dumps({"kind": "Pod", **manifest})
-            assert of_page(pages.what_if(given).partition('id="answer"')[2]) == told, at
+            assert of_page(pages.what_if(given).partition('id="answer"')[2]) == answer, at
             (file := folder / f"{name}.json").write_text(given)
             checked = found.asked("check", file, "--output", "json")
-            assert open_nodes(json.loads(checked.stdout)) == told.nodes, at
-            assert checked.returncode == (0 if told.nodes else 1), at
-            by_why.append(told)
+            assert open_nodes(json.loads(checked.stdout)) == answer.nodes, at
+            assert checked.returncode == (0 if answer.nodes else 1), at
+            by_why.append(answer)
     return by_why
 
 
@@ -176,10 +176,10 @@ def test_the_page_notes_what_why_notes_of_kube_schedulers_own_rules(
             names = [name for name in noted if counts[name] == counts[first]]
             whole = [json.loads(found.why(name, "-o", "json").stdout)["notes"] for name in names]
             why = [note for notes in whole for note in notes if "has found no node" in note]
-            said = re.findall(r'<p class="note">(.*)</p>', queue)
-            assert bool(said) == bool(why), names
+            message = re.findall(r'<p class="note">(.*)</p>', queue)
+            assert bool(message) == bool(why), names
             assert bool(why) == any(noted[n] for n in names if counts[n] <= 4)
             if len(names) == 1:
-                assert said == [f"{note}." for note in why]
+                assert message == [f"{note}." for note in why]
             elif 0 < len(why) < len(names):
-                assert f"no node for {len(why)} of them" in said[0]
+                assert f"no node for {len(why)} of them" in message[0]

@@ -67,7 +67,7 @@ class Node:
         self.kubelet.allocatable(*self.gpus)
         self.heartbeat = FOREVER
         self.cadence = QUICK
-        self.told = KubeletConfig("none")
+        self.configuration = KubeletConfig("none")
         self._boot = folder / "boot_id"
         self.boot("boot-1")
         self._service: AgentService | None = None
@@ -84,7 +84,7 @@ class Node:
             self.kubelet.socket,
             self.folder / "sys",
             self._boot,
-            KubeletSources(self.told),
+            KubeletSources(self.configuration),
             heartbeat=self.heartbeat,
             cadence=self.cadence,
             intervals=BRISK,
@@ -165,7 +165,7 @@ class Node:
 
     def until(self, condition: Callable[[], object], what: str = "") -> None:
         """Wait until something holds."""
-        eventually(condition, what, every=0.02, told=lambda: str(self.report()))
+        eventually(condition, what, every=0.02, detail=lambda: str(self.report()))
 
 
 def holders(report: Report, gpus: list[str]) -> dict[str, tuple[int, ...]]:

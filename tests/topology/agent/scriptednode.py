@@ -82,8 +82,8 @@ class ScriptedNode:
         self.nvml = NvmlState(problem="it has not answered yet")
         self.agent = self.new_agent()
         shows(0, 1, 2, 3)(self)
-        self.pod_news = False
-        self.turn: SyncResult = self.sync()
+        self.pod_changes = False
+        self.result: SyncResult = self.sync()
 
     def new_agent(self) -> NodeAgent:
         """An agent that knows nothing yet."""
@@ -101,7 +101,7 @@ class ScriptedNode:
 
     def idle(self) -> dict[str, str]:
         """Since when pods have not used their GPUs (hours and minutes), by UID, as published."""
-        return {i.pod_uid: i.since[11:16] for i in self.turn.picture.report.idle}
+        return {i.pod_uid: i.since[11:16] for i in self.result.picture.report.idle}
 
     # What the agent asks.
 
@@ -139,19 +139,19 @@ class ScriptedNode:
 
     def sync(self) -> SyncResult:
         """One turn, now."""
-        news, self.pod_news, self.woken = self.pod_news, False, False
-        self.turn = self.agent.sync(news=news)
-        return self.turn
+        news, self.pod_changes, self.woken = self.pod_changes, False, False
+        self.result = self.agent.sync(news=news)
+        return self.result
 
     def play_until(self, seconds: float) -> None:
         """Take every turn that is due until then, and stand there."""
         if self.woken:
             self.sync()
         at_once = 0
-        while self.turn.next_sync <= seconds:
-            at_once = at_once + 1 if self.turn.next_sync <= self.now else 0
+        while self.result.next_sync <= seconds:
+            at_once = at_once + 1 if self.result.next_sync <= self.now else 0
             assert at_once < 3, "the loop spins"
-            self.now = max(self.now, self.turn.next_sync)
+            self.now = max(self.now, self.result.next_sync)
             self.sync()
         self.now = seconds
 
@@ -172,12 +172,12 @@ class ScriptedNode:
     def know(self, **fields: object) -> None:
         """The API server says something else from now on."""
         self.context = replace(self.context, **fields)  # type: ignore[arg-type]
-        self.woken = self.pod_news = True
+        self.woken = self.pod_changes = True
 
     def holders(self) -> dict[str, tuple[int, ...]]:
         """GPU numbers by the UID of the pod that holds them, as published; "?" is of nobody."""
         found: dict[str, tuple[int, ...]] = {}
-        for a in self.turn.picture.report.allocations:
+        for a in self.result.picture.report.allocations:
             numbers = tuple(int(i.removeprefix("GPU-")) for i in a.device_ids)
             found[a.pod_uid or "?"] = (*found.get(a.pod_uid or "?", ()), *numbers)
         return found
@@ -213,7 +213,7 @@ def play(rows: Sequence[Row]) -> ScriptedNode:
         node.play_until(row.at)
         if row.does is not None:
             row.does(node)
-        report = node.turn.picture.report
+        report = node.result.picture.report
         if row.holders is not None:
             assert node.holders() == row.holders, f"at {row.at} s"
         if row.not_ready == "":
@@ -221,8 +221,8 @@ def play(rows: Sequence[Row]) -> ScriptedNode:
         elif row.not_ready is not None:
             assert row.not_ready in report.not_ready, f"at {row.at} s"
         if row.sick is not None:
-            said = {int(h.uuid.removeprefix("GPU-")): h.reason for h in report.health}
-            assert said == row.sick, f"at {row.at} s"
+            reasons = {int(h.uuid.removeprefix("GPU-")): h.reason for h in report.health}
+            assert reasons == row.sick, f"at {row.at} s"
         if row.missing is not None:
             assert {m.name: m.counted for m in report.missing} == row.missing, f"at {row.at} s"
     return node
@@ -334,7 +334,7 @@ def agent_restarted(boot: str = "boot-1") -> Change:
     """The agent ends and another one starts, which reads what this one has published."""
 
     def change(node: ScriptedNode) -> None:
-        former = node.turn.picture
+        former = node.result.picture
         node.boot = boot
         node.agent = node.new_agent()
         assert former.topology is not None

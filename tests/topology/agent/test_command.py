@@ -89,7 +89,7 @@ def test_a_gpu_machine_prints_itself_and_its_holders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "expected"),
     [
         pytest.param([], None, id="not told"),
         pytest.param(["--fail-requests-greater-than-one=true"], True, id="true"),
@@ -97,7 +97,7 @@ def test_a_gpu_machine_prints_itself_and_its_holders(tmp_path: Path) -> None:
     ],
 )
 def test_an_operators_word_on_several_shares(
-    flags: list[str], said: bool | None, tmp_path: Path
+    flags: list[str], expected: bool | None, tmp_path: Path
 ) -> None:
     fake = fake_nvml(tmp_path, machine("t4-4").topology("box"))
     with tempfile.TemporaryDirectory(prefix="agent-") as folder, FakeKubelet(Path(folder)) as node:
@@ -109,11 +109,11 @@ def test_an_operators_word_on_several_shares(
     assert done.returncode == 0, done.stderr
     (resource,) = yaml.safe_load(done.stdout)["spec"]["resources"]
     assert resource["strategy"] == "time-slicing"
-    assert resource.get("failRequestsGreaterThanOne") is said
+    assert resource.get("failRequestsGreaterThanOne") is expected
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "expected"),
     [
         pytest.param(["--print"], "--print needs --once", id="print without once"),
         pytest.param([], "outside a cluster, give --kubeconfig", id="outside a cluster"),
@@ -134,13 +134,13 @@ def test_an_operators_word_on_several_shares(
     ],
 )
 def test_bad_input_is_one_line(
-    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in os.environ if name.startswith("KUBERNETES_")]:
         monkeypatch.delenv(name)  # outside a cluster, whatever this machine is
     done = asked(main, "agent", *words)
     assert done.returncode == 2, done.stderr
-    assert message in done.stderr
+    assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -213,13 +213,13 @@ def test_device_ids(story: Story) -> None:
 def test_a_sync_result_says_what_others_have_to_do() -> None:
     """It tells the driver's watch and the Node's watch nothing itself."""
     node = play((Row(1, restarted()), Row(3)))
-    assert node.turn.expected_gpus == 4
-    assert node.turn.kubelet_restarts == 1
+    assert node.result.expected_gpus == 4
+    assert node.result.kubelet_restarts == 1
     node = play((Row(1, silent()), Row(2, answers), Row(3, shows(0, 1)), Row(4)))
-    assert node.turn.kubelet_restarts == 1
-    assert node.turn.kubelet_failures >= 1
-    assert node.turn.expected_gpus == 4, "two are lost, and ought to come back"
-    assert node.turn.expected_links[GpuUuid("GPU-0")] == 1
+    assert node.result.kubelet_restarts == 1
+    assert node.result.kubelet_failures >= 1
+    assert node.result.expected_gpus == 4, "two are lost, and ought to come back"
+    assert node.result.expected_links[GpuUuid("GPU-0")] == 1
 
 
 def test_no_pod_is_expected_before_the_driver_was_observed() -> None:
@@ -234,19 +234,19 @@ def test_no_pod_is_expected_before_the_driver_was_observed() -> None:
 
 def test_it_says_which_pods_it_knew_of_when_the_list_was_taken_for_true() -> None:
     node = play((Row(20, lambda n: n.know(pods_version="7", deletions=3)), Row(20.2)))
-    assert (node.turn.picture.report.pods_version, node.turn.picture.deletions) == ("7", 3)
+    assert (node.result.picture.report.pods_version, node.result.picture.deletions) == ("7", 3)
     listed(holds("stranger", 1))(node)
     node.know(pods_version="8", deletions=4)
     node.play_until(20.5)
-    assert (node.turn.picture.report.pods_version, node.turn.picture.deletions) == ("7", 3)
+    assert (node.result.picture.report.pods_version, node.result.picture.deletions) == ("7", 3)
 
 
 def test_an_unchanged_picture_reports_the_same() -> None:
     """So that nothing is written but heartbeats; only the time of the look moves on."""
     node = play((Row(1, bound("1", "a")), Row(2, listed(holds("a", 0))), Row(20)))
-    before = node.turn.picture
+    before = node.result.picture
     node.play_until(200)
-    after = node.turn.picture
+    after = node.result.picture
     assert after.report.observed_at > before.report.observed_at
     assert replace(after, report=before.report) == before
     assert replace(after.report, observed_at="") == replace(before.report, observed_at="")
@@ -272,7 +272,7 @@ def test_what_was_learnt_of_several_shares_outlives_the_agent() -> None:
 
 def refused(node: ScriptedNode) -> bool | None:
     """Whether a container is refused several shares, as published."""
-    topology = node.turn.picture.topology
+    topology = node.result.picture.topology
     assert topology is not None
     return topology.resources[0].refuses_several
 
@@ -281,7 +281,7 @@ def test_a_record_without_holders_is_not_trusted() -> None:
     """The record was refused, and a bare one stands there: the kubelet tells again."""
     node = ScriptedNode()
     refused = Condition(READY, False, "RecordRefused", "the API server rejects the record: 422", "")
-    topology = node.turn.picture.topology
+    topology = node.result.picture.topology
     assert topology is not None
     listed(holds("a", 0))(node)
     bound("new", "a")(node)
@@ -294,14 +294,14 @@ def test_a_record_without_holders_is_not_trusted() -> None:
 
 def test_refusals_outlive_a_boot() -> None:
     node = ScriptedNode()
-    topology = node.turn.picture.topology
+    topology = node.result.picture.topology
     assert topology is not None
     at = "2026-01-01T00:00:00Z"
     refused = RefusedPod(PodUid("u"), "ns", "p", "nvidia.com/gpu", 2, "TopologyAffinityError", at)
     node.agent = node.new_agent()
     node.agent.remember(topology, Report("boot-0", 7, history=(refused,)))
     node.sync()
-    assert node.turn.picture.report.history == (refused,)
+    assert node.result.picture.report.history == (refused,)
 
 
 @pytest.mark.parametrize(
@@ -323,5 +323,5 @@ def test_refusals_outlive_a_boot() -> None:
 def test_what_is_logged(story: Story, expected: list[tuple[str, str]]) -> None:
     with structlog.testing.capture_logs() as logs:
         play(story)
-    said: list[Any] = [(entry["event"], entry["cause"]) for entry in logs]
-    assert said == expected
+    entries: list[Any] = [(entry["event"], entry["cause"]) for entry in logs]
+    assert entries == expected

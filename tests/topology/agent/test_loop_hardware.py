@@ -160,13 +160,13 @@ def test_hardware(story: Story) -> None:
 
 
 def links_of(node: ScriptedNode) -> dict[tuple[int, int], int]:
-    topology = node.turn.picture.topology
+    topology = node.result.picture.topology
     return {(k.a, k.b): k.nvlinks for k in topology.links if k.nvlinks} if topology else {}
 
 
 def test_links_and_lost_gpus_stay_in_the_topology() -> None:
     node = play((Row(1, shows(0, 1, 3)), Row(1.1)))
-    topology = node.turn.picture.topology
+    topology = node.result.picture.topology
     assert topology is not None
     assert [(g.index, g.uuid) for g in topology.gpus] == [(i, f"GPU-{i}") for i in range(4)]
     assert links_of(node) == {(0, 1): 1, (2, 3): 1}
@@ -213,12 +213,12 @@ def test_a_flapping_gpu_does_not_cause_a_write_at_every_observation(energy: int 
         shows(0, 1, 2, 3, gpu3={"energy": energy})(node)
         node.play_until(605.0 + 5 * look)
         node.sync()
-    assert node.turn.picture.report.missing == ()
+    assert node.result.picture.report.missing == ()
 
 
 def record(node: ScriptedNode) -> object:
     """What would be written."""
-    picture = node.turn.picture
+    picture = node.result.picture
     return picture.topology, picture.report, picture.unseen
 
 
@@ -237,14 +237,14 @@ def test_what_of_sysfs_could_not_be_read_is_read_again_ever_more_rarely() -> Non
         assert [pauses[0] // 10, pauses[1] // 10, pauses[2] // 10] == [1, 2, 4], part
         assert all(300 <= pause <= 320 for pause in pauses[5:]), part
         assert len(read) <= 12, part
-    assert "NUMA" in str(node.turn.picture.unseen)
+    assert "NUMA" in str(node.result.picture.unseen)
     node.processors = Processors((cpu_set("0-3"),), (0,), tuple(cpu_set(str(n)) for n in range(4)))
     node.pci = PciTree(numa_distances=((10,),))
     node.play_until(2000)
-    topology = node.turn.picture.topology
+    topology = node.result.picture.topology
     assert topology is not None
     assert topology.allocator.numa_distances == ((10,),)
-    assert "CPUs by NUMA node" not in str(node.turn.picture.unseen)
+    assert "CPUs by NUMA node" not in str(node.result.picture.unseen)
     before = {part: len(read) for part, read in node.read.items()}
     node.play_until(3000)
     assert {part: len(read) for part, read in node.read.items()} == before

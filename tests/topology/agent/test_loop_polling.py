@@ -24,18 +24,18 @@ def ids(*names: str) -> frozenset[DeviceId]:
 
 def test_it_says_when_the_kubelet_was_asked() -> None:
     node = play((Row(1, bound("1", "a")), Row(2.6, listed(holds("a", 0))), Row(2.8)))
-    assert node.turn.picture.report.observed_at == "2026-01-01T00:00:02Z"
+    assert node.result.picture.report.observed_at == "2026-01-01T00:00:02Z"
     silent()(node)
     node.play_until(40)
-    assert node.turn.picture.report.observed_at <= "2026-01-01T00:00:04Z", "nobody has looked since"
+    assert node.result.picture.report.observed_at <= "2026-01-01T00:00:04Z", "not observed since"
 
 
 def test_after_an_xid_the_kubelet_is_asked_what_it_hands_out() -> None:
     rest = ids("GPU-0", "GPU-1", "GPU-3")
     asked_just_before = (Row(19.4, serves(*rest)), Row(19.5, xid(79, gpu=2)), Row(19.6))
-    assert play(asked_just_before).turn.picture.report.allocatable == rest
+    assert play(asked_just_before).result.picture.report.allocatable == rest
     plugin_is_slower = (Row(21, xid(79, gpu=2)), Row(21.5, serves(*rest)), Row(23))
-    assert play(plugin_is_slower).turn.picture.report.allocatable == rest
+    assert play(plugin_is_slower).result.picture.report.allocatable == rest
 
 
 def test_a_plugin_that_comes_late_is_waited_for() -> None:
@@ -43,7 +43,7 @@ def test_a_plugin_that_comes_late_is_waited_for() -> None:
     listed(holds("a", 0))(node)
     node.play_until(18.5)
     assert node.holders() == {"1": (0,)}
-    assert node.turn.picture.report.allocatable == ids("GPU-0", "GPU-1")
+    assert node.result.picture.report.allocatable == ids("GPU-0", "GPU-1")
 
 
 def asked(story: Story, until: float) -> list[float]:

@@ -75,7 +75,7 @@ def merged(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Told:
+class MockMachine:
     """A machine, as its configuration tells it."""
 
     config: dict[str, Any]
@@ -117,11 +117,11 @@ class Told:
 
     @property
     def fabric(self) -> str | None:
-        told = self.gpus[0].get("fabric")
-        if told is None or not all(map(self.registered, range(len(self.gpus)))):
+        answer = self.gpus[0].get("fabric")
+        if answer is None or not all(map(self.registered, range(len(self.gpus)))):
             return None
-        cluster = str(told["cluster_uuid"]).lower()
-        return None if not cluster.strip("0-") else f"{cluster}.{told['clique_id']}"
+        cluster = str(answer["cluster_uuid"]).lower()
+        return None if not cluster.strip("0-") else f"{cluster}.{answer['clique_id']}"
 
     def neighbours(self, a: int, b: int) -> bool:
         """Whether two GPUs are surely below one PCIe root."""
@@ -142,21 +142,21 @@ def named(path: str) -> Any:
     "path", [named(p) for p in MACHINES if isinstance(p, str) and Path(p).stem not in UNLIKE]
 )
 def test_the_record_of_a_machine(path: str) -> None:
-    told = Told(yaml.safe_load(recorded.shared(path).read_text()))
+    answer = MockMachine(yaml.safe_load(recorded.shared(path).read_text()))
     found = record_of(recorded.shared(path)).topology
     assert [(g.uuid, g.product, g.memory) for g in found.gpus] == [
-        (g["uuid"], g["name"], g["memory"]["total_bytes"]) for g in told.gpus
+        (g["uuid"], g["name"], g["memory"]["total_bytes"]) for g in answer.gpus
     ]
-    pairs = list(combinations(range(len(told.gpus)), 2))
+    pairs = list(combinations(range(len(answer.gpus)), 2))
     if Path(path).stem != "mig-one-enabled":  # the mock puts no single GPU into MIG mode
         assert {(k.a, k.b): (k.nvlinks, k.via) for k in found.links} == {
-            pair: told.links(*pair) for pair in pairs
+            pair: answer.links(*pair) for pair in pairs
         }
     assert {(k.a, k.b) for k in found.links if k.pcie in (LinkKind.PIX, LinkKind.PHB)} >= {
-        pair for pair in pairs if told.neighbours(*pair)
+        pair for pair in pairs if answer.neighbours(*pair)
     }
     fabric = found.fabric and f"{found.fabric.cluster_uuid}.{found.fabric.clique_id}"
-    assert fabric == told.fabric
+    assert fabric == answer.fabric
 
 
 @pytest.mark.long
@@ -189,9 +189,9 @@ def test_what_is_wrong_since_the_boot(machine: str, sick: Mapping[int, str]) -> 
 
 def health(record: Record) -> dict[int, str]:
     index = {gpu.uuid: gpu.index for gpu in record.topology.gpus}
-    told = record.report.health if record.report else ()
+    answer = record.report.health if record.report else ()
     # Which of two reasons is heard of first is chance.
-    return {index[h.uuid]: ", ".join(sorted(h.reason.split(", "))) for h in told}
+    return {index[h.uuid]: ", ".join(sorted(h.reason.split(", "))) for h in answer}
 
 
 @dataclass
@@ -208,11 +208,11 @@ class Playing:
     def until(self, sick: Mapping[int, str]) -> Record:
         """Wait until the record says so of the GPUs' health, and return it."""
 
-        def said() -> bool:
+        def message() -> bool:
             record = self.record()
             return record is not None and health(record) == sick
 
-        eventually(said, f"health is {sick}")
+        eventually(message, f"health is {sick}")
         found = self.record()
         assert found is not None
         return found
@@ -295,16 +295,16 @@ def passing(record: Record) -> set[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("fault", "said", "passes", "after"),
+    ("fault", "message", "passes", "after"),
     [pytest.param(*row, id=name.replace(" ", "-")) for name, row in FAULTS.items()],
 )
 def test_a_fault_and_what_follows(
-    fault: Mapping[str, Any], said: str, passes: set[str], after: str, tmp_path: Path
+    fault: Mapping[str, Any], message: str, passes: set[str], after: str, tmp_path: Path
 ) -> None:
     with playing("h100", tmp_path) as node:
         assert passing(node.until({})) == ALL
         node.mock.has({3: fault})
-        assert passing(node.until({3: said})) == passes
+        assert passing(node.until({3: message})) == passes
         node.mock.has({4: {"remapped_rows": {"pending": True}}})
         afterwards = {3: after} if after else {}
         node.until({**afterwards, 4: "RowRemapPending"})

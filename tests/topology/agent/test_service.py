@@ -124,11 +124,11 @@ def test_a_deletion_is_reported_with_its_version(node: Node, *, init: bool) -> N
     assert service._reflector is not None
     state = service._reflector
     node.until(lambda: state.state.resource_version == bound)
-    note, told = service._pods._on_change, threading.Event()
+    note, answer = service._pods._on_change, threading.Event()
 
     def slow() -> None:
         note()
-        told.wait(FOREVER)
+        answer.wait(FOREVER)
 
     service._pods._on_change = slow
     node.api.remove(f"{PODS}/a")
@@ -136,7 +136,7 @@ def test_a_deletion_is_reported_with_its_version(node: Node, *, init: bool) -> N
     try:
         node.until(lambda: node.report().knew_pods_at(deleted))
     finally:
-        told.set()
+        answer.set()
 
 
 def test_a_kubelet_that_restarts_is_asked_for_its_configuration_again(node: Node) -> None:
@@ -173,12 +173,12 @@ def test_a_lost_gpu_is_lost_and_not_free(node: Node) -> None:
     )
     assert node.ready()
 
-    def heard() -> bool:
+    def received() -> bool:
         """The others are listened to all the same, once the agent has asked for events anew."""
         node.nvml.xid(5, 79)
         return 5 in node.health()
 
-    node.until(heard)
+    node.until(received)
     topology = codec.decode(node.record()).topology
     assert len(topology.gpus) == 8
     assert topology.links == machine("dgx1-v100").topology("n").links

@@ -60,13 +60,13 @@ def bound(name: str, cpus: int, gpus: int = 0, **fields: bool) -> Change:
 
 def own(node: ScriptedNode) -> dict[str, str] | None:
     """CPUs by pod, as published."""
-    found = node.turn.picture.report.holdings
+    found = node.result.picture.report.holdings
     return None if found is None else {h.pod: cpu_list(h.cpus) for h in found}
 
 
 def test_the_record_has_the_resources_and_their_holders() -> None:
     node = static_node()
-    topology = node.turn.picture.topology
+    topology = node.result.picture.topology
     assert topology is not None
     assert topology.allocator.numa is not None
     assert [cpu_list(n.cpus) for n in topology.allocator.numa.nodes] == ["0-3", "4-7"]
@@ -78,7 +78,7 @@ def test_the_record_has_the_resources_and_their_holders() -> None:
     node.play_until(16)
     assert own(node) == {"plain": "2-3", "gpus": "4"}
     assert node.holders() == {"gpus": (0,)}
-    holdings = node.turn.picture.report.holdings
+    holdings = node.result.picture.report.holdings
     assert holdings is not None
     assert [h.memory for h in holdings] == [(BLOCK,), (BLOCK,)]
 
@@ -92,11 +92,11 @@ def test_without_static_managers_nothing_is_read_reported_or_waited_for() -> Non
     asked = len(node.asked)
     node.play_until(16)
     usual.play_until(16)
-    assert replace(node.turn.picture.report, observed_at="") == replace(
-        usual.turn.picture.report, observed_at=""
+    assert replace(node.result.picture.report, observed_at="") == replace(
+        usual.result.picture.report, observed_at=""
     )
-    assert node.turn.picture.topology == usual.turn.picture.topology
-    assert node.turn.picture.due == frozenset()
+    assert node.result.picture.topology == usual.result.picture.topology
+    assert node.result.picture.due == frozenset()
     assert len(node.asked) - asked <= 2
 
 
@@ -107,15 +107,15 @@ def test_the_kubelet_is_asked_often_until_a_pod_has_all_it_gets(gpus: int) -> No
     node.play_until(16)
     listed(holds("a", *range(gpus)))(node)
     node.play_until(16.2)
-    assert node.turn.picture.due == {"a"}, "its CPUs come a moment after its GPUs"
+    assert node.result.picture.due == {"a"}, "its CPUs come a moment after its GPUs"
     listed(owning("a", "2-3", *range(gpus)))(node)
     node.play_until(16.4)
-    assert (own(node), node.turn.picture.due) == ({"a": "2-3"}, frozenset())
+    assert (own(node), node.result.picture.due) == ({"a": "2-3"}, frozenset())
     bound("a", 2, gpus=gpus, ended=True)(node)
     node.play_until(30)
     listed()(node)
     node.play_until(30.5)
-    assert (own(node), node.turn.picture.due) == ({}, frozenset())
+    assert (own(node), node.result.picture.due) == ({}, frozenset())
 
 
 def test_a_kubelet_that_has_just_started_reports_nothing_of_the_machine() -> None:
@@ -123,16 +123,16 @@ def test_a_kubelet_that_has_just_started_reports_nothing_of_the_machine() -> Non
     bound("a", 1, acknowledged=True)(node)
     listed(owning("a", "2"))(node)
     node.play_until(30)
-    before = node.turn.picture
+    before = node.result.picture
     node.exclusive = Allocatable()
     restarted()(node)
     node.play_until(33)
-    assert node.turn.picture.topology == before.topology
+    assert node.result.picture.topology == before.topology
     assert own(node) == {"a": "2"}
     node.exclusive = replace(GIVEN, cpus=cpu_set("2-7"))  # its configuration is another one now
     node.play_until(36)
-    assert node.turn.picture.topology is not None
-    numa = node.turn.picture.topology.allocator.numa
+    assert node.result.picture.topology is not None
+    numa = node.result.picture.topology.allocator.numa
     assert numa is not None
     assert numa.allocatable == cpu_set("2-7")
 
@@ -150,16 +150,16 @@ def test_a_new_agent_goes_on_from_the_record() -> None:
 
 def test_processors_are_read_once_for_each_kubelet() -> None:
     node = static_node()
-    assert node.turn.picture.topology is not None
-    known = node.turn.picture.topology.allocator.numa
+    assert node.result.picture.topology is not None
+    known = node.result.picture.topology.allocator.numa
     node.processors = Unseen("CPUs by NUMA node", "no such file")
     node.play_until(100)
-    assert node.turn.picture.topology is not None
-    assert node.turn.picture.topology.allocator.numa == known
+    assert node.result.picture.topology is not None
+    assert node.result.picture.topology.allocator.numa == known
     restarted()(node)
     node.play_until(120)
-    assert node.turn.picture.topology is not None
-    assert node.turn.picture.topology.allocator.numa is None
-    complete = next(c for c in node.turn.picture.report.conditions if c.type == "Complete")
+    assert node.result.picture.topology is not None
+    assert node.result.picture.topology.allocator.numa is None
+    complete = next(c for c in node.result.picture.report.conditions if c.type == "Complete")
     assert complete.message == "CPUs by NUMA node: no such file"
     assert own(node) == {}, "who has what is told all the same"

@@ -172,7 +172,7 @@ def test_a_pod_may_end_between_a_hint_and_what_is_handed_out_under_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "version", "told", "count", "hazards", "sure"),
+    ("strategy", "version", "answer", "count", "hazards", "sure"),
     [
         pytest.param("mps", "0.19.3", None, 2, (SEVERAL,), True, id="MPS up to 0.19"),
         pytest.param("mps", "0.20.0", None, 2, (SEVERAL,), False, id="MPS since, not told"),
@@ -185,12 +185,12 @@ def test_a_pod_may_end_between_a_hint_and_what_is_handed_out_under_it() -> None:
 def test_a_plugin_may_refuse_more_than_one_share(
     strategy: str,
     version: str | None,
-    told: bool | None,
+    answer: bool | None,
     count: int,
     hazards: tuple[str, ...],
     sure: bool,
 ) -> None:
-    served = GpuResource("nvidia.com/gpu", strategy, 2, told)
+    served = GpuResource("nvidia.com/gpu", strategy, 2, answer)
     config = AllocatorConfig("distributed", version)
     topology = NodeTopology(NodeName("n"), gpus(2), resources=(served,), allocator=config)
     found = admissions(device_manager_of(topology, served), 0b1010, ((APP, count),))

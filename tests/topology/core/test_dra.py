@@ -58,7 +58,7 @@ def test_a_part_is_no_gpu_though_it_has_the_pci_address_of_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("published", "said"),
+    ("published", "message"),
     [
         (
             [Published("pool", "gpu-9", "GPU-9")],
@@ -74,8 +74,8 @@ def test_a_part_is_no_gpu_though_it_has_the_pci_address_of_one() -> None:
         ),
     ],
 )
-def test_what_contradicts_the_record_is_an_error(published: list[Published], said: str) -> None:
-    with pytest.raises(DraError, match=said):
+def test_what_contradicts_the_record_is_an_error(published: list[Published], message: str) -> None:
+    with pytest.raises(DraError, match=message):
         served(BARE, Report(), GPU, published, ())
 
 

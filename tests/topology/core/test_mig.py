@@ -80,8 +80,8 @@ def test_a_profile_with_attributes_is_found_by_the_plugins_name() -> None:
 def as_before_0_20(node: NodeTopology) -> NodeTopology:
     """The node as plugins before v0.20 serve it: profiles with a suffix, and compute instances, as
     the resource of the profile that their name holds."""
-    told = (GpuResource(name, "mig") for name in (SMALL, "nvidia.com/mig-2g.10gb"))
-    return replace(node, resources=(GpuResource(), *told))
+    answer = (GpuResource(name, "mig") for name in (SMALL, "nvidia.com/mig-2g.10gb"))
+    return replace(node, resources=(GpuResource(), *answer))
 
 
 def test_an_older_plugin_serves_a_profile_under_a_name_that_it_holds() -> None:
@@ -154,7 +154,7 @@ def test_what_no_plugin_serves_cannot_be_cut() -> None:
 
 # --- Verdicts -------------------------------------------------------------------------------------
 
-WISHES = {
+CONSTRAINTS = {
     "one GPU": Constraints(same_gpu=True),
     "apart": Constraints(spread_gpus=True),
     "one NUMA node": Constraints(same_numa=True),
@@ -183,12 +183,12 @@ def meets(node: NodeTopology, wanted: Constraints, chosen: Sequence[tuple[int, i
     )
 
 
-@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("wish", CONSTRAINTS)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_verdict_is_what_every_choice_says(wish: str, size: int) -> None:
     """Four GPUs of two instances, any of them free or held."""
     node = sliced(["1g.5gb"] * 2, "hgx-a100-4", strategy="single")
-    resource, wanted = "nvidia.com/gpu", WISHES[wish]
+    resource, wanted = "nvidia.com/gpu", CONSTRAINTS[wish]
     choosing, request = kubelet(node, resource), gpu_request(size, wanted)
     for free in product(range(3), repeat=4):
         now = Availability(pack(free, 2), width=2)
@@ -319,7 +319,7 @@ def test_the_largest_node_is_judged_for_every_wish(size: int) -> None:
     """Sixteen GPUs of seven instances: none is given up, however many choices there are."""
     node = sliced(["1g.5gb"] * 7, "dgx2", strategy="single")
     choosing, now = kubelet(node, "nvidia.com/gpu"), all_free(node, "nvidia.com/gpu")
-    for wanted in WISHES.values():
+    for wanted in CONSTRAINTS.values():
         found = assess(choosing, now, gpu_request(size, wanted))
         assert "too-much-at-once" not in found.hazards
         assert found.rejection is None or "too much" not in found.rejection.message

@@ -86,7 +86,7 @@ def test_a_sick_gpu_is_not_allocated_and_stays_with_its_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "plugin", "told", "refused"),
+    ("strategy", "plugin", "answer", "refused"),
     [
         pytest.param("mps", "v0.19.3", False, True, id="MPS before it was an option"),
         pytest.param("mps", "v0.20.0", True, True, id="MPS that refuses"),
@@ -96,9 +96,9 @@ def test_a_sick_gpu_is_not_allocated_and_stays_with_its_pod() -> None:
     ],
 )
 def test_a_plugin_may_refuse_more_than_one_share(
-    strategy: str, plugin: str, told: bool, refused: bool
+    strategy: str, plugin: str, answer: bool, refused: bool
 ) -> None:
-    served = GpuResource("nvidia.com/gpu", strategy, 2, told)
+    served = GpuResource("nvidia.com/gpu", strategy, 2, answer)
     config = AllocatorConfig("distributed", plugin)
     node = kubelet(replace(bridged(), resources=(served,), allocator=config))
     admit(node, ONE, 1)

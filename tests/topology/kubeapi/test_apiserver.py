@@ -349,8 +349,8 @@ class TestConfiguration:
         handlers = list(logging.getLogger().handlers)
         with pytest.raises(ApiMisconfigured, match=why) as caught:
             ApiServer.from_kubeconfig(path)
-        said = f"kubeconfig {path}: the command {plugin} gives no credentials for the user fake"
-        assert str(caught.value).startswith(f"{said} (to install it: ask your admin): ")
+        message = f"kubeconfig {path}: the command {plugin} gives no credentials for the user fake"
+        assert str(caught.value).startswith(f"{message} (to install it: ask your admin): ")
         assert capfd.readouterr() == ("", "")
         assert logging.getLogger().handlers == handlers
         assert not logging.getLogger().filters

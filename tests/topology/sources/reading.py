@@ -69,5 +69,5 @@ def numa(topology: NodeTopology) -> str:
     return "".join("-" if g.numa_node is None else str(g.numa_node) for g in topology.gpus)
 
 
-def told(found: Imported) -> list[str]:
+def messages(found: Imported) -> list[str]:
     return [str(finding) for finding in found.findings]

@@ -98,11 +98,11 @@ def reads_or_refuses(text: str) -> str:
     try:
         found = read(text, NODE)
     except SourceError as error:
-        said = str(error)
-        assert said.isprintable()
-        assert said.startswith("line ")
-        assert len(said) <= LONGEST
-        return said
+        message = str(error)
+        assert message.isprintable()
+        assert message.startswith("line ")
+        assert len(message) <= LONGEST
+        return message
     assert codec.decode(codec.encode(found.topology), strict=True).topology == found.topology
     assert len(found.findings) <= MAX_FINDINGS + 1
     assert all(f.text.isprintable() and len(f.text) <= LONGEST for f in found.findings)
@@ -219,8 +219,8 @@ def test_a_large_text_gets_a_short_answer(name: str) -> None:
     ],
 )
 def test_what_has_no_end(text: str, answer: str) -> None:
-    said = reads_or_refuses(text)
-    assert said.startswith(answer), said
+    message = reads_or_refuses(text)
+    assert message.startswith(answer), message
 
 
 @pytest.mark.parametrize("line", ["1 1", "1: GPU0 X", "GPU0 GPU1", "GPU0 X SYS", '{"a": "GPU'])

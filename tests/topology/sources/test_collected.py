@@ -12,9 +12,9 @@ from tests.topology.sources.reading import (
     NODE,
     ONE_TABLE,
     P2P_ONLY,
+    messages,
     numa,
     refused,
-    told,
     word,
 )
 from topology import codec
@@ -148,7 +148,10 @@ class TestCollected:
         assert numa(found.topology) == nodes
         assert len(found.topology.nics) == nics
         for finding in findings:
-            assert any(line.startswith(finding) for line in told(found)), (finding, told(found))
+            assert any(line.startswith(finding) for line in messages(found)), (
+                finding,
+                messages(found),
+            )
         assert codec.decode(codec.encode(found.topology), strict=True).topology == found.topology
 
     @pytest.mark.parametrize("name", REFUSED)
@@ -215,4 +218,4 @@ class TestCollectedLater:
         assert numa(found.topology) == expected[1]
         assert " ".join(nic.name for nic in found.topology.nics) == expected[2]
         assert {gpu.product for gpu in found.topology.gpus} == {expected[3]}
-        assert any(line.startswith(expected[4]) for line in told(found))
+        assert any(line.startswith(expected[4]) for line in messages(found))

@@ -59,17 +59,17 @@ def test_files_of_clouds(name: str) -> None:
         assert not found.nics
     else:
         first = found.nics[0]
-        told = " ".join(kind.name for _, kind in first.distances)
-        assert (first.name, first.numa_node, told) == nic
+        notes = " ".join(kind.name for _, kind in first.distances)
+        assert (first.name, first.numa_node, notes) == nic
 
 
 @needs_shared
 def test_nvlinks_to_themselves_are_reported_and_not_counted() -> None:
     text = (SHARED / "nccl" / "azure-ncv4-topo.xml").read_text(encoding="utf-8")
-    told = [str(finding) for finding in read(text, NODE).findings]
-    assert "line 5: 12 NVLinks of GPU0 lead to itself: not counted" in told
-    assert "line 9: 'eth0' has no GUID, so it is not an RDMA NIC and is left out" in told
-    assert "line 1: the file has no NVLink between these GPUs, so none is recorded" in told
+    notes = [str(finding) for finding in read(text, NODE).findings]
+    assert "line 5: 12 NVLinks of GPU0 lead to itself: not counted" in notes
+    assert "line 9: 'eth0' has no GUID, so it is not an RDMA NIC and is left out" in notes
+    assert "line 1: the file has no NVLink between these GPUs, so none is recorded" in notes
 
 
 def gpu(bus: str, dev: int | None, *nvlinks: str, vendor: str = "0x10de") -> str:
@@ -113,8 +113,8 @@ def test_pcie_classes_by_the_nearest_common_switch() -> None:
     )
     topology = parse_nccl(text, NODE).topology
     pairs = combinations(range(5), 2)
-    told = {(a, b): link(topology, a, b).pcie.name for a, b in pairs}
-    assert told == {
+    notes = {(a, b): link(topology, a, b).pcie.name for a, b in pairs}
+    assert notes == {
         (0, 1): "PIX",
         (0, 2): "PXB",
         (1, 2): "PXB",
@@ -162,12 +162,12 @@ class TestNvlinks:
     def test_elsewhere(self) -> None:
         lost = [nvlink(D, 1), nvlink("0000:00:01.0", 2, "0x068001")]
         found = parse_nccl(system(cpu(0, gpu(A, 0, *lost), gpu(B, 1))), NODE)
-        told = str(found.findings)
+        notes = str(found.findings)
         assert (
             "1 NVLinks of GPU0 lead to '0000:4c:00.0', which is not a GPU in this file: not counted"
-            in told
+            in notes
         )
-        assert "2 NVLinks of GPU0 lead to '0000:00:01.0'" in told
+        assert "2 NVLinks of GPU0 lead to '0000:00:01.0'" in notes
         assert found.topology.links == (Link(0, 1, LinkKind.NODE),)
 
     def test_more_than_the_product_has(self) -> None:

@@ -12,9 +12,9 @@ from tests.topology.sources.pasted import FOUR, LIST, P2P, WHOLE, each
 from tests.topology.sources.reading import (
     NODE,
     link,
+    messages,
     numa,
     refused,
-    told,
     word,
 )
 from topology.sources import SourceError, read
@@ -151,7 +151,7 @@ class TestLinesBrokenBeforeTheAffinity:
         found = read(self.TEXT, NODE)
         assert numa(found.topology) == "01"
         assert "line 1: the lines were broken before the affinity columns and have been joined" in (
-            told(found)
+            messages(found)
         )
 
     def test_a_row_that_is_not_broken_is_none(self) -> None:
@@ -159,19 +159,21 @@ class TestLinesBrokenBeforeTheAffinity:
         assert numa(found.topology) == "-1"
         assert (
             "line 1: GPU0: NUMA affinity (empty) is not one node, so it is recorded as unknown"
-            in told(found)
+            in messages(found)
         )
 
     def test_words_that_begin_like_a_column_are_none(self) -> None:
         found = read("\tGPU0\tGPU1\nCPU model: EPYC\nGPU0\tX\tPIX\nGPU1\tPIX\tX\n", NODE)
         assert word(link(found.topology, 0, 1)) == "PIX"
-        assert "have been joined" not in str(told(found))
+        assert "have been joined" not in str(messages(found))
 
 
 class TestCellsThatRunTogether:
     def test_are_reported(self) -> None:
         found = read(FOUR.replace("PIX\tNODE\t0", "PIXNODE\t0"), NODE)
-        assert "line 2: cells without a space between them were separated: 'PIXNODE'" in told(found)
+        assert "line 2: cells without a space between them were separated: 'PIXNODE'" in messages(
+            found
+        )
 
     def test_nvlinks_and_cpus_have_two_readings(self) -> None:
         text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV120-31\nGPU1\tNV1\t X \t20-31\n"
@@ -258,7 +260,7 @@ class TestNumaColumn:
         found = read(text, NODE)
         assert numa(found.topology) == expected * 2
         if expected == "-":
-            assert any("NUMA" in line or "not read" in line for line in told(found))
+            assert any("NUMA" in line or "not read" in line for line in messages(found))
 
 
 @pytest.mark.parametrize(
@@ -326,8 +328,8 @@ class TestWhatPeopleDo:
 
     def test_what_stands_behind_the_named_columns_is_reported(self) -> None:
         text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV4\t0-3\t0\nGPU1\tNV4\tX\t4-7\t1\n\n"
-        said = "GPU0, GPU1: not read, because the header has no column for it: '0-3 0'"
-        assert said in str(read(text, NODE).findings)
+        message = "GPU0, GPU1: not read, because the header has no column for it: '0-3 0'"
+        assert message in str(read(text, NODE).findings)
 
     def test_a_list_of_a_reports_own_form_names_product_and_memory(self) -> None:
         gpus = "".join(f"GPU{i}: NVIDIA GeForce RTX 4090, 24564 MiB, driver 590\n" for i in (0, 1))
@@ -338,8 +340,8 @@ class TestWhatPeopleDo:
 
     def test_words_of_any_language_are_quoted_as_they_are(self) -> None:
         found = read(f"{self.BLANKS}\nGPU0-GPU1 之间是 NV4\u202e\n", NODE)
-        said = [each.text for each in found.findings if "skipped" in each.text]
-        assert said == [r"skipped, because it has no link: 'GPU0-GPU1 之间是 NV4\u202e'"]
+        message = [each.text for each in found.findings if "skipped" in each.text]
+        assert message == [r"skipped, because it has no link: 'GPU0-GPU1 之间是 NV4\u202e'"]
 
     def test_a_matrix_of_peers_is_reported_once(self) -> None:
         names = [f"GPU{i}" for i in range(8)]
@@ -349,11 +351,11 @@ class TestWhatPeopleDo:
             return "\n".join(" ".join(row) for row in [["", *names], *rows])
 
         found = read(f"{table('NODE')}\n\n{table('OK')}\n", NODE)
-        (said,) = [each.text for each in found.findings if "skipped" in each.text]
-        assert said.startswith("a matrix of `nvidia-smi topo -p2p`")
+        (message,) = [each.text for each in found.findings if "skipped" in each.text]
+        assert message.startswith("a matrix of `nvidia-smi topo -p2p`")
 
     def test_lost_line_breaks_are_reported(self) -> None:
         for before in ("", "GPU Topology: "):
             text = before + " ".join(self.BLANKS.split())
-            said = "line 1: the table has lost its line breaks; paste it with them"
-            assert refused(text) == said
+            message = "line 1: the table has lost its line breaks; paste it with them"
+            assert refused(text) == message

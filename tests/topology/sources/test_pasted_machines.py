@@ -6,8 +6,8 @@ from tests.topology.sources.pasted import FOUR, P2P, TWO, each
 from tests.topology.sources.reading import (
     NODE,
     ONE_TABLE,
+    messages,
     refused,
-    told,
 )
 from topology.sources import read
 
@@ -41,7 +41,9 @@ def test_a_name_that_two_nics_have_is_refused() -> None:
 
 
 def test_the_same_table_twice_is_reported() -> None:
-    assert "line 19: the table of line 1 is repeated here; skipped" in told(read(FOUR + FOUR, NODE))
+    assert "line 19: the table of line 1 is repeated here; skipped" in messages(
+        read(FOUR + FOUR, NODE)
+    )
 
 
 class TestXmlAndMatrix:

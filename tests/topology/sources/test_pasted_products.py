@@ -8,8 +8,8 @@ from tests.topology.sources.pasted import TWO, each
 from tests.topology.sources.reading import (
     NODE,
     link,
+    messages,
     refused,
-    told,
 )
 from topology.core.links import Via
 from topology.sources import read
@@ -25,25 +25,25 @@ class TestUnknownProduct:
         expected = f"{cell} may lead to the other GPU or to a switch, because "
         assert (
             f"line 1: {expected}the product is unknown; recorded as direct. Give --product"
-            in told(found)
+            in messages(found)
         )
 
     def test_four_with_one_number(self) -> None:
         row = ["NV6"] * 4
         rows = [f"GPU{i}\t" + "\t".join([*row[:i], "X", *row[i + 1 :]]) for i in range(4)]
         text = "\n".join(["\tGPU0\tGPU1\tGPU2\tGPU3", *rows])
-        assert "NV6 may lead to the other GPU or to a switch" in str(told(read(text, NODE)))
+        assert "NV6 may lead to the other GPU or to a switch" in str(messages(read(text, NODE)))
 
     def test_different_numbers_are_no_switch(self) -> None:
         text = "GPU0 GPU1 GPU2\nGPU0 X NV1 NV2\nGPU1 NV1 X NV2\nGPU2 NV2 NV2 X\n"
-        lines = told(read(text, NODE))
+        lines = messages(read(text, NODE))
         assert "NV1 may lead" not in str(lines)
 
     def test_a_product_that_cannot_have_them_is_another_matter(self) -> None:
         text = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"
         found = read(text, NODE, product="NVIDIA A30")
-        assert "check the product" in str(told(found))
-        assert "the product is unknown" not in str(told(found))
+        assert "check the product" in str(messages(found))
+        assert "the product is unknown" not in str(messages(found))
 
 
 CARDS = """\
@@ -93,7 +93,7 @@ class TestProductsInReports:
         found = read(text + TWO, NODE)
         assert [gpu.product for gpu in found.topology.gpus] == ["unknown"] * 2
         assert any(
-            "but not the product of each GPU; give --product" in line for line in told(found)
+            "but not the product of each GPU; give --product" in line for line in messages(found)
         )
 
     def test_the_table_of_nvidia_smi_says_more(self) -> None:

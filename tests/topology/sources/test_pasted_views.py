@@ -10,9 +10,9 @@ from tests.topology.sources.reading import (
     NODE,
     P2P_ONLY,
     link,
+    messages,
     numa,
     refused,
-    told,
 )
 from topology.core.links import LinkKind
 from topology.sources import read
@@ -45,7 +45,7 @@ class TestPcieView:
         ids=["legend", "-mp", "-m", "--matrix", "before NVLink"],
     )
     def test_is_reported_only_where_it_is_one(self, text: str, view: bool) -> None:
-        assert any("the PCIe view" in line for line in told(read(text, NODE))) is view
+        assert any("the PCIe view" in line for line in messages(read(text, NODE))) is view
 
 
 class TestLostLinks:
@@ -58,13 +58,13 @@ class TestLostLinks:
             ["\tGPU0\tGPU1\tGPU2\tGPU3", *(f"GPU{a}\t" + "\t".join(r) for a, r in enumerate(rows))]
         )
         found = read(text, NODE, product="NVIDIA H100 80GB HBM3")
-        said = (
+        message = (
             "line 1: GPU2: 13 NVLinks to the switch, but others have 18; check for links that "
             "are down"
         )
-        assert said in told(found)
+        assert message in messages(found)
         assert "check for links that are down" not in str(
-            told(read(text.replace("NV13", "NV18"), NODE))
+            messages(read(text.replace("NV13", "NV18"), NODE))
         )
 
     def test_in_xml_too(self) -> None:
@@ -74,7 +74,7 @@ class TestLostLinks:
             for i, n in enumerate((18, 13, 18))
         )
         found = read(f'<system><cpu numaid="0">{pcis}</cpu></system>', NODE)
-        assert "GPU1: 13 NVLinks to the switch, but others have 18" in str(told(found))
+        assert "GPU1: 13 NVLinks to the switch, but others have 18" in str(messages(found))
 
 
 TOOLS = {

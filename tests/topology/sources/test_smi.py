@@ -298,8 +298,8 @@ class TestCutTables:
         """GPU1 lost its links; the text ends within row GPU2, and row GPU3 tells nothing."""
         text = table("GPU0 X NODE NV18 NV18 PIX SYS", "GPU1 NODE X SYS SYS SYS SYS")
         found = parse_topo(text + table("\nGPU2 NV18 SYS X NV18 SYS PI"), NODE)
-        told = [word(one) for one in found.topology.links]
-        assert told == ["NODE", "NV18", "NV18", "SYS", "SYS", "NV18"]
+        notes = [word(one) for one in found.topology.links]
+        assert notes == ["NODE", "NV18", "NV18", "SYS", "SYS", "NV18"]
         assert [nic.name for nic in found.topology.nics] == ["NIC0", "NIC1"]
         assert (
             "line 1: the header row is missing; from X and the NVLinks, the columns are GPU0 to "
@@ -381,10 +381,10 @@ class TestNvlinks:
 
     def test_whole_attachment_on_one_pair_is_reported(self) -> None:
         text = self.all_pairs(2, "NV12")
-        told = words(text, product="NVIDIA A100-SXM4-80GB")
+        notes = words(text, product="NVIDIA A100-SXM4-80GB")
         assert (
             "line 1: NV12 are all NVLinks of a GPU, to a bridge or a switch; recorded as a bridge"
-            in told
+            in notes
         )
 
     def test_more_links_than_the_product_has(self) -> None:
@@ -428,12 +428,12 @@ class TestWhoTheGpusAre:
     def test_nothing_known(self) -> None:
         found = parse_topo(FOUR, NODE)
         assert {(gpu.product, gpu.memory) for gpu in found.topology.gpus} == {("unknown", 0)}
-        told = str(found.findings)
+        text = str(found.findings)
         assert (
             "the product is unknown, so no pod with gpu-model fits and the NVLink bandwidth is "
-            "unknown" in told
+            "unknown" in text
         )
-        assert "the memory is unknown and recorded as 0, so no pod with min-gpu-memory fits" in told
+        assert "the memory is unknown and recorded as 0, so no pod with min-gpu-memory fits" in text
 
     def test_memory_of_the_catalogue(self) -> None:
         found = parse_topo(FOUR, NODE, product="nvidia l40s")
@@ -446,8 +446,8 @@ class TestWhoTheGpusAre:
 
     def test_list(self) -> None:
         found = parse_topo(f"$ nvidia-smi -L; nvidia-smi topo -m\n{self.LIST}{FOUR}", NODE)
-        told = [(g.uuid, g.product, g.numa_node) for g in found.topology.gpus]
-        assert told[3] == ("GPU-3a", "NVIDIA A30", 1)
+        text = [(g.uuid, g.product, g.numa_node) for g in found.topology.gpus]
+        assert text[3] == ("GPU-3a", "NVIDIA A30", 1)
         assert "UUIDs" not in str(found.findings)
 
     def test_csv(self) -> None:
@@ -494,9 +494,9 @@ class TestWhoTheGpusAre:
 
     def test_list_of_some(self) -> None:
         found = parse_topo("GPU 0: NVIDIA A30 (UUID: GPU-0a)\n" + FOUR, NODE)
-        told = str(found.findings)
-        assert "GPU1 to GPU3: in the matrix, but not in the list of GPUs" in told
-        assert "GPU1 to GPU3: the text has no UUIDs" in told
+        text = str(found.findings)
+        assert "GPU1 to GPU3: in the matrix, but not in the list of GPUs" in text
+        assert "GPU1 to GPU3: the text has no UUIDs" in text
 
     def test_arguments_may_repeat_the_text(self) -> None:
         given_too = parse_topo(

@@ -68,11 +68,11 @@ def test_a_matrix_in_any_style_reads_back(data: st.DataObject) -> None:
     kinds = {kind.name: kind for kind in LinkKind} | {"PSB": LinkKind.BOARD}
     assert [gpu.index for gpu in topology.gpus] == list(range(len(cells)))
     for one in topology.links:
-        told = cells[one.a][one.b]
-        if told.startswith("NV"):
-            assert (one.nvlinks, one.pcie) == (int(told[2:]), LinkKind.UNKNOWN)
+        messages = cells[one.a][one.b]
+        if messages.startswith("NV"):
+            assert (one.nvlinks, one.pcie) == (int(messages[2:]), LinkKind.UNKNOWN)
         else:
-            assert (one.nvlinks, one.pcie) == (0, kinds[told])
+            assert (one.nvlinks, one.pcie) == (0, kinds[messages])
     assert len(topology.links) == len(cells) * (len(cells) - 1) // 2
     for k, nic in enumerate(topology.nics):
         assert nic.name == f"mlx5_{k}"

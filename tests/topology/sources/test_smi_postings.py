@@ -90,8 +90,8 @@ class TestPostings:
         counts = Counter(word(one) for one in found.links)
         assert " ".join(f"{n}*{kind}" for kind, n in sorted(counts.items())) == histogram
         assert {one.via.value for one in found.links if one.nvlinks} == ({via} if via else set())
-        told = ("-" if g.numa_node is None else str(g.numa_node) for g in found.gpus)
-        assert "".join(told) == numa
+        answer = ("-" if g.numa_node is None else str(g.numa_node) for g in found.gpus)
+        assert "".join(answer) == numa
         assert len(found.nics) == nics
 
     def test_every_posting_is_in_a_table(self) -> None:
@@ -149,7 +149,7 @@ class TestPostings:
         ],
     )
     def test_findings(self, name: str, finding: str) -> None:
-        assert any(told.startswith(finding) for told in words(posting(name)))
+        assert any(answer.startswith(finding) for answer in words(posting(name)))
 
     def test_whole_capture_of_a_machine(self) -> None:
         """150 KB of nvidia-smi: the list and the CSV tell who the one GPU is."""

@@ -35,8 +35,8 @@ class World:
         self.clock = Clock()
         self.cluster = Cache(self.clock, settings)
         self.cluster.put_record(switched(8), Report("boot", 1))
-        self.told: list[NodeRefusal] = []
-        self.cluster.on_refusal.append(self.told.append)
+        self.refusals: list[NodeRefusal] = []
+        self.cluster.on_refusal.append(self.refusals.append)
         self.sequence = 1
 
     def bind(self, uid: str, asking: GpuRequest = ASKING) -> PodRecord:

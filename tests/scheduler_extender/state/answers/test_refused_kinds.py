@@ -45,7 +45,7 @@ def test_a_kind_that_never_fits_shuts_out_itself_alone(world: World) -> None:
         while world.shut(PINNED):
             world.clock.now += 1
     assert world.clock.now == 10 + 20 + 40 + 80 + 160 + 7 * LONGEST_PAUSE
-    assert world.told[-1].in_a_row == 12
+    assert world.refusals[-1].in_a_row == 12
 
 
 def test_what_no_kubelet_sees_makes_no_kind(world: World) -> None:
@@ -62,11 +62,11 @@ def test_two_kinds_without_an_admission_between_them_shut_out_every_kind(world: 
     assert not world.shut(PAIR)
     world.refuse("b")
     assert world.shut(PAIR)
-    assert [(r.in_a_row, r.pause) for r in world.told] == [(1, 10), (2, 10)]
+    assert [(r.in_a_row, r.pause) for r in world.refusals] == [(1, 10), (2, 10)]
     while world.shut(PAIR):
         world.clock.now += 1
     world.refuse("c", asking=PAIR)
-    assert (world.told[-1].in_a_row, world.told[-1].pause) == (3, 20)
+    assert (world.refusals[-1].in_a_row, world.refusals[-1].pause) == (3, 20)
 
 
 def test_the_nodes_back_off_ends_with_an_admission_and_a_kinds_own_goes_on(world: World) -> None:
@@ -110,7 +110,7 @@ def test_one_pod_of_each_kind_tries_when_the_nodes_pause_ends() -> None:
                 good.append(second)
     assert good[0] == 0
     assert max(b - a for a, b in itertools.pairwise(good)) <= LONGEST_PAUSE
-    lost = {kind: sum(r.pod.request == kind for r in world.told) for kind in never}
+    lost = {kind: sum(r.pod.request == kind for r in world.refusals) for kind in never}
     assert all(count <= 16 for count in lost.values())
 
 
@@ -129,8 +129,8 @@ def test_nodes_that_differ_in_the_pod_on_trial_share_no_answers() -> None:
     world.cluster.expire()
     world.answer(early[NODE])
     for _ in range(2):
-        told = dict(ask(world.cluster.snapshot(), ASKING, [NODE, second]).each())
-        assert {name: answer and answer.rejection for name, answer in told.items()} == {
+        reported = dict(ask(world.cluster.snapshot(), ASKING, [NODE, second]).each())
+        assert {name: answer and answer.rejection for name, answer in reported.items()} == {
             NODE: None,
             second: SHUT_TO_ALIKE,
         }

@@ -113,7 +113,7 @@ def test_a_controller_loses_sixteen_pods_in_the_first_hour_and_then_twelve(world
 
 def test_many_pods_that_were_bound_before_make_one_pause(world: World) -> None:
     world.refuse(*(f"p{i}" for i in range(20)))
-    assert [r.pause for r in world.told] == [10] + 19 * [0]
+    assert [r.pause for r in world.refusals] == [10] + 19 * [0]
     assert world.pause() == 10
 
 
@@ -204,13 +204,13 @@ def test_a_success_between_starts_the_count_again(world: World) -> None:
         assert world.pause() == 10
         world.answer(world.bind(f"good-{i}"))
         assert not world.shut()
-    assert {r.in_a_row for r in world.told} == {1}
+    assert {r.in_a_row for r in world.refusals} == {1}
 
 
 def test_the_pods_own_faults_are_reported_and_shut_nothing(world: World) -> None:
     world.refuse("a", "b", "c", reason="SysctlForbidden")
     assert not world.shut()
-    assert [r.in_a_row for r in world.told] == [0, 0, 0]
+    assert [r.in_a_row for r in world.refusals] == [0, 0, 0]
 
 
 def test_other_resources_are_not_shut(world: World) -> None:
@@ -222,7 +222,7 @@ def test_ignored_refusals_shut_nothing_and_are_reported() -> None:
     world = World(Settings(refusals=Refusals.IGNORE))
     world.refuse("a", "b")
     assert not world.shut()
-    assert [r.pause for r in world.told] == [0, 0]
+    assert [r.pause for r in world.refusals] == [0, 0]
 
 
 def test_a_node_without_a_record_is_shut_too(world: World) -> None:
@@ -250,7 +250,7 @@ def test_after_a_restart_the_pause_follows_from_the_pods(step: int) -> None:
         assert (
             len(world.cluster.node_info(NODE).history.backoffs[GPU].of_kind[ASKING].refusals) == 3
         )
-        assert not world.told
+        assert not world.refusals
 
 
 @pytest.mark.parametrize("step", ORDERS.values(), ids=ORDERS)
@@ -324,8 +324,8 @@ def test_the_event_says_whether_the_refusal_was_predicted(world: World) -> None:
     world.refuse("a")
     world.pause()
     world.refuse("b")
-    assert [r.foreseen for r in world.told] == [(), ()]
-    assert world.told[1].words == (
+    assert [r.foreseen for r in world.refusals] == [(), ()]
+    assert world.refusals[1].words == (
         "switched refused default/b (UnexpectedAdmissionError), no known hazard; 2 refusals in "
         "a row; the node gets no GPU pods for 20 s"
     )

@@ -35,7 +35,7 @@ def rows(number: int) -> list[list[str]]:
     return [re.split("  +", line, maxsplit=3) for line in lines if not line.startswith(" ")]
 
 
-def told() -> set[Step]:
+def documented_steps() -> set[Step]:
     """Every step that the head of the module tells of."""
     return {
         (before, call, after)
@@ -45,7 +45,7 @@ def told() -> set[Step]:
     }
 
 
-CALLS = sorted({call for _, call, _ in told()})
+CALLS = sorted({call for _, call, _ in documented_steps()})
 
 
 def stage_of(cluster: Cache, uid: PodUid) -> str:
@@ -142,7 +142,7 @@ def test_the_table_has_every_transition_and_no_other() -> None:
         for _ in range(200):
             world.step()
         followed |= world.followed
-    assert followed == told()
+    assert followed == documented_steps()
 
 
 def test_what_a_pod_holds_in_each_stage() -> None:

@@ -316,9 +316,9 @@ def cluster() -> Cache:
 
 def passes(cluster: Cache, count: int = 2) -> bool:
     request = gpu_request(count, Constraints(link=LinkKind.NVLINK))
-    ((_, remembered),) = ask(cluster.snapshot(), request, ["node"]).each()
+    ((_, cached),) = ask(cluster.snapshot(), request, ["node"]).each()
     decision = answer(cluster.snapshot(), cluster.node_info(NodeName("node")), request)
-    assert remembered in (None, decision)
+    assert cached in (None, decision)
     return decision.rejection is None
 
 

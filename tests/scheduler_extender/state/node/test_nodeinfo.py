@@ -250,10 +250,10 @@ def test_ended_pods_count_only_where_a_report_shows_them() -> None:
             named = rng.sample(sorted(info.pods.bound), min(2, len(info.pods.bound)))
             if rng.random() < 0.2:
                 named = [PodUid("stranger")]
-            told = [shown(name, gpu) for gpu, name in enumerate(named)]
-            if told and rng.random() < 0.3:  # the agent did not know whose they are
-                told[0] = replace(told[0], pod_uid=PodUid(""))
-            info = comes(report(sequence, *told))(info)
+            allocations = [shown(name, gpu) for gpu, name in enumerate(named)]
+            if allocations and rng.random() < 0.3:  # the agent did not know whose they are
+                allocations[0] = replace(allocations[0], pod_uid=PodUid(""))
+            info = comes(report(sequence, *allocations))(info)
         again = Roster.of(info.pods.bound.values())
         pods = Occupants(bound=again, acknowledged=info.pods.acknowledged)
         anew = NodeInfo(info.name, record=info.record, pods=pods)

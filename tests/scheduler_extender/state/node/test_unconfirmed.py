@@ -222,10 +222,10 @@ def test_waiting_pods_are_woken_when_a_deleted_pod_is_released_beside_unacknowle
     PodSink(cluster).apply(raw(bound("stays", 3)))
     delete(cluster, bound("uid-1", 1), 20)
     assert not fits(cluster, 1)
-    told: list[str] = []
-    cluster.on_change.append(told.append)
+    woken: list[str] = []
+    cluster.on_change.append(woken.append)
     cluster.put_record(NODE, report(3, 20))
-    assert told == [NAME]
+    assert woken == [NAME]
     assert fits(cluster, 1)
 
 

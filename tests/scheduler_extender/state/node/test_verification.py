@@ -191,23 +191,23 @@ def test_gpus_that_changed_while_the_pod_was_unacknowledged_count_up_to_its_repo
     first, second = shows("pair", 0, name="a"), shows("pair", 3, 4, name="b")
     parts = (first, second) if in_parts else (shows("pair", 0, 1),)
 
-    def told(sequence: int, allocatable: frozenset[DeviceId], *found: Allocation) -> None:
+    def answer(sequence: int, allocatable: frozenset[DeviceId], *found: Allocation) -> None:
         cluster.put_record(
             NODE, replace(report(*found, sequence=sequence), allocatable=allocatable)
         )
 
-    told(1, WITHOUT_7)
+    answer(1, WITHOUT_7)
     if when == "after the bind":
         cluster.put_pod(pod)
-    told(2, ALL_8)
+    answer(2, ALL_8)
     cluster.put_pod(pod)
-    told(3, ALL_8)
+    answer(3, ALL_8)
     if in_parts:
-        told(4, ALL_8, first)
-    told(5, ALL_8, *parts)
+        answer(4, ALL_8, first)
+    answer(5, ALL_8, *parts)
     assert [s.kind for s in seen] == ([OUTSIDE] if when == "before the bind" else [])
     assert cluster.node_info(NODE.name).pods.unsettled <= {pod.uid}
-    told(6, ALL_8, *parts)
+    answer(6, ALL_8, *parts)
     assert not cluster.node_info(NODE.name).pods.unsettled
 
 

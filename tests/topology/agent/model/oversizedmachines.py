@@ -149,7 +149,7 @@ def owning_block(
 NICS = {f"mlx5_{i}": PciNic(("pci0000:00", f"port{i % 4}", f"vf{i}"), 0) for i in range(100)}
 PLACES = {"0000:00:00.0": ("pci0000:00", "port3", "gpu"), "0000:01:00.0": ("pci0000:01", "gpu")}
 
-Said = Callable[[dict[str, Any]], bool]
+Expectation = Callable[[dict[str, Any]], bool]
 
 
 def condition(record: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def condition(record: dict[str, Any], kind: str) -> dict[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
-def not_ready(reason: str, *words: str) -> Said:
-    def said(record: dict[str, Any]) -> bool:
+def not_ready(reason: str, *words: str) -> Expectation:
+    def holds(record: dict[str, Any]) -> bool:
         ready = condition(record, "Ready")
         return (
             ready["status"] == "False"
@@ -166,38 +166,38 @@ def not_ready(reason: str, *words: str) -> Said:
             and all(word in ready["message"] for word in words)
         )
 
-    return said
+    return holds
 
 
-def incomplete(*words: str) -> Said:
-    def said(record: dict[str, Any]) -> bool:
+def incomplete(*words: str) -> Expectation:
+    def holds(record: dict[str, Any]) -> bool:
         complete = condition(record, "Complete")
         said_so = all(w in complete["message"] for w in words)
         return bool(complete["status"] == "False" and said_so)
 
-    return said
+    return holds
 
 
-def too_large(words: str) -> Said:
+def too_large(words: str) -> Expectation:
     """Ready says by how much, and nothing else is told but conditions: a part could be taken for
     the whole."""
     is_said = not_ready(
         "TooLarge", "the record is too large: it would have ", f"{words} are allowed"
     )
 
-    def said(record: dict[str, Any]) -> bool:
-        told = [record["spec"].get("devices")]
-        told += [record["status"].get(key) for key in ("allocatable", "allocations", "exclusive")]
-        return is_said(record) and not any(told) and "allocatable" not in record["status"]
+    def holds(record: dict[str, Any]) -> bool:
+        answer = [record["spec"].get("devices")]
+        answer += [record["status"].get(key) for key in ("allocatable", "allocations", "exclusive")]
+        return is_said(record) and not any(answer) and "allocatable" not in record["status"]
 
-    return said
+    return holds
 
 
 def nothing_lost(record: dict[str, Any]) -> bool:
     return bool(condition(record, "Ready")["status"] == "True")
 
 
-EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
+EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Expectation]] = {
     "twenty kinds of MIG devices": (
         (".spec.resources",),
         Machine(served={f"nvidia.com/mig-{i}g": (DeviceId(f"MIG-{i}"),) for i in range(20)}),

@@ -237,8 +237,8 @@ def test_what_a_configuration_leaves_out_is_the_kubelets_default() -> None:
 
 
 def test_later_observations_override_earlier_ones() -> None:
-    told = KubeletConfig(topology_manager_policy="none")
-    assert told.over(KubeletConfig("restricted", "pod", "static", "Static")) == KubeletConfig(
+    config = KubeletConfig(topology_manager_policy="none")
+    assert config.over(KubeletConfig("restricted", "pod", "static", "Static")) == KubeletConfig(
         "none", "pod", "static", "Static"
     )
 

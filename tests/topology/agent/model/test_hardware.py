@@ -112,17 +112,17 @@ def test_links_count_where_the_driver_does_not_name_peers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p2p", "count", "said"),
+    ("p2p", "count", "notes"),
     [
         pytest.param(True, 1, ["NVLink count"], id="peers may use it: at least one"),
         pytest.param(False, 0, [], id="peers may not: they are other GPUs' links"),
         pytest.param(None, 0, ["NVLinks"], id="nobody tells: none"),
     ],
 )
-def test_far_ends_that_cannot_be_identified(p2p: bool | None, count: int, said: list[str]) -> None:
+def test_far_ends_that_cannot_be_identified(p2p: bool | None, count: int, notes: list[str]) -> None:
     ends = [NvlinkEnd(n, True, Remote.UNKNOWN) for n in range(6)]
     found = link_of(pair(gpu(0, *ends), gpu(1, *ends), p2p=p2p))
-    assert (found[0], found[3]) == (count, said)
+    assert (found[0], found[3]) == (count, notes)
     assert count == 0 or found[1] is Via.SWITCH
 
 
@@ -245,8 +245,8 @@ def test_a_lost_gpu_keeps_its_index_and_its_links() -> None:
 
 def test_a_gpu_that_was_never_seen_gets_an_index_of_its_own() -> None:
     former = machine("p3.8xlarge").topology("n")
-    stranger = replace(former.gpus[3], uuid=GpuUuid("GPU-new"))
-    now = replace(former, gpus=(*former.gpus[:3], stranger), links=(), nics=())
+    other = replace(former.gpus[3], uuid=GpuUuid("GPU-new"))
+    now = replace(former, gpus=(*former.gpus[:3], other), links=(), nics=())
     kept = keep_lost(now, former)
     assert {g.uuid: g.index for g in kept.gpus}[GpuUuid("GPU-new")] == 4
     assert [g.uuid for g in kept.gpus if g.index == 3] == [former.gpus[3].uuid]

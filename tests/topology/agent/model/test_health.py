@@ -108,11 +108,11 @@ def test_a_link_that_was_never_up_is_not_down() -> None:
 
 
 def test_a_new_tracker_remembers_what_the_former_reported() -> None:
-    said = (Health(A, False, "Xid79, RowRemapPending, NVLinkDown", NOON, (1,), 100),)
-    health = HealthTracker(said)
-    assert health.report() == said
+    expected = (Health(A, False, "Xid79, RowRemapPending, NVLinkDown", NOON, (1,), 100),)
+    health = HealthTracker(expected)
+    assert health.report() == expected
     health.look([vital(energy=500)], LATER)
-    assert health.report() == said
+    assert health.report() == expected
 
 
 def test_a_reset_while_the_agent_was_away_is_noticed() -> None:
@@ -150,8 +150,8 @@ def test_a_row_remap_that_waits_is_one_problem_from_any_source(number: int) -> N
     health = tracker(vital(energy=1))
     assert health.xid(Xid(A, number), NOON)
     health.look([vital(remap_pending=True, energy=2)], NOON)
-    (told,) = health.report()
-    assert (told.healthy, told.reason) == (True, f"Xid{number}, RowRemapPending")
+    (answer,) = health.report()
+    assert (answer.healthy, answer.reason) == (True, f"Xid{number}, RowRemapPending")
     health.xid(Xid(A, 95), NOON)
     assert not health.report()[0].healthy
 

@@ -16,7 +16,7 @@ DUE = frozenset({PodUid("1")})
 Change = Callable[[KubeletPolling, float], object]
 
 
-class Moment(NamedTuple):
+class PollingStep(NamedTuple):
     """At ``at`` seconds this happens; seen from there, the next question is due at ``next``."""
 
     at: float
@@ -59,7 +59,7 @@ def none_due(polling: KubeletPolling, now: float) -> None:
     polling.wait_for(frozenset(), now)
 
 
-def news(polling: KubeletPolling, now: float) -> None:
+def change(polling: KubeletPolling, now: float) -> None:
     polling.news(now)
 
 
@@ -71,77 +71,77 @@ def nothing(polling: KubeletPolling, now: float) -> None:
     """Time passes."""
 
 
-TABLES: dict[str, Sequence[Moment]] = {
+TABLES: dict[str, Sequence[PollingStep]] = {
     "after its own start the agent watches closely for ten seconds": [
-        Moment(0, nothing, float("-inf")),
-        Moment(0, answered, 1),
-        Moment(9, answered, 10),
-        Moment(10, answered, 20),
-        Moment(20, answered, 22, holders=True),
+        PollingStep(0, nothing, float("-inf")),
+        PollingStep(0, answered, 1),
+        PollingStep(9, answered, 10),
+        PollingStep(10, answered, 20),
+        PollingStep(20, answered, 22, holders=True),
     ],
     "a pod that is to come: ten times a second, then slower": [
-        Moment(20, due_and_answered, 20.1),
-        Moment(24.9, answered, 25.0),
-        Moment(25, answered, 25.3),
-        Moment(79.9, answered, 80.2),
-        Moment(80, answered, 82),
-        Moment(81, none_due, 90),
-        Moment(81, none_due, 82, holders=True),
+        PollingStep(20, due_and_answered, 20.1),
+        PollingStep(24.9, answered, 25.0),
+        PollingStep(25, answered, 25.3),
+        PollingStep(79.9, answered, 80.2),
+        PollingStep(80, answered, 82),
+        PollingStep(81, none_due, 90),
+        PollingStep(81, none_due, 82, holders=True),
     ],
     "another pod that is to come starts the haste anew": [
-        Moment(20, due_and_answered, 20.1),
-        Moment(90, answered, 92),
-        Moment(91, lambda p, now: p.wait_for(DUE | {PodUid("2")}, now), 90.1),
-        Moment(92, answered, 92.1),
-        Moment(93, due, 92.1),  # one of the two is reported: no news
-        Moment(98, answered, 98.3),
+        PollingStep(20, due_and_answered, 20.1),
+        PollingStep(90, answered, 92),
+        PollingStep(91, lambda p, now: p.wait_for(DUE | {PodUid("2")}, now), 90.1),
+        PollingStep(92, answered, 92.1),
+        PollingStep(93, due, 92.1),  # one of the two is reported: no news
+        PollingStep(98, answered, 98.3),
     ],
     "what is not taken for true yet is like a pod that is to come": [
-        Moment(20, answered, 30),
-        Moment(20, news, 20.05, doubtful=True),
-        Moment(20.05, answered, 20.15, doubtful=True),
-        Moment(26, answered, 26.3, doubtful=True),
+        PollingStep(20, answered, 30),
+        PollingStep(20, change, 20.05, doubtful=True),
+        PollingStep(20.05, answered, 20.15, doubtful=True),
+        PollingStep(26, answered, 26.3, doubtful=True),
     ],
     "news is asked after at once": [
-        Moment(20, answered, 30),
-        Moment(20.01, news, 20.05),
-        Moment(20.05, answered, 30.05),
+        PollingStep(20, answered, 30),
+        PollingStep(20.01, change, 20.05),
+        PollingStep(20.05, answered, 30.05),
     ],
     "a kubelet that does not answer is asked three times a second": [
-        Moment(20, down, 20.3),
-        Moment(20.3, down, 20.6),
-        Moment(20.4, due, 20.6),
+        PollingStep(20, down, 20.3),
+        PollingStep(20.3, down, 20.6),
+        PollingStep(20.4, due, 20.6),
     ],
     "one that has come back is watched closely": [
-        Moment(20, down, 20.3),
-        Moment(20.3, answered, 21.3),
-        Moment(30.2, answered, 31.2),
-        Moment(30.3, answered, 40.3),
+        PollingStep(20, down, 20.3),
+        PollingStep(20.3, answered, 21.3),
+        PollingStep(30.2, answered, 31.2),
+        PollingStep(30.3, answered, 40.3),
     ],
     "so is one with another socket": [
-        Moment(20, another_socket, 21),
-        Moment(29.9, another_socket, 30.9),
-        Moment(30, another_socket, 40),
+        PollingStep(20, another_socket, 21),
+        PollingStep(29.9, another_socket, 30.9),
+        PollingStep(30, another_socket, 40),
     ],
     "a busy kubelet is left alone for a moment, and news waits as long": [
-        Moment(20, answered, 30),
-        Moment(20.1, news, 20.05),
-        Moment(20.1, busy, 20.4),
-        Moment(20.4, busy, 20.7),
-        Moment(20.7, answered, 30.7),
+        PollingStep(20, answered, 30),
+        PollingStep(20.1, change, 20.05),
+        PollingStep(20.1, busy, 20.4),
+        PollingStep(20.4, busy, 20.7),
+        PollingStep(20.7, answered, 30.7),
     ],
     "a GPU's fault: at once, then closely for ten seconds": [
-        Moment(20, answered, 30),
-        Moment(21, fault, 20.05),
-        Moment(21, answered, 22),
-        Moment(30.9, answered, 31.9),
-        Moment(31, answered, 41),
+        PollingStep(20, answered, 30),
+        PollingStep(21, fault, 20.05),
+        PollingStep(21, answered, 22),
+        PollingStep(30.9, answered, 31.9),
+        PollingStep(31, answered, 41),
     ],
 }
 
 
 @pytest.mark.parametrize("table", [pytest.param(t, id=name) for name, t in TABLES.items()])
-def test_when_the_kubelet_is_asked_next(table: Sequence[Moment]) -> None:
+def test_when_the_kubelet_is_asked_next(table: Sequence[PollingStep]) -> None:
     polling = KubeletPolling(PollIntervals(), 0.0)
     for moment in table:
         moment.does(polling, moment.at)

@@ -47,7 +47,7 @@ SHARES = frozenset(DeviceId(f"{uuid}::{n}") for uuid in UUIDS for n in range(2))
 MPS = replace(AROUND, labels={"nvidia.com/gpu.sharing-strategy": "mps"})
 
 
-def said(picture: Picture, kind: str) -> Condition:
+def condition_of(picture: Picture, kind: str) -> Condition:
     return next(c for c in picture.report.conditions if c.type == kind)
 
 
@@ -103,7 +103,7 @@ READY: list[tuple[str, dict[str, Any], str]] = [
     ("fields", "reason"), [pytest.param(fields, reason, id=name) for name, fields, reason in READY]
 )
 def test_whether_it_can_be_relied_on(fields: dict[str, Any], reason: str) -> None:
-    ready = said(composed(**fields), "Ready")
+    ready = condition_of(composed(**fields), "Ready")
     assert (ready.reason, ready.status) == (reason, reason == "Watching")
 
 
@@ -121,18 +121,18 @@ def test_instances_under_a_name_that_is_not_their_profiles(served: str, reason: 
     sliced = cut(machine("dgx-a100").topology("n"), ["1g.5gb+me"], gpus=[0])
     ids = frozenset(DeviceId(part.uuid) for part in sliced.gpus[0].mig_instances)
     picture = composed(hardware=replace(SEEN, topology=sliced), allocatable={served: ids})
-    ready = said(picture, "Ready")
+    ready = condition_of(picture, "Ready")
     assert (ready.reason, ready.status) == (reason, reason == "Watching")
     assert ready.status or f"served as {served}, and its profile is '1g.5gb+me'" in ready.message
 
 
 def test_unready_is_explained() -> None:
     silent = KubeletState(cause="kubelet.sock: gone", silent=True, too_long=True)
-    assert said(composed(kubelet=silent), "Ready").message == "kubelet.sock: gone"
+    assert condition_of(composed(kubelet=silent), "Ready").message == "kubelet.sock: gone"
     hanging = composed(nvml_problem="a call hangs")
-    assert said(hanging, "Ready").message == "NVML: a call hangs"
+    assert condition_of(hanging, "Ready").message == "NVML: a call hangs"
     assert Unseen("GPUs and links", "NVML: a call hangs") in hanging.unseen
-    assert said(hanging, "Complete").status, "what was seen before stays"
+    assert condition_of(hanging, "Complete").status, "what was seen before stays"
     unfit = composed(allocatable={GPU: frozenset({DeviceId("nvidia0")})}).unfit
     assert unfit is not None
     assert unfit.reason == "UnknownDevices"
@@ -159,18 +159,18 @@ def test_the_spec_says_how_devices_are_chosen() -> None:
     assert lost.topology is not None
     assert lost.topology.allocator.policy == "best-effort"
     assert lost.report.missing == MISSING
-    told = composed(allocatable={GPU: SHARES}, refuses_several=True).topology
-    assert told is not None
-    assert [r.refuses_several for r in told.resources] == [True]
+    answer = composed(allocatable={GPU: SHARES}, refuses_several=True).topology
+    assert answer is not None
+    assert [r.refuses_several for r in answer.resources] == [True]
     whole = composed(refuses_several=True).topology
     assert whole is not None
     assert [r.refuses_several for r in whole.resources] == [None]
     doubtful = composed(hardware=replace(SEEN, doubt="it sees more")).topology
     assert doubtful is not None
     assert doubtful.allocator.policy == "any"
-    told = composed(policy="packed").topology
-    assert told is not None
-    assert told.allocator.policy == "packed"
+    answer = composed(policy="packed").topology
+    assert answer is not None
+    assert answer.allocator.policy == "packed"
 
 
 def test_what_could_not_be_had_is_named() -> None:
@@ -178,7 +178,7 @@ def test_what_could_not_be_had_is_named() -> None:
         hardware=replace(SEEN, unseen=(Unseen("fabric", "denied", "GPU 1"),)),
         context=NodeContext({}, None, unseen=(Unseen("Node", "403 Forbidden"),)),
     )
-    complete = said(picture, "Complete")
+    complete = condition_of(picture, "Complete")
     assert (complete.status, complete.reason) == (False, "SomeUnseen")
     assert complete.message.split("; ") == [
         "CPU and Memory Managers' policies: neither the kubelet nor a file shows them, so pods "
@@ -215,7 +215,7 @@ UNACCOUNTED: list[tuple[str, dict[str, Any], str]] = [
     [pytest.param(fields, text, id=name) for name, fields, text in UNACCOUNTED],
 )
 def test_use_of_a_gpu_that_no_pod_holds(fields: dict[str, Any], message: str) -> None:
-    found = said(composed(**fields), "UnaccountedUse")
+    found = condition_of(composed(**fields), "UnaccountedUse")
     assert (found.status, found.message) == (bool(message), message)
 
 
@@ -300,7 +300,7 @@ def test_cpus_that_cannot_be_read_are_unseen() -> None:
     assert picture.topology is not None
     assert picture.topology.allocator.numa is None
     assert hidden in picture.unseen
-    assert said(picture, "Complete").message == str(hidden)
+    assert condition_of(picture, "Complete").message == str(hidden)
     assert picture.report.holdings == OWN
 
 
@@ -339,5 +339,5 @@ def test_a_node_with_a_fabric_says_whether_its_gpus_can_use_it(
     fabric: dict[GpuUuid, bool], condition: tuple[bool, str, str] | None
 ) -> None:
     found = [c for c in composed(fabric=fabric).report.conditions if c.type == "FabricReady"]
-    told = [(c.status, c.reason, c.message) for c in found]
-    assert told == ([] if condition is None else [condition])
+    answer = [(c.status, c.reason, c.message) for c in found]
+    assert answer == ([] if condition is None else [condition])

@@ -19,8 +19,8 @@ from tests.topology.agent.model.oversizedmachines import (
     NICS,
     STATIC,
     TOO_LARGE,
+    Expectation,
     Machine,
-    Said,
     gpus,
     holding,
     ids,
@@ -125,13 +125,13 @@ BOUNDS = {"maxItems", "maxLength", "maximum", "pattern", "format"}
 
 
 @pytest.mark.parametrize(
-    ("machine", "said"), [pytest.param(m, s, id=name) for name, (_, m, s) in EXCEEDING.items()]
+    ("machine", "holds"), [pytest.param(m, s, id=name) for name, (_, m, s) in EXCEEDING.items()]
 )
-def test_what_does_not_fit_is_left_out_and_reported(machine: Machine, said: Said) -> None:
+def test_what_does_not_fit_is_left_out_and_reported(machine: Machine, holds: Expectation) -> None:
     record = machine.record()
     assert faults(record) == []
     assert len(json.dumps(record)) <= recordlimits.LARGEST_RECORD
-    assert said(record), record["status"]["conditions"]
+    assert holds(record), record["status"]["conditions"]
     codec.decode(record)  # and the extender reads it
 
 
@@ -194,10 +194,10 @@ def test_the_estimate_of_what_pods_have_for_their_own_is_no_less_than_its_size()
     assert nothing_lost(record)
     found = codec.decode(record)
     assert found.report is not None
-    told = json.dumps(record["status"]["exclusive"], separators=(",", ":"))
+    answer = json.dumps(record["status"]["exclusive"], separators=(",", ":"))
     assert found.report.holdings is not None
     size = sum(map(recordlimits.size_of_holding, found.report.holdings))
-    assert 0.8 * size < len(told) <= size
+    assert 0.8 * size < len(answer) <= size
 
 
 def owned(found: Any, value: Any) -> Any:

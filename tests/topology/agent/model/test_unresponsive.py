@@ -41,11 +41,11 @@ def test_what_the_driver_counts_without_a_name_is_what_is_gone() -> None:
 def test_a_plugin_that_started_without_a_gone_gpu_does_not_miss_it() -> None:
     tracker = MissingGpuTracker()
     tracker.look(state(0, 1), GONE, LATER)
-    said = (MissingGpu("GPU-2", False, LATER),)
-    assert tracker.report("", {}) == said
-    assert tracker.report(NOON, {}) == said
-    assert tracker.report(LATER, {}) == said, "nobody knows which came first"
-    assert tracker.report(LATEST, offers("GPU-2")) == said, "the kubelet hands it out still"
+    expected = (MissingGpu("GPU-2", False, LATER),)
+    assert tracker.report("", {}) == expected
+    assert tracker.report(NOON, {}) == expected
+    assert tracker.report(LATER, {}) == expected, "nobody knows which came first"
+    assert tracker.report(LATEST, offers("GPU-2")) == expected, "the kubelet hands it out still"
     assert tracker.report(LATEST, offers("GPU-0")) == ()
     tracker.look(state(0, 1, 2, lost=(2,)), (), LATEST)
     assert tracker.report("2026-01-01T15:00:00Z", {}) != (), (

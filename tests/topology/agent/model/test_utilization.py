@@ -34,7 +34,7 @@ IDLE: dict[str, Any] = {"processes": ()}
 
 
 @pytest.mark.parametrize(
-    ("looks", "said"),
+    ("looks", "reported"),
     [
         pytest.param([(BUSY, False, False)] * (LOOKS - 1), False, id="a moment"),
         pytest.param([(BUSY, False, False)] * LOOKS, True, id="long enough"),
@@ -61,11 +61,11 @@ IDLE: dict[str, Any] = {"processes": ()}
         ),
     ],
 )  # fmt: skip
-def test_use_by_no_pod(looks: Sequence[tuple[dict[str, Any], bool, bool]], said: bool) -> None:
+def test_use_by_no_pod(looks: Sequence[tuple[dict[str, Any], bool, bool]], reported: bool) -> None:
     use = UnaccountedUse()
     for fields, held, news_due in looks:
         use.look([Vitals(GPU_0, **fields)], {GPU_0} if held else set(), news_due=news_due)
-    assert (GPU_0 in use.gpus()) is said
+    assert (GPU_0 in use.gpus()) is reported
 
 
 def test_it_is_counted_anew_after_it_was_forgotten() -> None:
@@ -110,13 +110,13 @@ class Agent:
     def looks(self, seconds: float, *vitals: Vitals) -> list[str]:
         """Look for so long; the times published since, each change once."""
         published = self.published()
-        told = [published]
+        answer = [published]
         for _ in range(int(seconds / LOOK)):
             self.now += LOOK
             self.tracker.look(vitals, self.holders, self.now)
-            if self.published() != told[-1]:
-                told.append(self.published())
-        return told[1:] if len(told) > 1 else [published]
+            if self.published() != answer[-1]:
+                answer.append(self.published())
+        return answer[1:] if len(answer) > 1 else [published]
 
     def published(self) -> str:
         return ", ".join(i.since[11:16] for i in self.report().idle)
@@ -216,8 +216,8 @@ def test_a_pod_answers_for_its_own_time_only(agent: Agent) -> None:
 
 
 def test_unidentified_pods_are_not_named() -> None:
-    nobody = allocations({}, [entry("a", "GPU-0")])
-    assert idle_allocations(nobody, {(PodUid(""), GpuUuid("GPU-0")): "x"}) == ()
+    none_named = allocations({}, [entry("a", "GPU-0")])
+    assert idle_allocations(none_named, {(PodUid(""), GpuUuid("GPU-0")): "x"}) == ()
 
 
 def test_only_a_long_silence_of_the_driver_ends_an_idle_time(
@@ -321,8 +321,8 @@ def test_no_story_makes_an_idle_time_longer_than_it_was(
         elif what == "clock is set":
             agent.off += clock.step(seconds)
         else:
-            told = {"rests": 0.0, "works": 0.5, "nobody knows": None}[what]
-            agent.tracker.look([gpu(utilisation=told)], agent.holders, agent.now)
+            answer = {"rests": 0.0, "works": 0.5, "nobody knows": None}[what]
+            agent.tracker.look([gpu(utilisation=answer)], agent.holders, agent.now)
             worked = agent.now if what == "works" else worked
         for idle in agent.report().idle:
             since = datetime.fromisoformat(idle.since)

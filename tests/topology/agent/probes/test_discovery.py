@@ -62,12 +62,12 @@ def test_a_product_name_that_is_no_text_costs_the_name_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver reads it from the board, and pynvml takes it for UTF-8."""
-    told = pynvml.nvmlDeviceGetName
+    answer = pynvml.nvmlDeviceGetName
 
     def name_of(handle: Any) -> str:
         if pynvml.nvmlDeviceGetIndex(handle) == 3:
             return b"Tesla \xff\xfe".decode()
-        return str(told(handle))
+        return str(answer(handle))
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", name_of)
     with fake_nvml(tmp_path, machine("dgx1-v100").topology("n")).in_process(), Nvml() as nvml:
@@ -81,7 +81,7 @@ def test_a_product_name_that_is_no_text_costs_the_name_alone(
 
 
 @pytest.mark.parametrize(
-    ("state", "status", "mask", "told"),
+    ("state", "status", "mask", "answer"),
     [
         (0, 0, 0, None),
         (3, 0, 0, FabricState(True)),
@@ -102,7 +102,7 @@ def test_a_gpu_reports_its_fabric_state(
     state: int,
     status: int,
     mask: int,
-    told: FabricState | None,
+    answer: FabricState | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -114,9 +114,9 @@ def test_a_gpu_reports_its_fabric_state(
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfoV", fabric)
     with fake_nvml(tmp_path, machine("dgx-h100").topology("n")).in_process(), Nvml() as nvml:
-        assert {vitals.fabric for vitals in nvml.vitals()} == {told}
+        assert {vitals.fabric for vitals in nvml.vitals()} == {answer}
         assert {gpu.fabric is not None for gpu in nvml.look().gpus} == {
-            told is not None and told.registered
+            answer is not None and answer.registered
         }
 
 

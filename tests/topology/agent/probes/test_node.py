@@ -158,8 +158,8 @@ def test_files_without_a_configuration(text: str | None, message: str, tmp_path:
 def test_an_operators_setting_comes_first_then_the_files_in_order(tmp_path: Path) -> None:
     good = tmp_path / "good.yaml"
     good.write_text(FILE)
-    told = KubeletConfig(topology_manager_policy="none")
-    sources = KubeletSources(told, (tmp_path / "absent.yaml", good))
+    config = KubeletConfig(topology_manager_policy="none")
+    sources = KubeletSources(config, (tmp_path / "absent.yaml", good))
     watch = NodeWatch(None, NodeName("n"), sources, lambda: None)
     assert watch.look()
     assert watch.state.kubelet == KubeletConfig(
@@ -169,11 +169,11 @@ def test_an_operators_setting_comes_first_then_the_files_in_order(tmp_path: Path
 
 
 def test_the_topology_managers_policy_alone_leaves_the_others_unseen(tmp_path: Path) -> None:
-    told = KubeletConfig(topology_manager_policy="none")
-    sources = KubeletSources(told, (tmp_path / "absent.yaml",))
+    config = KubeletConfig(topology_manager_policy="none")
+    sources = KubeletSources(config, (tmp_path / "absent.yaml",))
     watch = NodeWatch(None, NodeName("n"), sources, lambda: None)
     watch.look()
-    assert watch.state.kubelet == told
+    assert watch.state.kubelet == config
     assert [u.fact for u in watch.state.unseen] == ["kubelet's configuration"]
 
 

@@ -40,12 +40,12 @@ class Sink:
     """The pods, and how often they were news."""
 
     def __init__(self) -> None:
-        self.news = 0
+        self.changes = 0
         self.static = False
         self.pods = NodePods(self._note, lambda: self.static)
 
     def _note(self) -> None:
-        self.news += 1
+        self.changes += 1
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_refused_pod_counts_as_a_change_once(
     for _ in range(2):
         sink.pods.apply(raw(manifest("a", container("main", 1), status=status)))
         assert sink.pods.snapshot()[0][PodUid("uid-a")].refused == refused
-        assert sink.news == 1
+        assert sink.changes == 1
 
 
 def test_what_a_pod_asks_for(sink: Sink) -> None:
@@ -101,7 +101,7 @@ def test_how_far_a_pod_is(
 
 
 def test_a_change_that_cannot_change_holders_is_ignored(sink: Sink) -> None:
-    told = []
+    changes_seen = []
     for found in (
         manifest("plain", container("main")),
         manifest("a", container("main", 1)),
@@ -109,8 +109,8 @@ def test_a_change_that_cannot_change_holders_is_ignored(sink: Sink) -> None:
         manifest("a", container("main", 1), status={"phase": "Running", "startTime": "noon"}),
     ):
         sink.pods.apply(raw(found))
-        told.append(sink.news)
-    assert told == [0, 1, 1, 2]
+        changes_seen.append(sink.changes)
+    assert changes_seen == [0, 1, 1, 2]
 
 
 def limited(name: str, **recordlimits: str | int) -> dict[str, Any]:
@@ -151,23 +151,23 @@ def test_what_a_pod_gets_for_its_own(
 def test_a_pod_without_gpus_counts_as_a_change_where_it_gets_cpus_or_memory(sink: Sink) -> None:
     found = manifest("a", limited("main", cpu=2), status={"qosClass": "Guaranteed"})
     sink.pods.apply(raw(found))
-    assert sink.news == 0
+    assert sink.changes == 0
     sink.static = True
     sink.pods.apply(raw({**found, "status": {"qosClass": "Guaranteed", "startTime": "noon"}}))
-    assert sink.news == 1
+    assert sink.changes == 1
     sink.pods.apply(raw(manifest("b", limited("main", cpu=2), status={"qosClass": "Burstable"})))
-    assert sink.news == 1
+    assert sink.changes == 1
 
 
 def test_pods_that_asked_for_gpus_and_are_gone_are_counted(sink: Sink) -> None:
     warm = {"initContainers": [container("warm", 1)]}
-    everybody = [
+    all_pods = [
         manifest("plain", container("main")),
         manifest("app", container("main", 1)),
         manifest("init", container("main"), spec=warm),
         manifest("other", container("main", 1)),
     ]
-    sink.pods.replace([raw(found) for found in everybody], "10")
+    sink.pods.replace([raw(found) for found in all_pods], "10")
     assert sink.pods.snapshot()[2:] == (0, "10")
     counted = []
     for name, version in (("plain", "11"), ("app", "12"), ("init", "13"), ("app", "14")):
@@ -231,10 +231,10 @@ def plugin(name: str, image: str = "example/k8s-device-plugin:v0.19.3", at: str 
 def test_when_the_plugin_started(sink: Sink) -> None:
     sink.pods.apply(plugin("a"))
     assert sink.pods.snapshot()[1] == Plugin("v0.19.3", {})
-    before = sink.news
+    before = sink.changes
     sink.pods.apply(plugin("a", at="10:00"))
     assert sink.pods.snapshot()[1] == Plugin("v0.19.3", {}, "10:00")
-    assert sink.news == before + 1
+    assert sink.changes == before + 1
     sink.pods.apply(plugin("b", at="09:00"))
     assert sink.pods.snapshot()[1] == Plugin("v0.19.3", {}, "10:00"), "of two alike, the later"
     sink.pods.apply(plugin("c", "example/k8s-device-plugin:v0.18.2", at="11:00"))

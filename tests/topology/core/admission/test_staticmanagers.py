@@ -66,28 +66,28 @@ def pod(cpus: int, devices: int = 1, memory: int = 1) -> GpuRequest:
     return replace(gpu_request(devices), exclusive=asked)
 
 
-def told(provider: ProviderHints | None) -> dict[int, tuple[bool, bool]]:
+def hints_of(provider: ProviderHints | None) -> dict[int, tuple[bool, bool]]:
     """Hints by NUMA nodes: preferred, sure."""
     assert provider is not None
     return {hint.nodes: (hint.preferred, hint.sure) for hint in provider}
 
 
 def test_a_hint_is_every_set_of_numa_nodes_with_cpus_enough() -> None:
-    assert told(cpu_hints(NUMA, EMPTY, 8)) == {TWO: (True, True), BOTH: (False, True)}
-    assert told(cpu_hints(NUMA, EMPTY, 9)) == {BOTH: (True, True)}
+    assert hints_of(cpu_hints(NUMA, EMPTY, 8)) == {TWO: (True, True), BOTH: (False, True)}
+    assert hints_of(cpu_hints(NUMA, EMPTY, 9)) == {BOTH: (True, True)}
     assert cpu_hints(NUMA, EMPTY, 16) == ()  # one CPU is reserved
 
 
 def test_what_others_may_take_first_makes_a_hint_unsure() -> None:
     some = replace(EMPTY, taken=4)
-    assert told(cpu_hints(NUMA, some, 4))[ONE] == (True, False)
-    assert told(cpu_hints(NUMA, some, 4))[TWO] == (True, True)
+    assert hints_of(cpu_hints(NUMA, some, 4))[ONE] == (True, False)
+    assert hints_of(cpu_hints(NUMA, some, 4))[TWO] == (True, True)
     released = replace(EMPTY, free=(0, 8), back=(7, 0))
-    assert told(cpu_hints(NUMA, released, 4))[ONE] == (True, False)
+    assert hints_of(cpu_hints(NUMA, released, 4))[ONE] == (True, False)
 
 
 def test_cpus_for_use_again_make_every_hint_unsure() -> None:
-    assert not any(sure for _, sure in told(cpu_hints(NUMA, EMPTY, 2, reusable=2)).values())
+    assert not any(sure for _, sure in hints_of(cpu_hints(NUMA, EMPTY, 2, reusable=2)).values())
 
 
 def test_align_by_socket_prefers_whole_sockets() -> None:
@@ -97,7 +97,7 @@ def test_align_by_socket_prefers_whole_sockets() -> None:
         allocatable=cpu_set("0-15"),
         socket_aligned=True,
     )
-    preferred = {m for m, (p, _) in told(cpu_hints(four, emptied(four), 4)).items() if p}
+    preferred = {m for m, (p, _) in hints_of(cpu_hints(four, emptied(four), 4)).items() if p}
     assert preferred == {0b0001, 0b0010, 0b0100, 0b1000, 0b0011, 0b1100}
     unknown = replace(four, nodes=tuple(replace(n, socket=None) for n in four.nodes))
     assert cpu_hints(unknown, emptied(four), 4) is None
@@ -108,7 +108,7 @@ def memory(
 ) -> dict[int, tuple[bool, bool]]:
     """The Memory Manager's hints for so many GiB."""
     manager = MemoryManager(NUMA, numa_free, only_fewest=only_fewest)
-    return told(manager.hints((("memory", amount * GIB),)))
+    return hints_of(manager.hints((("memory", amount * GIB),)))
 
 
 def block(amount: int, *nodes: int) -> MemoryBlock:
@@ -158,11 +158,11 @@ def test_blocks_that_are_added_up_say_the_same(seed: int) -> None:
     added = replace(each, blocks=added_up(config, held), terminating=added_up(config, terminating))
     for amount in range(0, 60, 7):
         asked = (("hugepages-1Gi", amount // 2), ("memory", amount))
-        told = [
+        hints_of = [
             (manager.hints(asked), manager.accepted(asked, manager.hints(asked)))
             for manager in (MemoryManager(config, r, only_fewest=False) for r in (each, added))
         ]
-        assert told[0] == told[1]
+        assert hints_of[0] == hints_of[1]
 
 
 def test_tens_of_thousands_of_blocks_are_a_few() -> None:
@@ -174,15 +174,15 @@ def test_tens_of_thousands_of_blocks_are_a_few() -> None:
 def test_what_other_managers_say_is_counted() -> None:
     """Each set of NUMA nodes for each container and manager, and again wherever it is used."""
     request = pod(2)
-    said = provider_answers(node(), EMPTY, request.counts, exclusive=request.exclusive)
+    answers = provider_answers(node(), EMPTY, request.counts, exclusive=request.exclusive)
     static = node(memory_manager_policy="Static")
     both = provider_answers(static, EMPTY, request.counts, exclusive=request.exclusive)
-    assert (said.steps, both.steps) == (HINT_STEPS * 4, HINT_STEPS * 8)
+    assert (answers.steps, both.steps) == (HINT_STEPS * 4, HINT_STEPS * 8)
     now = Availability(0b1111, numa_free=EMPTY)
     alone = pod_outcomes(node(), now, request.counts, True).steps
     assert (
         pod_outcomes(node(), now, request.counts, True, request.exclusive).steps
-        >= alone + said.steps
+        >= alone + answers.steps
     )
 
 
@@ -378,6 +378,6 @@ def test_memory_that_may_have_no_hint_for_the_whole_pod_may_be_silent() -> None:
         topology_manager_scope="pod", cpu_manager_policy="none", memory_manager_policy="Static"
     )
     asked = Exclusive(False, True, demands)
-    heard = provider_answers(kubelet, at_any_moment(NUMA, EMPTY), ((APP, 1),), exclusive=asked)
-    assert heard.pod is None
-    assert not heard.refused
+    received = provider_answers(kubelet, at_any_moment(NUMA, EMPTY), ((APP, 1),), exclusive=asked)
+    assert received.pod is None
+    assert not received.refused
