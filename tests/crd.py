@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 @cache
 def schema() -> Object:
-    """The schema as the CustomResourceDefinition has it; nobody may change it."""
+    """The schema in the CustomResourceDefinition; do not change the returned object."""
     crd = yaml.safe_load((ROOT / "manifests" / "base" / "crd.yaml").read_text())
     (version,) = crd["spec"]["versions"]
     return version["schema"]["openAPIV3Schema"]  # type: ignore[no-any-return]

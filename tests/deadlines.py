@@ -1,4 +1,4 @@
-"""Deadlines of tests: whoever measures says when the time is up."""
+"""Deadlines of tests: the code that measures says when the time is up."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def without_numa_nodes(at: Installation) -> None:
 
 
 def with_another_policy(at: Installation) -> None:
-    """A policy that somebody has changed."""
+    """A policy that was changed by hand."""
     found = copy.deepcopy(at.read(f"{POLICIES}/gpu-topology-agent"))
     found["spec"]["validations"][0]["expression"] = "true"
     at.change(f"{POLICIES}/gpu-topology-agent", {"spec": found["spec"]})
@@ -282,14 +282,14 @@ def of_a_class(at: Installation) -> None:
 
 
 def unasked(at: Installation) -> None:
-    """A pod about which nobody asks the extender."""
+    """A pod that the extender is not asked about."""
     main = {"name": "m", "image": "example/image", "resources": {"limits": {IMPLICIT_NAME: 1}}}
     found = pod(name="unseen", containers=[main])
     at.add("/api/v1/namespaces/default/pods/unseen", found)
 
 
 def ignored(at: Installation) -> None:
-    """An entry by which nobody counts GPUs."""
+    """An entry of an extender that manages no GPUs."""
     gpus = {"name": "nvidia.com/gpu", "ignoredByScheduler": True}
     at.configure(lambda entry: entry["managedResources"].__setitem__(0, gpus))
 
@@ -354,12 +354,12 @@ def reported(kind: str, message: str) -> Callable[[Installation], None]:
 
 
 def other_kubelet(at: Installation) -> None:
-    """A kubelet that was configured anew."""
+    """A kubelet with a new configuration."""
     at.kubelet["topologyManagerPolicy"] = "single-numa-node"
 
 
 def without_flag(at: Installation) -> None:
-    """A kube-scheduler that was never told of a configuration."""
+    """A kube-scheduler without a flag for its configuration."""
     at.remove(SCHEDULER)
     at.add(SCHEDULER, static_pod())
 

@@ -53,9 +53,9 @@ def started(
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on, for a program that cannot choose one itself.
+    """A free port of loopback, for a program that cannot choose one itself.
 
-    It is never given twice, and nobody gets it who asks the system for any free port.
+    It is never given twice, and the system gives it to no program that asks for any free port.
     """
     while True:
         port = secrets.choice(PORTS)

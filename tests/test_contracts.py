@@ -1,4 +1,4 @@
-"""The import contracts hold for modules that nobody has listed."""
+"""The import contracts hold for modules that they do not list."""
 
 from __future__ import annotations
 

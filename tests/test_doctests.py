@@ -1,4 +1,4 @@
-"""Every example in a docstring is run, and no page has one, which nobody would run.
+"""Every example in a docstring is run, and no page has one, since none would run it.
 
 The files are found by walking the packages and the pages, so a new one needs no line here.
 """

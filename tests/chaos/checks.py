@@ -120,7 +120,7 @@ def _is_done(write: Written) -> bool:
 
 
 def bound_without_promise(story: Story) -> Iterator[str]:
-    """A pod that requires links is bound, and nobody has said that it gets them."""
+    """A pod that requires links is bound without a promise of them."""
     for pod in story.pods.values():
         if not pod.created.linked or pod.bind is None:
             continue
@@ -244,7 +244,7 @@ def _marks(story: Story) -> list[_Mark]:
 
 
 def writers_of(story: Story) -> dict[str, str]:
-    """By pod UID, which process has bound it, where that can be told."""
+    """The process that bound each pod, by pod UID, where the history shows it."""
     tries: dict[str, list[Written]] = defaultdict(list)
     for write in story.writes:
         if write.kind == "bind":
@@ -261,7 +261,7 @@ def writers_of(story: Story) -> dict[str, str]:
 
 
 def unattributed(story: Story) -> int:
-    """Of how many binds it cannot be told which process wrote them."""
+    """The number of binds whose process is unknown."""
     writers = writers_of(story)
     return sum(bind.uid not in writers for bind in story.binds)
 

@@ -35,7 +35,7 @@ from tests.e2e.privatemounts import why_not
 
 
 def main() -> int:
-    """Run, print, and say whether all was foreseen."""
+    """Run, print, and return 0 if everything was predicted."""
     options = argparse.ArgumentParser(
         prog="python -m tests.differential",
         description="Let Kubernetes' own managers and NVIDIA's allocator admit random pods, ask "
@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def _choose(given: Namespace, plugin: NvidiaPlugin, version: str) -> int:
-    """Ask the plugin about shared GPUs and MIG instances; how often it was not foreseen."""
+    """Ask the plugin about shared GPUs and MIG instances; return the number of mispredictions."""
     choices = run(given.questions, given.seed, plugin, version)
     print("\n".join(["", f"NVIDIA's plugin {version}:", *lines(choices)]))
     mispredicted = [words for tally in choices.values() for words in tally.found]
@@ -103,7 +103,7 @@ def _choose(given: Namespace, plugin: NvidiaPlugin, version: str) -> int:
 
 
 def _claim(given: Namespace) -> int:
-    """Ask kube-scheduler's allocators about claims; how often it was not foreseen."""
+    """Ask kube-scheduler's allocators about claims; return how many answers were not predicted."""
     wrong = 0
     for release, allocator in allocators().items():
         print(f"\nkube-scheduler {release}:")
@@ -135,7 +135,7 @@ def _enumerate(given: Namespace) -> int:
 
 
 def _admit(given: Namespace) -> int:
-    """Let the managers admit pods; how many histories had something that was not foreseen."""
+    """Let the managers admit pods; return how many histories had an unpredicted answer."""
     table, seed, wrong, begun = Table(), given.seed, 0, time.monotonic()
     with Managers(programs()) as managers:
         while table.whole.admissions < given.admissions:

@@ -110,9 +110,9 @@ class State:
 
 @dataclass(slots=True)
 class Tally:
-    """How well the plugin's answers were foreseen.
+    """How well the plugin's answers were predicted.
 
-    ``single`` counts questions with one foreseen answer, ``refused`` those that were refused,
+    ``single`` counts questions with one predicted answer, ``refused`` those that were refused,
     ``promised`` wishes that the model promised.
     """
 

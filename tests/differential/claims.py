@@ -52,7 +52,7 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Tally:
-    """How well the allocator's answers were foreseen."""
+    """How well the allocator's answers were predicted."""
 
     questions: int = 0
     exact: int = 0  # one set was foreseen, and came

@@ -1,4 +1,4 @@
-"""What pods' own claims get, as foreseen and as kube-scheduler's own allocator gives it.
+"""What pods' own claims get, as predicted and as kube-scheduler's own allocator gives it.
 
 A question is a node as in :mod:`.claims`, with NICs of another driver on some, and one to three
 claims at random: counts and ``All``, ``firstAvailable``, ``matchAttribute``, and selectors over
@@ -37,7 +37,7 @@ NICS = {
 
 @dataclass(slots=True)
 class OwnTally:
-    """How well it was foreseen."""
+    """How well the allocator's answers were predicted."""
 
     questions: int = 0
     exact: int = 0  # the GPUs that came

@@ -2,7 +2,7 @@
 
 The extender's side is its own state (``Cache`` of ``scheduler_extender.state``), fed with
 records as our agent would write them, and its own decisions. At each admission the real answer is
-held against what was foreseen a moment before.
+compared with the prediction made just before.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Counterexample:
 
 @dataclass(slots=True)
 class Played:
-    """What came of a history: admissions and how well they were foreseen."""
+    """The result of a history: admissions, and how well they were predicted."""
 
     family: str
     admissions: int = 0
@@ -248,7 +248,7 @@ class Play:
     def _compare(
         self, at: int, bound: _Bound, predicted: _Predicted, answer: Json, *, calm: bool
     ) -> None:
-        """Hold the real answer against what was foreseen; ``calm``: nothing has ended unheard."""
+        """Compare the real answer with the prediction; ``calm``: no pod has ended unnoticed."""
         played = self.played
         admitted = bool(answer.get("admitted"))
         reason = f"{answer.get('reason')}: {answer.get('message')}"

@@ -1,4 +1,4 @@
-"""What NVIDIA's plugin was seen to choose with ``packed`` and ``distributed`` was foreseen."""
+"""Recorded choices of NVIDIA's plugin with ``packed`` and ``distributed`` were predicted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAST = 150  # questions of each policy
 
 
 def outside(choice: Choice) -> set[int]:
-    """Choices that were seen and not foreseen, as pools."""
+    """Recorded choices that were not predicted, as sets of devices."""
     predicted = choice.predicted().sets
     assert predicted is not None, choice
     return {choice.pool(counts) for counts in choice.seen} - set(predicted)

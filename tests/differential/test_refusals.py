@@ -1,4 +1,4 @@
-"""Where we say that NVIDIA's allocator refuses nobody, it is asked itself."""
+"""NVIDIA's allocator refuses no pod that we say it serves."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def printed(name: str, columns: int) -> str:
 
 
 def _read(terminal: int) -> Iterator[bytes]:
-    """What comes out of a terminal until nobody has its other end."""
+    """Returns the output of a terminal until its other end is closed."""
     while True:
         try:
             some = os.read(terminal, 65_536)

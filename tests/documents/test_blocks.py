@@ -27,7 +27,7 @@ def test_every_block_says_what_it_is() -> None:
 
 
 def test_no_text_is_a_command() -> None:
-    """A block that nobody runs would be a way around the tests."""
+    """A block that no test runs would hide mistakes."""
     begins = r"(\$ |kubectl |helm |make |(\.venv/bin/)?(gpu-topology|python) )"
     texts = [b for b in blocks() if b.language == "text" and re.match(begins, b.text)]
     assert [str(block) for block in texts] == []

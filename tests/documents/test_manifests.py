@@ -46,7 +46,7 @@ CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
 def test_a_mapping_in_a_sentence_is_yaml() -> None:
-    """Who copies it into a file would get an error."""
+    """A reader who copies it into a file would get an error."""
     seen = 0
     for page in PAGES:
         for text in CODE.findall(FENCE.sub("", page.read_text())):

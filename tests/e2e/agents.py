@@ -23,7 +23,7 @@ from topology.core.graph import NodeTopology
 class Agent:
     """``gpu-topology agent`` on one node, running while the context is open.
 
-    Its kubelet is whoever serves ``socket``. Its driver is ``nvml``, or else a fake NVML of its own
+    Its kubelet is the server of ``socket``. Its driver is ``nvml``, or else a fake NVML of its own
     that plays ``topology``; ``driver`` is the environment of another one. The manifests must be
     applied, and the Node be there.
     """

@@ -166,7 +166,7 @@ class RealCluster:
         self._extender = None
 
     def restart_scheduler(self, **tls: str | None) -> None:
-        """Stop kube-scheduler and start it; it reads everything anew.
+        """Stop kube-scheduler and start it; it lists everything again.
 
         ``tls`` changes fields of the extender's ``tlsConfig``; None takes one out.
         """

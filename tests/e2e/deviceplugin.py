@@ -38,7 +38,7 @@ class Device:
 
 
 def channel_to(socket: Path) -> grpc.Channel:
-    """A channel to a unix socket that tries again quickly while nobody serves there."""
+    """A channel to a unix socket that retries quickly while it has no server."""
     options = [
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 200),

@@ -154,7 +154,7 @@ class Kubelet:
 
     @property
     def kubeconfig(self) -> Path:
-        """Whom the node's programs ask the API server as."""
+        """The kubeconfig of the node's programs."""
         return self._control_plane.kubeconfig(_user(self.name))
 
     @property

@@ -82,8 +82,8 @@ class NvidiaStack:
     def start_plugin(self, log: Path, kubelet_socket: Path | str | None = None) -> Process:
         """Start the plugin; it registers with the kubelet that serves ``kubelet_socket``.
 
-        None is where kubelets serve it; with an empty text the plugin serves and registers with
-        nobody. The folder of device plugins must be there.
+            None is where kubelets serve it; with an empty text the plugin serves and does not
+        register. The folder of device plugins must be there.
         """
         flags = [_DISCOVERY, *self._settings_flags()]
         if kubelet_socket is not None:

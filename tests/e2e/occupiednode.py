@@ -1,4 +1,4 @@
-"""A node whose GPUs are held by pods of the test's choice, and reported by nobody but the test."""
+"""A node whose GPUs pods of the test's choice have; only the test reports them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class OccupiedNode:
         self._report_again()
 
     def admit(self, name: str, *gpus: int, **spec: Any) -> None:
-        """Somebody binds a pod by hand, and the kubelet gives it these GPUs."""
+        """Bind a pod by hand; the kubelet gives it these GPUs."""
         self.hold(name, *gpus, **spec)
         self._report_again()
 
     def evicted(self) -> list[str]:
-        """Who is on its way out."""
+        """The pods that are being evicted."""
         found = {n: self.real.pod(n) for n in self.held}
         return [n for n, pod in found.items() if pod["metadata"].get("deletionTimestamp")]
 

@@ -60,6 +60,6 @@ class PlayedMachine:
         return (self.mock or self.nvml).environment
 
     def mounts(self) -> Mapping[str, Path]:
-        """What lies over the machine's own files for programs that cannot be told another path."""
+        """Mounts over the machine's own files, for programs whose paths are constants."""
         mine = {f"/sys/{PCI}": self.sysfs / PCI, "/proc/driver": self._driver}
         return {**mine, **self._processors}

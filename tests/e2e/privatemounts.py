@@ -1,4 +1,4 @@
-"""Folders that lie over the machine's own for a node's processes, and for nobody else.
+"""Folders mounted over the machine's own for the processes of one node only.
 
 Kubelet and device plugin have constants in them that lead into folders of the machine. So each of
 a node's processes gets a mount namespace in which private folders lie over those; when the process

@@ -47,7 +47,7 @@ class Call:
 
 def gang_cycle(calls: Sequence[Call], pods: Sequence[str]) -> list[Call]:
     """The filter and bind calls of the cycle in which a gang was placed: each member is filtered,
-    then each is bound, and nobody is filtered in between.
+    then each is bound, and no pod is filtered in between.
 
     kube-scheduler may have begun earlier and given up, as where a member has changed meanwhile.
     """

@@ -1,4 +1,4 @@
-"""Random pods on a real kubelet, told step by step: what was free, who came, who got what."""
+"""Random pods on a real kubelet, step by step: free devices, pods, and what each pod got."""
 
 from __future__ import annotations
 

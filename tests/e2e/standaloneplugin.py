@@ -84,7 +84,7 @@ class StandalonePlugin:
         return client
 
     def stop(self) -> None:
-        """Stop it, and whoever asks it."""
+        """Stop the plugin and its clients."""
         self._running.close()
         if self._process is not None:
             self._process.stop()

@@ -129,7 +129,7 @@ every_creation = pytest.mark.parametrize(
 
 
 def refused(answer: httpx.Response, *words: str) -> None:
-    """That it was our policy which refused, with words that help."""
+    """Assert that our policy refused, with a message that helps."""
     assert answer.status_code == 403, answer.text
     message = answer.json()["message"]
     for word in (POLICY, *words):
@@ -272,7 +272,7 @@ def test_nothing_but_the_node_owns_the_record(
 def test_a_collection_is_not_deleted(
     plane: ControlPlane, admin: httpx.Client, clients: Clients
 ) -> None:
-    """By RBAC; and by the policy where somebody grants the right all the same."""
+    """RBAC refuses it, and the policy does where the right is granted all the same."""
     admin.post(RECORDS, json=record("n1")).raise_for_status()
     answer = clients["n1"].delete(RECORDS)
     assert answer.status_code == 403

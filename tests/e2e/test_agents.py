@@ -126,7 +126,7 @@ def test_a_pod_that_rests_is_listed_and_an_agents_restart_forgets_nothing(site: 
 
 
 def listed_idle(site: Site) -> list[str]:
-    """Who is idle, as an administrator asks."""
+    """The idle pods, as an administrator lists them."""
     kubeconfig = site.real.control_plane.kubeconfig("admin")
     done = asked(main, "idle", "-A", "-o", "json", "--kubeconfig", kubeconfig)
     assert done.returncode == 0, done.stderr

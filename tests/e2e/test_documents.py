@@ -75,7 +75,7 @@ def real(
 
 
 def people_of(cluster: RealCluster) -> None:
-    """Node train-07 is full; team-a/train waits for a pair there and evicts nobody by itself."""
+    """Node train-07 is full; team-a/train waits for a pair there and evicts no pod by itself."""
     cluster.add_priority_class("patient", 1000, preemptionPolicy="Never")
     for number in range(4):
         cluster.add_pod(f"serve-{number}", 1, **THERE)

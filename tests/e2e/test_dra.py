@@ -67,7 +67,7 @@ def test_a_pair_goes_where_the_next_two_devices_are_one(real: RealCluster) -> No
 
 
 def test_a_pair_waits_until_the_next_two_are_one(real: RealCluster) -> None:
-    """It is woken when a claim goes; nobody else says that GPUs are free."""
+    """The pod is woken when a claim goes: nothing else shows that GPUs are free."""
     add_node(real, "full", PAIRS_NEXT)
     add_node(real, "mixed", MIXED)
     for name in "first", "second":
@@ -155,7 +155,7 @@ def test_a_claim_that_would_get_the_wrong_devices_waits(real: RealCluster) -> No
 
 
 def test_a_claim_with_the_wrong_devices_is_freed(real: RealCluster) -> None:
-    """As nobody can say which devices come, filter lets the pod pass, and bind refuses it.
+    """Filter lets the pod pass, since its devices are unknown, and bind rejects it.
 
     kube-scheduler frees the claim if another node is tried, which has not its devices.
     """
@@ -223,7 +223,7 @@ def test_two_claims_of_one_gpu_each_are_predicted_together(real: RealCluster) ->
 
 
 def test_two_claims_of_one_gpu_each_are_proven_together(real: RealCluster) -> None:
-    """As nobody can say which devices come, bind has them both before it."""
+    """Only bind knows the devices, since filter cannot predict them."""
     add_node(real, "unproven", (0, 2, 1, 3))
     add_node(real, "proven", (3, 2, 0, 1))
     before = vetoes(real)

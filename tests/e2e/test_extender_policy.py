@@ -61,7 +61,7 @@ def admin(plane: ControlPlane) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def someone(plane: ControlPlane, admin: httpx.Client) -> Iterator[httpx.Client]:
-    """Who is no extender and no agent, once the policies are in force."""
+    """A client that is no extender and no agent, once the policies are in force."""
     with plane.client(SOMEONE) as found:
         admin.post(PODS, json=gpu_pod("first", [1])).raise_for_status()
 

@@ -31,7 +31,7 @@ RACK = {"link": "nvlink", "group-domain": "nvlink-domain", "group-size": "4"}
 
 
 def on(*nodes: str) -> dict[str, Any]:
-    """What keeps a pod to some nodes, before anybody asks us."""
+    """A node affinity, which kube-scheduler applies before it asks the extender."""
     rule = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
@@ -186,7 +186,7 @@ def test_a_gang_does_not_preempt(
     real: RealCluster, gangs: Gangs, witness: RecordingProxy, kubelets: Kubelets
 ) -> None:
     """The gang cycle tries filter again as if the victims were gone, and cannot tell us that: we
-    still see their GPUs held. So nobody is evicted, with constraints or without."""
+    still see their GPUs held. So no pod is evicted, with constraints or without."""
     real.add_priority_classes(low=-10, high=10)
     real.add_pod("victim", 8, priorityClassName="low", **on("hgx"))
     assert real.node_of("victim") == "hgx"

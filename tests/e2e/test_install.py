@@ -66,7 +66,7 @@ HARDENED = """\
 
 
 class Reader:
-    """Somebody who types the page's commands in a checkout; ``root`` is the node's ``/``."""
+    """Types the page's commands in a checkout; ``root`` is the node's ``/``."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         folder.mkdir()
@@ -269,7 +269,7 @@ def test_the_api_server_takes_the_samples_of_kinds_that_it_knows(node: Node) -> 
 
 
 class Beside(TwoSchedulers):
-    """A control plane that nobody can configure, and the second kube-scheduler of the page."""
+    """A control plane that cannot be configured, and the second kube-scheduler of the page."""
 
     def __init__(self, folder: Path, binaries: Path, helm: Helm) -> None:
         super().__init__(folder, binaries, helm)

@@ -1,7 +1,7 @@
 """Other extenders in kube-scheduler's configuration: in our place, and beside us.
 
 In our place stands one that lets everything pass: what kube-scheduler evicts then, by its own
-counting, helps nobody. Beside us stands one that keeps some nodes to itself.
+counting, helps no pod. Beside us stands one that keeps some nodes to itself.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_one_that_lets_all_pass_has_pods_evicted_for_gpus_without_links(
 
 
 def answers(port: int) -> bool:
-    """Whether somebody speaks HTTP at a port."""
+    """Whether an HTTP server answers at a port."""
     try:
         httpx.get(f"http://127.0.0.1:{port}/", timeout=2.0, trust_env=False)
     except httpx.TransportError:
@@ -143,7 +143,7 @@ def test_without_our_preempt_verb_evictions_help_no_pod(
 
 
 class Keeper:
-    """An extender of somebody else's, over full nodes: it refuses those with a label."""
+    """Another extender, before ours: it refuses full nodes with a label."""
 
     def __init__(self) -> None:
         self.pods: list[str] = []

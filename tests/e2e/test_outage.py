@@ -110,7 +110,7 @@ def test_any_error_of_a_gpu_is_as_good_as_a_lost_one(lone: Make, function: str) 
 def test_a_gpu_that_is_gone_makes_it_refuse_where_it_is_asked_about(
     lone: Make, version: str
 ) -> None:
-    """It opens the driver at each call, for nobody watches health."""
+    """The plugin opens the driver at each call, since health watching is off."""
     plugin = lone(PluginSettings(version, environment=UNWATCHED))
     client = plugin.start()
     plugin.silicon.nvml.remove(HIT)

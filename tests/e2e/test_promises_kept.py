@@ -1,4 +1,4 @@
-"""Through scheduler and extender to real kubelets: whoever was admitted has what it requires."""
+"""Through scheduler and extender to real kubelets: each admitted pod has what it requires."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What else decides where a pod may go, on a real API server and scheduler: quotas, default limits,
-priorities, taints, node pools and NVIDIA's labels. Nothing of ours gets in their way, and what they
-say and what we say are both told. The samples are those of docs/tasks/quotas.md.
+"""Quotas, default limits, priorities, taints, node pools and NVIDIA's labels beside our rules.
+
+The API server and the scheduler are real. Our rules leave theirs in force, and both give their
+reasons. The samples are those of docs/tasks/quotas.md.
 """
 
 from __future__ import annotations

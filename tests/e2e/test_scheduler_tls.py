@@ -1,4 +1,4 @@
-"""A real kube-scheduler's certificates; what strangers get is tested in http/test_tls.py."""
+"""A real kube-scheduler's certificates; http/test_tls.py tests other clients."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def scheduler_error(real: RealCluster, name: str) -> bool:
 
 
 def test_kube_scheduler_shows_renewed_certificates_without_a_restart(real: RealCluster) -> None:
-    """Its new one has another name, and the extender that starts anew takes no other."""
+    """The new certificate has another name, and the restarted extender accepts only that one."""
     real.stop_extender()
     real.client_name = "second-scheduler"
     real.make_certificates("--ca", real.tls)

@@ -1,4 +1,4 @@
-"""Beside a kube-scheduler that nobody can configure: the chart's second one places the GPU pods.
+"""The chart's second kube-scheduler places GPU pods where the first cannot be configured.
 
 Helm installs the chart on a real API server; the first kube-scheduler is as it comes, the second
 one has the configuration and the rights that the chart gives it.

@@ -200,7 +200,7 @@ def test_no_pod_of_two_replicas_is_sent_where_one_was_refused(
 
 @pytest.mark.parametrize("node", ["sliced", "told"])
 def test_two_replicas_are_promised_where_they_are_given(real_nodes: RealNodes, node: str) -> None:
-    """One agent learns it from a pod of no constraints, the other was told."""
+    """One agent learns it from a pod without constraints, the other from a flag."""
     if node == "sliced":
         run(real_nodes, node, "teacher", 2)
         real_nodes.cluster.until(

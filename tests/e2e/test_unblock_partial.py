@@ -1,4 +1,4 @@
-"""``gpu-topology unblock --evict`` that cannot evict everybody, on a real API server."""
+"""``gpu-topology unblock --evict`` that cannot evict every victim, on a real API server."""
 
 from __future__ import annotations
 

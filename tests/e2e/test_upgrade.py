@@ -272,7 +272,7 @@ def test_0_1_0_and_this_release_read_what_the_other_has_left(
             return "today"
 
         def well() -> None:
-            """No promise is lost, whoever made it, and each record can be read."""
+            """No promise of either version is lost, and each record can be read."""
             for name, placement in promised.items():
                 assert cluster.pod(name)["metadata"]["annotations"][PLACEMENT] == placement
                 assert cluster.admin.get(f"/v1/explain/default/{name}").json()["node"] == "today"

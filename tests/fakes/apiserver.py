@@ -101,7 +101,7 @@ class _Change:
     node_before: str | None
 
     def line(self, node: str | None) -> bytes | None:
-        """What a watcher of that node's objects is told, None for nothing; all watch node None.
+        """The event for a watcher of that node's objects, or None; node None watches all.
 
         An object that comes into the selection is added to it, whatever it was before.
         """

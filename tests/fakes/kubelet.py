@@ -33,7 +33,7 @@ Block = tuple[str, int, Sequence[int]]  # Memory: type, bytes, NUMA nodes
 
 
 class FakeKubelet:
-    """Shows the pods it is told of, each device as an entry of its own, as the kubelet does.
+    """Lists the pods it is given, each device as an entry of its own, as the kubelet does.
 
     ``folder`` holds the socket and must have a short path. ``calls`` counts by method.
     """
@@ -137,7 +137,7 @@ class FakeKubelet:
             del self._pods[first]
 
     def forget(self) -> list[PodResources]:
-        """Show nobody; returns who was shown, for :meth:`recall`."""
+        """List no pod; returns the pods listed before, for :meth:`recall`."""
         with self._lock:
             found, self._pods = self._pods, []
         return found

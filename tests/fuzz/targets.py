@@ -1,4 +1,4 @@
-"""What strangers write to us, by kind: texts to begin with, and what holds whatever they become.
+"""Untrusted input by kind: texts to begin with, and what must hold for each change of them.
 
 A check returns what came of a text, in a word or a line, and raises where our side is at fault: an
 exception that nobody is told of, a refusal of more than a line, an answer of status 500.

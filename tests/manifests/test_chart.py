@@ -90,7 +90,7 @@ def test_the_versions_are_the_projects() -> None:
 
 
 def leaves(of: Object, way: str = "") -> Iterator[tuple[str, Any]]:
-    """The values that somebody may set, by their path; the schema says where a path ends."""
+    """The values that may be set, by their path; the schema says where a path ends."""
     for key, value in of.items():
         path = f"{way}{key}"
         if isinstance(value, dict) and "properties" in schema_of(path):

@@ -78,7 +78,7 @@ def test_every_list_and_string_is_bounded() -> None:
 
 
 def test_no_text_of_a_record_has_a_line_break_or_a_control_character() -> None:
-    """Who may write a record would forge lines of what people read."""
+    """Otherwise a client that may write a record could forge lines of output."""
     free = [
         (path, found)
         for path, found in nodes_of(schema())

@@ -114,7 +114,7 @@ def test_a_bill_lists_the_lock_of_its_image_with_every_hash(image: str, tmp_path
 
 @pytest.mark.long
 def test_the_same_commit_gives_the_same_bytes(tmp_path: Path) -> None:
-    """Also for somebody with another umask in another time zone."""
+    """Another umask and another time zone change nothing."""
     helm = programs(HELM) / "helm"
     built = [
         release(tmp_path / zone, helm, zone, umask)

@@ -1,4 +1,4 @@
-"""Whoever asks about a pod hears the same: who takes it, in which order, and why not.
+"""All answers about a pod agree: which nodes take it, in which order, and why not.
 
 The verbs place the pod; ``check``, ``why``, ``waiting``, ``unblock``, the pages and the pod's Event
 say where it may go. Random small clusters hold pods, sick GPUs, reservations, labels, taints and

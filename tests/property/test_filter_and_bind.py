@@ -237,7 +237,7 @@ def binds(scene: Scene, name: NodeName, node: OneNode, devices: list[tuple[int, 
 
 
 def assumed(scene: Scene) -> tuple[DraWorld, PodRecord]:
-    """The extender's picture with the pod, whose bind may be in flight."""
+    """The extender's picture with the pod, which may be assumed."""
     world = scene.world()
     record = requesting_record(scene.wanted, MANAGED)
     assert record is not None

@@ -1,4 +1,4 @@
-"""Groups come and go on nodes that change: what is remembered of them is what is found anew."""
+"""Groups come and go on nodes that change: cached answers about them equal fresh ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class World:
         return member(f"p{self.number}", size=size, gpus=gpus, annotations=annotations, **kind)
 
     def come(self) -> None:
-        """A member is bound by somebody, to a node where it fits or not."""
+        """A member is bound by hand, to a node where it fits or not."""
         found = record_of(self.asks())
         found = replace(found, node=NodeName(self.rng.choice(self.scheduler.names)))
         self.pods.append(found)
@@ -76,7 +76,7 @@ class World:
             self.cluster.put_pod(replace(pod, **changed))
 
     def fly(self) -> None:
-        """A bind is begun and taken back, or stays in flight."""
+        """A pod is assumed, and perhaps forgotten again."""
         asked = self.asks()
         for name in self.scheduler.passing(asked)[:1]:
             ours = self.cluster.assume(NodeName(name), record_of(asked))
@@ -84,7 +84,7 @@ class World:
                 self.cluster.forget(ours)
 
     def change(self) -> None:
-        """A node is labelled anew, moves to another rack, or its record goes."""
+        """A node gets other labels, moves to another rack, or loses its record."""
         name = self.rng.choice(self.scheduler.names)
         how = self.rng.randrange(4)
         if how == 0:

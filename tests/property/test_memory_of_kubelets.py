@@ -195,7 +195,7 @@ def _copied(kubelet: EmulatedKubelet, rng: random.Random) -> EmulatedKubelet:
 
 
 def play(seed: int, counted: Counter[tuple[str, str]], *, by_rule: bool, futures: int = 40) -> None:
-    """Pods come and go; ``by_rule`` the rule lets them in, else whoever exceeds nothing comes."""
+    """Pods come and go; ``by_rule`` the rule lets them in, else all that exceed nothing come."""
     rng = random.Random(seed)
     topology = a_node(
         rng.choice((2, 3, 4)),

@@ -1,4 +1,4 @@
-"""A mixed cluster of MIG, shared and whole GPUs: what is remembered is what would be found anew.
+"""A mixed cluster of MIG, shared and whole GPUs: cached answers equal fresh ones.
 
 Pods of all kinds come, are reported and go, places are kept for some, nodes are told sick or not
 ready. After each step a few requests are asked, with siblings too. The answers that are shared
@@ -113,7 +113,7 @@ class History:
         return found
 
     def bound(self) -> None:
-        """Somebody binds a pod, or we do."""
+        """A pod is bound by hand, or by us."""
         name = self.rng.choice(list(self.nodes))
         found = record_of(self.manifest())
         request = found.request

@@ -1,5 +1,5 @@
-"""Who counts on a node by kube-scheduler's nomination, or by a claim, follows from what is true,
-and not from the order in which we heard of it."""
+"""Which pods count on a node by a nomination, or by a claim, follows from the current objects,
+and not from the order of the events."""
 
 from __future__ import annotations
 

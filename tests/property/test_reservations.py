@@ -1,4 +1,4 @@
-"""Nobody whose bind was allowed takes a reservation: a kubelet that is played shows it.
+"""No pod whose bind was allowed takes a reservation: a simulated kubelet shows it.
 
 Pods run on a node, ``unblock`` names victims for one that waits, and the place is reserved. Then
 pods of all kinds come and are bound by the real verbs, the kubelet admits them sooner or later,
@@ -188,7 +188,7 @@ class History:
             self._end(self.rng.choice(left))
 
     def end(self) -> None:
-        """Somebody else ends."""
+        """Another pod ends."""
         left = [uid for uid in self.pods if uid not in self.victims]
         if left and self._survives:
             self._end(self.rng.choice(left))

@@ -1,4 +1,4 @@
-"""What strangers write, by Hypothesis: annotations, GPUTopology objects, and bodies of the verbs.
+"""Untrusted input, by Hypothesis: annotations, GPUTopology objects, and bodies of the verbs.
 
 ``tests/fuzz`` changes texts of ours at random; here they are made by their grammar, and what fails
 is made small.

@@ -1,4 +1,4 @@
-"""Where two parts meet: groups, shared GPUs, MIG, binds in flight and evictions, two at a time."""
+"""Two features at a time: groups, shared GPUs, MIG, assumed pods and evictions."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[s
 
 
 def plan(cluster: Cache, manifest: Mapping[str, Any]) -> set[str]:
-    """Who is evicted for a pod of priority 0."""
+    """The pods that are evicted for a pod of priority 0."""
     cluster.put_pod(record_of(manifest))
     found = eviction_advice(cluster, "default", str(manifest["metadata"]["name"]))
     assert found is not None

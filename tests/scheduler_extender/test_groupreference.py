@@ -1,4 +1,4 @@
-"""Which group a pod is in, by whoever says it, and what is said where that cannot be read."""
+"""The group of a pod, from each source, and the message where it cannot be read."""
 
 from __future__ import annotations
 

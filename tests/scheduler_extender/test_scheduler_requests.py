@@ -165,7 +165,7 @@ def test_a_node_under_maintenance_promises_nothing_and_then_goes_on(service: Run
 
 
 def test_a_gpu_that_does_not_answer_is_shown_and_ends_promises(service: Running) -> None:
-    """Nobody knows this node's plugin: it may fail over the GPU, or do well without."""
+    """This node's plugin is unknown: it may fail over the GPU, or do well without."""
     missing = (MissingGpu("GPU-2", counted=True),)
     name = NodeName("switched")
     assert service.cluster.put_report(name, Report("boot", 7, missing=missing))

@@ -72,7 +72,7 @@ def phase(server: FakeApiServer, name: str) -> str:
 
 
 def holders(server: FakeApiServer) -> set[str]:
-    """Who holds GPUs, by the node's record."""
+    """The pods with GPUs, by the node's record."""
     report = codec.decode(server.read(f"{RECORDS_PATH}/node")).report
     return {a.pod for a in report.allocations} if report else set()
 

@@ -21,7 +21,7 @@ class TlsFiles:
 
     @property
     def tls(self) -> Tls:
-        """What the extender is told: these files, and the scheduler's name."""
+        """The extender's TLS settings: these files, and the scheduler's name."""
         folder = self.folder
         return Tls(
             folder / "tls.crt", folder / "tls.key", folder / "ca.crt", frozenset({SCHEDULER})

@@ -204,7 +204,7 @@ def test_many_containers_under_every_allocator() -> None:
 def test_a_kubelet_that_restarts_breaks_nothing_that_a_report_could_show(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """For a while it is not there, shows nobody, and has no device plugin."""
+    """For a while the kubelet is absent; then it lists no pod and has no device plugin."""
     faults = Faults(kubelets_restart=8.0)
     happened = kept(Play("extender", 1000, 181, foreign=0.0, restarts=5, faults=faults))
     print_counts(happened, capsys)
@@ -314,7 +314,7 @@ def test_the_memory_of_shared_gpus_is_never_exceeded() -> None:
 
 
 def test_memory_stays_promised_beside_pods_that_others_bind() -> None:
-    """What these use when nobody has seen them yet is not held against the extender."""
+    """Memory of pods that no report has shown yet does not count against the extender."""
     kept(shared(281, foreign=0.1), fitting=0.4)
 
 

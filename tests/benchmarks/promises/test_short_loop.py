@@ -71,7 +71,7 @@ GANGS = Play("extender", 250, 12, "racks", "groups", 0.9, 0.0, delays=Delays(bin
 
 
 def test_no_gang_is_half_bound_where_nothing_changes_after_filter() -> None:
-    """Every bind of a gang follows its filter at once, and everybody hears of all at once."""
+    """Every bind of a gang follows its filter at once, and every watch shows it at once."""
     tally = play(GANGS)
     assert tally.gang_binds > 50
     assert tally.gang_refusals == 0

@@ -1,4 +1,4 @@
-"""Files of strangers: names that are markup, and files that are no figures."""
+"""Untrusted files: names that contain markup, and files without figures."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Network:
 class Link:
     """A port of loopback behind which connections are passed on; it can be cut and held.
 
-    Its methods may be called from any thread, the loop's included. With ``tls`` whoever connects
+    Its methods may be called from any thread, the loop's included. With ``tls`` each client
     has to speak TLS.
     """
 

@@ -74,7 +74,7 @@ class Replica:
 
 
 class EndpointFollower:
-    """Follows the Service's EndpointSlice; what it said last holds while nobody answers."""
+    """Follows the Service's EndpointSlice; its last content counts while no server answers."""
 
     def __init__(self) -> None:
         self.port = 0  # the port of the address in it; 0 before there is one
@@ -142,7 +142,7 @@ class ReplicatedCluster(RealCluster):
             del self._reflector
 
     def _prepare(self) -> None:
-        """Pods and uplinks of the replicas, the Service, and whoever follows it."""
+        """Create pods and uplinks of the replicas, the Service, and its followers."""
         served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.tls / "ca.crt")
         served.load_cert_chain(self.tls / "extender.crt", self.tls / "extender.key")
         served.verify_mode = ssl.CERT_REQUIRED
@@ -229,7 +229,7 @@ class ReplicatedCluster(RealCluster):
         program: Sequence[str] = PRODUCT,
         **environment: str,
     ) -> None:
-        """Stop both replicas and start them anew; wait until one leads.
+        """Stop both replicas and start them again; wait until one leads.
 
         ``program`` is the arguments of Python that run the extender, ``environment`` what it gets
         besides.

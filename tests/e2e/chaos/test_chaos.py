@@ -125,7 +125,7 @@ def _over(pod: dict[str, Any]) -> bool:
 
 
 def _settled(answer: World, items: list[dict[str, Any]], stay: set[str]) -> bool:
-    """Whether whoever is not over stays, and runs, or surely fits nowhere."""
+    """Whether each pod that has not ended is in ``stay``, and runs or surely fits no node."""
     open_ = [i for i in items if not _over(i)]
     if any(i["metadata"]["name"] not in stay and i["spec"].get("nodeName") for i in open_):
         return False

@@ -81,7 +81,7 @@ class Submitter:
             time.sleep(AGAIN)
 
     def remove(self, name: str) -> None:
-        """Ask once that a pod be deleted; nobody minds if that fails."""
+        """Try once to delete a pod; a failure does not matter."""
         self._history.add(Removed(self._history.now, name))
         try:
             self._api.delete(f"{PODS}/{name}")

@@ -179,7 +179,7 @@ class FakeNvml:
             gpu.lost = True
 
     def remove(self, index: int) -> None:
-        """As :meth:`lose`, and whoever calls ``nvmlInit`` from now on does not see it at all."""
+        """As :meth:`lose`, and programs that call ``nvmlInit`` from now on do not see it at all."""
         with self._changing(index) as gpu:
             gpu.gone = True
 

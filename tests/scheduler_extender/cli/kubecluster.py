@@ -68,7 +68,7 @@ class Cluster:
         self.fake.put(f"/api/v1/namespaces/{namespace}/pods", manifest)
 
     def asked(self, *words: object) -> Done:
-        """A command about this cluster, of somebody whose namespace is team-a."""
+        """Run a command on this cluster; the context's namespace is team-a."""
         return asked(main, *words, "--kubeconfig", self.kubeconfig, "-n", "team-a")
 
     def why(self, *words: object) -> Done:

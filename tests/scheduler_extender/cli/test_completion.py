@@ -36,7 +36,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 def offered(*words: str) -> tuple[list[str], str]:
-    """What kubectl is told for these words: the choices, sorted, and the directive."""
+    """What kubectl gets for these words: the choices, sorted, and the directive."""
     done = asked(kubectl_completion, *words)
     assert (done.returncode, done.stderr) == (0, "")
     *choices, directive = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Words that strangers wrote, and outputs that take not everything or nothing."""
+"""Untrusted texts in output, and outputs that are closed, full or of another encoding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FORMS = ("table", "wide", "json", "yaml", "name")
 
 
 def clusters(untrusted: str) -> str:
-    """A cluster file in which a stranger chose every text that no rule of Kubernetes bounds."""
+    """A cluster file with an untrusted text wherever no rule of Kubernetes bounds it."""
     node = machine("l40s-4").topology("n")
     node = replace(
         node,

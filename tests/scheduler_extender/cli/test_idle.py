@@ -124,7 +124,7 @@ class Cluster:
         return idle(*words, "--kubeconfig", self.kubeconfig)
 
     def rows(self, *words: object) -> dict[str, list[str]]:
-        """Whom the end of each idle pod lets in."""
+        """The pods that the end of each idle pod would unblock."""
         done = self.idle(*words, "-o", "json")
         assert (done.returncode, done.stderr) == (0, "")
         return {

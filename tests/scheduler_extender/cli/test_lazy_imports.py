@@ -113,7 +113,7 @@ def test_help_and_wrong_words_load_no_model(words: tuple[str, ...]) -> None:
 def test_a_shell_completes_commands_and_options_without_a_model(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What bash asks when somebody presses TAB."""
+    """What bash runs when a person presses TAB."""
     monkeypatch.setenv("_GPU_TOPOLOGY_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))

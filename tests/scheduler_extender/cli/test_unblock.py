@@ -85,7 +85,7 @@ def test_pods_that_do_not_wait_and_unknown_pods(cluster: Cluster) -> None:
 def test_no_pod_is_evicted_for_one_that_is_not_scheduled(
     cluster: Cluster, part: str, state: dict[str, Any], words: str
 ) -> None:
-    """As one that Kueue holds back: kube-scheduler does not look at it, whoever is gone."""
+    """As one that Kueue holds back: kube-scheduler does not try it, whatever is evicted."""
     changed = wanting()
     changed.setdefault(part, {}).update(state)
     cluster.pod(changed, "team")

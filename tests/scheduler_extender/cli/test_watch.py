@@ -1,4 +1,4 @@
-"""``--watch``: the answer is written anew when it changes, and only then."""
+"""``--watch``: the answer is written again when it changes, and only then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PCIE = machine("l40s-4").topology("serve-01")
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """One machine that nobody uses."""
+    """One idle machine."""
     with FakeApiServer() as fake:
         found = Cluster(fake, tmp_path)
         found.node(PCIE)

@@ -193,7 +193,7 @@ def test_pods_without_gpus_of_a_workload_are_passed_over(cluster: Cluster) -> No
 
 
 def test_what_a_workload_says_of_itself_is_reported(cluster: Cluster) -> None:
-    """A quota keeps the pods from being made: nobody would look for it at a pod."""
+    """A quota prevents the pods, so no pod can show the reason."""
     cluster.node(switched(2, "node"))
     quota = {
         "type": "ReplicaFailure",

@@ -88,7 +88,7 @@ def _cost(
 
 
 def _has_cpus(info: NodeInfo, pod: PodRecord) -> bool:
-    """Here nothing but CPUs is short, and nobody but the pods with GPUs uses them."""
+    """Only CPUs are short here, and only pods with GPUs use them."""
     if info.node_object.allocatable is None:
         return True
     here = [*info.pods.bound.alive.values(), *info.pods.assumed.values(), pod]

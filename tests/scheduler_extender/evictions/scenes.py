@@ -85,7 +85,7 @@ def singles(*priorities: int) -> dict[str, Held]:
 
 
 def names(pods: tuple[PodRecord, ...] | None) -> set[str]:
-    """Who is evicted."""
+    """The names of the evicted pods."""
     return {pod.name for pod in pods or ()}
 
 

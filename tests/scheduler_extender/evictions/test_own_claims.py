@@ -170,7 +170,7 @@ def scenes(draw: st.DrawFn) -> Scene:
 def test_after_a_plan_the_claims_get_what_the_pod_requires_and_no_plan_is_missed(
     scene: Scene,
 ) -> None:
-    """What is told beforehand on the facts is so on the API server's objects afterwards."""
+    """The prediction on node infos holds on the API server's objects afterwards."""
     found = evictions(scene.world())
     able = [name for name, priority in scene.priorities.items() if priority < 5]
     if found.takes is not None:
@@ -359,7 +359,7 @@ def test_a_waiting_pod_is_counted_and_reported() -> None:
 
 
 def test_a_pod_with_gpus_by_claims_is_named_on_the_node_and_does_not_end() -> None:
-    """Also a claim that pods share, or that nobody has freed."""
+    """Also a claim that pods share, or that is not freed."""
     more = (Holder("s", (1,), ("s1", "s2")), Holder("o", (3,), ()))
     world = Scene((*HALVES, *more), exactly(2)).world()
     gpus = node_state(world.cluster.node_info(NODE)).gpus
@@ -494,7 +494,7 @@ def test_pods_about_which_the_api_server_is_slow_hold_up_no_other(fast: str) -> 
 
 
 def test_a_pod_whose_status_names_a_former_claim_is_sent_to_no_plugin() -> None:
-    """No kubelet would start it there: nobody is evicted for it, and it is told so."""
+    """No kubelet would start it there: no pod is evicted for it, and it reads so."""
     node = machine("a100-pcie-4-bridged").topology("plugin")
     for by_claim in (False, True):
         cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2,))}})

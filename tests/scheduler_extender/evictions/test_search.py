@@ -49,13 +49,13 @@ def plan_for(cluster: Cache, pod: PodRecord) -> Advice:
 
 
 def steps(found: Advice) -> dict[str, str | None]:
-    """Whom the plan evicts, and where each goes."""
+    """The pods that the plan evicts, and where each goes."""
     assert found.plan is not None, found.reason
     return {step.pod.name: step.relocation for step in found.plan.steps}
 
 
 def test_a_pod_moves_within_its_node_where_only_the_link_is_missing() -> None:
-    """Two of four GPUs are free, one of each pair: kube-scheduler would evict nobody."""
+    """Two of four GPUs are free, one of each pair: kube-scheduler would evict no pod."""
     cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
     found = plan_for(cluster, pair())
     assert found.plan is not None

@@ -1,4 +1,4 @@
-"""A node that does not serve the resource asked for: it takes nobody, and nothing fails over it."""
+"""A node that does not serve the resource asked for: it takes no pod, and nothing fails over it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ADVERTISES = {
 
 
 class NoApi(ApiServer):
-    """An API server that nobody should ask."""
+    """An API server that no test may ask."""
 
     def __init__(self) -> None:
         pass
@@ -95,7 +95,7 @@ def test_filter_rejects_it_and_no_pod_is_woken_for_it(kind: str) -> None:
 
 
 def test_a_node_that_begins_to_advertise_the_resource_counts() -> None:
-    """The agent's record says so later: until then the node is like one that nobody knows."""
+    """The agent's record says so later: until then the node counts as unknown."""
     shares = replace(WHOLE, resources=(GpuResource("nvidia.com/gpu.shared"),))
     found = cluster_of({shares: {}})
     asked = msgspec.convert(pod(2, name="wants", uid="wants"), Pod)

@@ -196,7 +196,7 @@ def test_a_node_that_kube_scheduler_has_promised_to_another_pod_is_left_alone() 
 
 
 def test_budgets_are_looked_at_once_for_each_pod_and_not_for_each_set() -> None:
-    """Whoever may write budgets could make every preemption slow: there are 255 sets of 8 pods."""
+    """8 pods have 255 sets: a client with many budgets could make every preemption slow."""
     app = (("app", "x"),)
     cluster = cluster_of({DGX: {f"h{i}": Held((i,), labels=app) for i in range(8)}})
     selector = (CountedRequirement("app", "In", ("x",)),)

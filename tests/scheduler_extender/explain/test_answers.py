@@ -1,4 +1,4 @@
-"""What people are told of nodes and pods: a pod is not counted against itself, nor a GPU twice."""
+"""Answers about nodes and pods: a pod is not counted against itself, nor a GPU twice."""
 
 from __future__ import annotations
 

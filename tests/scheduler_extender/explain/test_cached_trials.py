@@ -1,4 +1,4 @@
-"""Ends that are tried: remembered answers are those that would be worked out anew, and few are."""
+"""Trials of a pod's end: cached answers equal fresh ones, and few are computed."""
 
 from __future__ import annotations
 

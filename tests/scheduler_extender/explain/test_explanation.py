@@ -330,7 +330,7 @@ def test_a_reservation_that_yields_to_a_pod_is_free_for_what_it_may_ask_instead(
 
 
 def test_members_of_a_group_are_loosened_within_their_group() -> None:
-    """No node has the label that the group's domain is told by: nothing about GPUs would help."""
+    """No node has the label of the group's domain: nothing about GPUs would help."""
     cluster = cluster_of({pcie(4, "pcie"): {}})
     rack = GroupReference(Group("team", "g"), 2, "rack")
     pod = replace(waiting("pair", gpu_request(2, NVLINKED)), group_ref=rack)

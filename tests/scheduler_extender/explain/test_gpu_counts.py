@@ -88,7 +88,7 @@ def of_map(cluster: Cache) -> Counter[str]:
 
 
 def of_metrics(cluster: Cache) -> Counter[str]:
-    """What Prometheus is told, by the words of the others."""
+    """The metrics, under the names that the other answers use."""
     metrics = Metrics()
     metrics.watch(cluster)
     text = generate_latest(metrics.registry).decode()

@@ -1,4 +1,4 @@
-"""Who does not use what it holds, and whom its end would help: decided by the extender's code."""
+"""Idle pods, and the pods that their end would unblock, by the extender's code."""
 
 from __future__ import annotations
 

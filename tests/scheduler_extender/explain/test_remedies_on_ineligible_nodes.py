@@ -1,4 +1,4 @@
-"""Nobody is told to end a pod on a node that is too small for the one that waits."""
+"""No remedy names a pod on a node that is too small for the waiting pod."""
 
 from dataclasses import dataclass
 

@@ -87,7 +87,7 @@ def test_a_reason_is_looked_for_again_after_a_while_and_forgotten_with_its_pods(
 
 def test_pods_that_one_round_does_not_reach_the_next_rounds_reach() -> None:
     class Slow(Clock):
-        """Each time that somebody looks at it, a part of the time for one look is gone."""
+        """Each read of it uses up a part of a round's time."""
 
         def __call__(self) -> float:
             self.now += SECONDS / 8

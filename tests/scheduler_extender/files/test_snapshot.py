@@ -55,7 +55,7 @@ def record(name: str, count: int, **more: object) -> PodRecord:
 
 
 def lived_in(seed: int) -> Cache:
-    """A cluster after a while: held, sick, unacknowledged, in flight, leaving, waiting."""
+    """A used cluster: GPUs in use or sick, pods unacknowledged, assumed, unconfirmed, waiting."""
     rng = random.Random(seed)
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     names = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8", "l40s-8")
@@ -425,7 +425,7 @@ def test_a_pod_that_cannot_be_read_comes_back_as_one(
 
 
 def test_a_pod_of_a_cluster_cannot_call_itself_unreadable() -> None:
-    """There the key is one that nobody knows, as any other of ours."""
+    """There the key is unknown, as any other of ours."""
     manifest = msgspec.convert(pod(2, {"malformed": "because"}), Pod)
     found = record_of(manifest)
     assert isinstance(found.request, Malformed)

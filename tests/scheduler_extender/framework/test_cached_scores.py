@@ -1,4 +1,4 @@
-"""Scores that are remembered are those that would be worked out anew, whatever the mix does."""
+"""Cached scores equal fresh ones, whatever the request mix does."""
 
 from __future__ import annotations
 

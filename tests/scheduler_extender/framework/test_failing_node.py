@@ -1,4 +1,4 @@
-"""A node about which deciding fails costs only itself; states that nobody is in are forgotten."""
+"""A node whose evaluation fails costs only itself; classes without a node are forgotten."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
 
 
 def test_verification_holds_no_lock(cluster: Cache) -> None:
-    """Whoever listens to mispredictions may take as long as it likes."""
+    """A listener to mispredictions may take as long as it likes."""
     free: list[bool] = []
 
     def listener(_: object) -> None:
@@ -257,7 +257,7 @@ def test_the_number_of_cached_answers_is_bounded(
 
 
 def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cache) -> None:
-    """Anyone may name nodes that do not exist, with constraints that nobody had before."""
+    """A client may name nodes that do not exist, with constraints that no pod had before."""
     for speed in range(1, 2 * answercache.CACHED_REQUESTS):
         asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)
         verbs.filter_nodes(cluster, asked, ["nowhere"], within(cluster.clock, 1.0))

@@ -1,7 +1,7 @@
 """What is counted on a former snapshot while a node changes: whoever asks on a later snapshot gets
 nothing of it, nor the other way round.
 
-Each test names the mix-up of two moments that it would show.
+Each test names the mix-up of two snapshots that it would show.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SINGLE = CapacityQuery(gpu_request(1), 100)
 
 
 def racks(**of: str) -> Cache:
-    """Nodes with four GPUs, each in the rack that is told."""
+    """Nodes with four GPUs, each in the given rack."""
     found = Cache(lambda: 0.0, Settings(stale_after=None))
     for name, rack in of.items():
         found.put_record(switched(4, name), Report())

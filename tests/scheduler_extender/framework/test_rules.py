@@ -99,7 +99,7 @@ def cluster_of(node: NodeName) -> Cache:
 
 
 def takes_free() -> dict[str, bool]:
-    """Who says that the free node takes the pod."""
+    """Which answers say that the free node takes the pod."""
     cluster, wire = cluster_of(FREE), msgspec.convert(ASKS, Pod)
     snapshot, record, api = cluster.snapshot(), record_of(ASKS), Api()
     waker = Waker(cluster, api)
@@ -129,7 +129,7 @@ def _what_if(cluster: Cache) -> str:
 
 
 def helped_by_an_end() -> dict[str, bool]:
-    """Who says that the end of the other pod would help."""
+    """Which answers say that the end of the other pod would help."""
     cluster = cluster_of(HELD)
     snapshot = cluster.snapshot()
     victims: dict[str, MetaVictims | None] = {HELD: MetaVictims([MetaPod(PodUid("low"))], 0)}

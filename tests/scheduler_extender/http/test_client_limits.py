@@ -284,7 +284,7 @@ def test_slow_clients_exclude_no_other(port: int, sent: bytes) -> None:
 def test_many_clients_that_come_and_go_leave_no_connection(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Who is cut off in the moment in which the connection begins is forgotten, too."""
+    """A client that is cut off as the connection begins is forgotten, too."""
     limits = replace(UNHURRIED, handshakes=1)
     with running(NODE, limits=limits) as service:
         for _ in range(20):

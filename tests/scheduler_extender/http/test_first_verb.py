@@ -27,6 +27,6 @@ with in_thread(service) as servers:
 
 
 def test_the_first_verb_loads_no_module() -> None:
-    """A library that is loaded late is loaded on the loop, which answers nobody meanwhile."""
+    """A library that is loaded late is loaded on the loop, which answers no request meanwhile."""
     ran = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True)
     assert ran.stdout.strip() == "[]", ran.stdout + ran.stderr

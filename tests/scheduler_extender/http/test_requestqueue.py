@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE, eventually
 
 
 class Work:
-    """Counts what runs at one time, and lets nothing go on before it is told to."""
+    """Counts what runs at one time, and lets nothing go on before ``go_on`` is set."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -142,7 +142,7 @@ def test_the_verbs_go_on_while_people_read(work: Work, monkeypatch: pytest.Monke
 def test_the_map_waits_for_no_question_of_the_what_if_box(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each may take seconds; whoever asks one more is told so."""
+    """Each may take seconds; one question more is refused with that reason."""
     monkeypatch.setattr(Pages, "_foreseen", work.before(lambda *_: ([], 0)))
     with running(switched(8, "a")) as service, ThreadPoolExecutor(20) as pool:
 

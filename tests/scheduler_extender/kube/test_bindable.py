@@ -72,7 +72,7 @@ def test_a_mark_of_another_process_on_our_own_pod_is_another_s() -> None:
 
 @pytest.mark.parametrize("forged", [2**31 - 1, 10**12, "9" * 400, "-1", "1e9", ""])
 def test_a_term_that_no_lease_can_count_is_no_term(forged: object) -> None:
-    """A Lease counts in 32 bits: nobody could begin a later one."""
+    """A Lease counts in 32 bits: no replica could begin a later term."""
     found = Bindable(OwnPod(OURS, "me"), "me")
     found.take(pod("other", 7, OURS, f"{forged} somebody"), managed=False)
     assert found.term == found.others_term == 0

@@ -1,4 +1,4 @@
-"""What strangers write is remembered within bounds, and what no sane pod says is not read."""
+"""Untrusted values are cached within bounds, and values that no sane pod has are not read."""
 
 from __future__ import annotations
 

@@ -358,7 +358,7 @@ def test_a_fault_of_ours_costs_one_node(world: DraWorld, monkeypatch: pytest.Mon
 def test_a_fault_of_ours_in_a_nodes_devices_costs_that_node_alone(
     world: DraWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a pod that asks while it is there is told that nobody can say."""
+    """A pod that asks meanwhile reads that its devices are unknown."""
 
     def faulty(slices: Sequence[Slice], barred: Mapping[str, Barred]) -> NodeDevices:
         if any(each.owner in (first, "") for each in slices):
@@ -470,7 +470,7 @@ class BindLimiter:
 
 
 def test_a_change_of_many_nodes_is_taken_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for the lock gets it between two pieces."""
+    """A thread that waits for the lock gets it between two pieces."""
     world, limiter, put = DraWorld(), BindLimiter(), Counter[int]()
     names = [NodeName(f"many-{n}") for n in range(24)]
     for name in names:

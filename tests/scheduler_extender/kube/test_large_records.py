@@ -1,4 +1,4 @@
-"""A record that is larger than any agent's is a problem of its node, and holds nobody up."""
+"""A record that is larger than any agent's is a problem of its node, and delays no pod."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_an_attribute_that_is_not_read_is_not_one_that_is_not_there(world: DraWo
 
 
 def test_devices_of_no_one_node_will_do_on_any(world: DraWorld) -> None:
-    """They are not followed: nobody says that a claim that wants them lacks them."""
+    """They are not followed, so no answer says that a claim lacks them."""
     nic = exactly(1, deviceClassName="nics")
     put_nics(world, {"name": "nic"}, allNodes=True)
     world.claims.apply(asking("c", exactly(1), nic))
@@ -173,7 +173,7 @@ def test_devices_of_no_one_node_are_looked_at_once_for_all_nodes(
 
 
 def test_a_device_that_is_shared_may_come_again(world: DraWorld) -> None:
-    """Whoever has a part of it; which GPU goes with it nobody can say."""
+    """Several pods may have a part of it; which GPU goes with it is unknown."""
     shared = {"name": "nic-0", "allowMultipleAllocations": True}
     nics: list[Json] = [shared, {"name": "nic-1"}]
     for number, each in enumerate(nics):
@@ -242,7 +242,7 @@ def test_the_list_that_a_claim_came_in_is_not_stored(world: DraWorld) -> None:
 
 
 def test_texts_of_a_claim_are_not_stored() -> None:
-    """Whoever may make claims can make thousands, with the most that the API server takes."""
+    """A client may create thousands of claims, each as large as the API server takes."""
     texts = {"long": "x" * 100_000}
     for given in asking("c", exactly(1)), claim("d", 3, pod="p"):
         obj = json.loads(bytes(given))

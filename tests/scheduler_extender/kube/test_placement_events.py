@@ -34,7 +34,7 @@ PLACEMENT = '{"verdict":"guaranteed","node":"n","uid":"u","sets":[[0,1],[2,3]]}'
 
 
 class RecordedEvents:
-    """Who was told what."""
+    """The Events of waiting pods, by pod."""
 
     def __init__(self, cluster: Cache) -> None:
         self.texts: list[tuple[str, str]] = []

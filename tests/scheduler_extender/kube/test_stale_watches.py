@@ -122,7 +122,7 @@ def test_the_metrics_change_at_once() -> None:
 def source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[FakeApiServer, KubeSource, Cache, list[float]]]:
-    """A source that lists anew after a tenth of a second in which nothing was heard."""
+    """A source that lists again after a tenth of a second without an event."""
     unhurried = replace(kube.TIMING, list_timeout_s=FOREVER, connect_timeout_s=FOREVER)
     monkeypatch.setattr(kube, "TIMING", replace(unhurried, relist_after_s=0.1))
     skew = [0.0]

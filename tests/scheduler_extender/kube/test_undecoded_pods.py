@@ -46,7 +46,7 @@ OTHERS = [
 
 
 def taken(found: dict[str, Any]) -> bool:
-    """Whether the sink decodes the pod. With a broken phase decoding it fails, and that is told."""
+    """Whether the sink decodes the pod. Decoding a broken phase fails, and the sink reports it."""
     broken = {**found, "status": {**found.get("status", {}), "phase": 1}}
     with capture_logs() as logs:
         PodSink(Cache(lambda: 0.0)).apply(msgspec.Raw(json.dumps(broken).encode()))

@@ -402,7 +402,7 @@ def test_every_pod_with_a_reservation_is_evaluated_where_each_round_has_time_for
 
 
 def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_its_own() -> None:
-    """Whoever has nominated it: on that node it counts as having the first free ones."""
+    """On its nominated node it counts as having the first free GPUs."""
     world, api = two_pairs(), Api()
     waker = Waker(world.cluster, api, clock=lambda: 0.0)
     for held in 3, 0:

@@ -137,7 +137,7 @@ class Rig:
         rng.choice(mishaps)()
 
     def forget(self) -> None:
-        """Whoever watches has to list anew."""
+        """Each watcher has to list again."""
         self.fake.drop_streams()
         self.fake.expire_history()
 

@@ -124,7 +124,7 @@ class World:
     def succeeds(self, heir: Replica) -> None:
         """Wait until the heir leads, since the Lease that it has seen has run out.
 
-        Whoever led before renews it no more, but for what is on its way: after that it runs out
+        The former leader renews it no more, but for what is on its way: after that it runs out
         once more.
         """
         ran_out = ""

@@ -1,4 +1,4 @@
-"""Whom the Service names while leaders change."""
+"""The replica that the Service names while leaders change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def api(fake: FakeApiServer, tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def replica(api: ApiServer, number: int, leads: Callable[[], bool]) -> AddressWriter:
-    """That of the replica at 10.0.0.``number``."""
+    """The address of the replica at 10.0.0.``number``."""
     address = Address(f"10.0.0.{number}", 8888, "gpu-topology")
     return AddressWriter(api, OwnPod(NAMESPACE, f"pod-{number}"), address, leads)
 

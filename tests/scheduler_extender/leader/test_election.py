@@ -98,7 +98,7 @@ def test_an_answer_that_came_late_counts_from_when_it_was_asked_for(found: Elect
 
 
 def test_a_holder_whose_time_is_up_renews_and_leads_on_in_the_same_term(leader: Election) -> None:
-    """Nobody has taken the Lease between: each write names the version before."""
+    """No other replica took the Lease in between: each write names the version before."""
     assert not leader.leads(50)
     assert leader.step(50) is Step.RENEW
     leader.wrote(replace(leader.wanted(Step.RENEW), version="9"), 50, 50)

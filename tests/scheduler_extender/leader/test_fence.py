@@ -79,7 +79,7 @@ def test_no_takeover_waits_for_a_pod_too_large_to_read(takeover: Takeover, why: 
 def test_it_waits_for_the_former_lease_and_then_for_writes(
     takeover: Takeover, former_for: float
 ) -> None:
-    """A pod that cannot be changed may be bound by whoever led before, up to then."""
+    """A pod that cannot be changed may be bound by the former leader, up to then."""
     takeover.bindable.take(Pod(metadata=ObjectMeta("train", "default", "uid-1")), managed=True)
     takeover.take_over(former_for)
     assert takeover.clock.now == pytest.approx(former_for + SETTLED_AFTER, abs=1.0)

@@ -92,7 +92,7 @@ def test_what_the_kubelet_does_not_hand_out_is_not_free() -> None:
 
 @pytest.mark.parametrize("resource", [SMALL, GPU])
 def test_an_instance_that_the_hardware_does_not_name_is_a_contradiction(resource: str) -> None:
-    """As just after somebody has cut a GPU anew: the agent has not looked yet."""
+    """As just after a GPU was split again: the agent has not observed it yet."""
     topology = node(gpus=[0])
     stale = frozenset({DeviceId("MIG-of-before"), DeviceId(topology.gpus[1].uuid)})
     why = contradiction(topology, Report("boot", 1, allocatable=stale), resource) or ""

@@ -1,4 +1,4 @@
-"""Nodes that share GPUs: memory that was told is kept for its pod, against pods of every kind."""
+"""Nodes that share GPUs: memory that a pod asked for is given to no other pod."""
 
 from __future__ import annotations
 

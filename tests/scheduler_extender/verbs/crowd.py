@@ -105,5 +105,5 @@ class Crowd:
         self.cluster.put_report(NODE, Report("boot", 3, allocations=(shown,)))
 
     def flying(self, node: NodeName = NODE) -> int:
-        """Binds that are in flight and not written."""
+        """Assumed pods whose binds are not written."""
         return len(self.cluster.node_info(node).pods.assumed)

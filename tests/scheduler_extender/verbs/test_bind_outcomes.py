@@ -1,4 +1,4 @@
-"""A bind whose end nobody can tell, one that comes too late, and those that are refused."""
+"""Binds with an unknown outcome, late binds, and refused ones."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_once_a_bind_is_settled_every_node_counts_as_changed_for_its_pod(
 
 
 def test_what_was_never_sent_is_released(kube: Kube, bound: Running) -> None:
-    """Nobody listens: the API server cannot have heard of it."""
+    """No server listens: the API server cannot have received it."""
     train = kube.create(pod(2, NVLINK))
     kube.sees(train)
 
@@ -425,7 +425,7 @@ class DecidedMeanwhile:
 def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
     kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else is bound in between and takes what was free."""
+    """Another pod is bound in between and takes what was free."""
     kube.sees(kube.create(pod(2)))
     others = iter([pod(4, name="other", uid="uid-2", node="bridged")])
 
@@ -462,7 +462,7 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
     others: list[threading.Thread] = []
 
     def happens() -> None:
-        """Every report is news. One cannot come in while somebody else holds the lock."""
+        """Every report is a change. None can come in while another thread holds the lock."""
         number = next(numbers)
         sick = (Health(GpuUuid(f"GPU-{number % 4}"), False, "x"),)
         report = Report("boot", number, health=sick)

@@ -97,7 +97,7 @@ def test_no_bind_waits_where_refusals_are_ignored() -> None:
 
 
 def test_no_more_wait_than_threads_can_be_spared() -> None:
-    """Whoever comes when many wait is written at once."""
+    """A bind that comes when many wait is written at once."""
     crowd = Crowd()
     names = [NodeName(f"full-{i}") for i in range(2 * MOST_WAITING // 16)]
     for name in names:

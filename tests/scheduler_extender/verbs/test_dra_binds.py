@@ -170,7 +170,7 @@ def test_others_whose_claims_are_not_known_do_not_matter(world: World, phase: st
 
 
 def test_no_member_of_its_gang_comes_before_a_pod_that_has_its_claim(world: World) -> None:
-    """A sibling's single GPU would be the first of these two, were they free."""
+    """A peer's single GPU would be the first of these two, were they free."""
     for name, gpus in ("a", 2), ("sibling", 1):
         member = pod(gpus, NVLINK if gpus == 2 else {}, name=name, uid=name)
         member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
@@ -180,7 +180,7 @@ def test_no_member_of_its_gang_comes_before_a_pod_that_has_its_claim(world: Worl
 
 
 def test_a_gang_whose_pods_all_have_their_claims_is_bound_whole(world: World) -> None:
-    """Its GPUs are taken by its own claims, and nobody is still to come to the domain."""
+    """Its own claims have the GPUs, and no member is still to come to the domain."""
     for name in "a", "b":
         asked = {**NVLINK, "group-domain": "node", "group-size": "2"}
         member = pair(name, asked)
@@ -217,7 +217,7 @@ def test_a_member_whose_devices_are_chosen_needs_no_others(
 
 
 def test_other_pods_change_nothing_for_the_group_of_a_nominated_pod(world: World) -> None:
-    """What is kept for its other members is not worked out anew."""
+    """The reservations of its other members are not computed again."""
     member = pair("a", {**NVLINK, "group": "g", "group-domain": "node", "group-size": "2"})
     member["status"]["nominatedNodeName"] = NODE
     world.add(member)
@@ -328,7 +328,7 @@ def test_the_pods_to_evict_are_known(world: World) -> None:
 
 
 def test_a_pod_that_succeeded_holds_its_devices_as_long_as_its_claim(world: World) -> None:
-    """kube-scheduler gives them to nobody before that."""
+    """kube-scheduler gives them to no other pod before that."""
     manifest = pod(1, {}, name="one", uid="one", node=NODE)
     world.add(manifest)
     world.claim(one=(0,))
@@ -422,7 +422,7 @@ def test_a_claim_on_a_node_that_has_just_moved_waits_for_the_nodes_record(
 
 
 class Unanswered(Written):
-    """Nobody says what became of what is written; the watch shows it later, or never."""
+    """A write has no answer; the watch shows it later, or never."""
 
     def __init__(self, world: World, *, written: bool) -> None:
         super().__init__()

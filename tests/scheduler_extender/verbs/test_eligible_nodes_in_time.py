@@ -1,4 +1,4 @@
-"""A pod's selectors are held against each node: whoever answers stops when the time is up.
+"""A pod's selectors are held against each node: each answer stops when the time is up.
 
 The clock of these tests counts label look-ups, so that the tests count work and measure no time.
 """

@@ -1,4 +1,4 @@
-"""A gang's members pass only where every sibling that may come first leaves them what they ask.
+"""A gang's members pass only where every peer that may come first leaves them what they ask.
 
 Its scheduler asks filter about all members before it binds the first. So each of these tests asks
 about all of them first, lets the scheduler choose as badly as it may, and binds in any order.
@@ -146,7 +146,7 @@ MIXED = (("", 1), ("", 1), ("nvlink", 2), ("nvlink", 2), ("nvlink", 3), ("nvlink
 
 @pytest.mark.parametrize("kind", ["dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8"])
 def test_members_that_ask_for_different_things_are_all_bound(kind: str) -> None:
-    """Each member counts what its siblings ask for, as far as they have been seen."""
+    """Each member counts what its peers ask for, as far as they have been seen."""
     started = 0
     for seed in range(40):
         rng = random.Random(f"{kind} {seed}")
@@ -213,7 +213,7 @@ def test_a_gang_of_unknown_size_counts_the_whole_capacity() -> None:
 
 
 def test_peers_that_are_bound_count_as_what_they_are() -> None:
-    """The last member comes after all others, so nobody may come before it but who is there."""
+    """The last member comes after all others, so only bound members may come before it."""
     scheduler = on("dgx1-v100", 2, free=range(6))
     first, last = gang("t0", 2, 3), gang("t1", 2, 3)
     assert scheduler.passing(last) == []

@@ -196,7 +196,7 @@ def test_the_same_name_in_another_namespace_is_another_group(scheduler: Schedule
 
 
 def test_of_two_domains_the_larger_part_decides(scheduler: Scheduler) -> None:
-    """Somebody else has bound them; among equals the first domain by name counts."""
+    """They were bound without us; among equals the first domain by name counts."""
     for i, node in enumerate(("a-00", "b-00", "b-01")):
         scheduler.cluster.put_pod(record(member(f"m{i}", size=5), node))
     found = scheduler.filter(member("next", size=5))

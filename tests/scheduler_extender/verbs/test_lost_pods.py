@@ -1,4 +1,4 @@
-"""How many pods of a crowd a node's kubelet refuses before nobody is sent there any more.
+"""How many pods a node's kubelet refuses before no more are sent there.
 
 Twelve pods of a kind are bound to one node at once. Each play says how many its kubelet admits
 before it refuses the rest, and what happened before. ``pytest -s`` prints the figures.

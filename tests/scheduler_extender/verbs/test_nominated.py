@@ -153,7 +153,7 @@ def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_reservation(
 
 
 def test_a_pod_with_a_reservation_and_a_nomination_elsewhere_has_both(cluster: Cache) -> None:
-    """Somebody evicted for it on one node, and kube-scheduler then on another one."""
+    """A person evicted for it on one node, and kube-scheduler then on another one."""
     other = machine("a100-pcie-4-bridged").topology("other")
     cluster.put_record(other, Report("boot", 1))
     gone(cluster, "victim")

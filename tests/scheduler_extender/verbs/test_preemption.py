@@ -131,7 +131,7 @@ def test_whole_pods_are_read_too(cluster: Cache) -> None:
 
 
 def test_what_is_supposed_changes_nothing_that_is_known() -> None:
-    """A departed pod stays in the possible states, whatever preempt was asked in between."""
+    """A terminated pod stays in the possible states, whatever preempt was asked in between."""
     node = machine("dgx1-v100").topology("n")
     wanted = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     name = NodeName("n")

@@ -1,4 +1,4 @@
-"""``--shadow``: nothing is refused, whatever we think, and what would have been is told."""
+"""``--shadow``: nothing is rejected, and what would have been rejected is reported."""
 
 from __future__ import annotations
 

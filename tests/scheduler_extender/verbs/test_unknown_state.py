@@ -1,4 +1,4 @@
-"""What is not known of a node opens it to nobody who could break a promise that stands there.
+"""A node with unknown state takes no pod that could break a promise there.
 
 Every row of the filter table that is about unknown state, each with every kind of promise, in
 filter and in bind.
@@ -81,7 +81,7 @@ class World:
         self.cluster.put_pod(replace(pod_here, phase="Succeeded"))
 
     def is_deleted(self) -> None:
-        """The pod is gone from the API server; no report has told that its kubelet knows."""
+        """The pod is gone from the API server; no report shows that its kubelet knows."""
         self.cluster.drop_pod(PodUid("first"), 99)
 
 

@@ -124,7 +124,7 @@ class Rests:
 def test_what_changes_while_a_page_rests_is_shown_when_it_has(
     page: Tab, address: str, made: Building, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is one event: whoever fetches the old page then has to come again."""
+    """There is one event: a browser that fetches the old page then has to come again."""
     rests = Rests(monkeypatch)
     page.open(f"{address}/map")
     looks = rests.looks

@@ -130,7 +130,7 @@ class Node:
         self.api.put("/api/v1/nodes", {**NODE, "metadata": metadata})
 
     def restart_kubelet(self) -> list[Any]:
-        """The kubelet comes back and knows nobody; returns whom it knew."""
+        """The kubelet comes back and knows no pod; returns the pods that it knew."""
         self.kubelet.stop()
         shown = self.kubelet.forget()
         self.kubelet.start()
@@ -175,7 +175,7 @@ def holders(report: Report, gpus: list[str]) -> dict[str, tuple[int, ...]]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """A node with a healthy driver, a kubelet that shows nobody, and no agent yet."""
+    """A node with a healthy driver, a kubelet that lists no pod, and no agent yet."""
     with ExitStack() as stack:
         # Not pytest's folder: a path to a unix socket has at most 107 bytes.
         socket = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-")))

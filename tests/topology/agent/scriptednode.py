@@ -175,7 +175,7 @@ class ScriptedNode:
         self.woken = self.pod_changes = True
 
     def holders(self) -> dict[str, tuple[int, ...]]:
-        """GPU numbers by the UID of the pod that holds them, as published; "?" is of nobody."""
+        """GPU numbers by the UID of the pod that has them, as published; "?" is an unknown pod."""
         found: dict[str, tuple[int, ...]] = {}
         for a in self.result.picture.report.allocations:
             numbers = tuple(int(i.removeprefix("GPU-")) for i in a.device_ids)
@@ -232,7 +232,7 @@ def play(rows: Sequence[Row]) -> ScriptedNode:
 
 
 def bound(uid: str, name: str, count: int = 1, **fields: Any) -> Change:
-    """The API server has this pod, or has it anew."""
+    """The API server has this pod, or has it again."""
 
     def change(node: ScriptedNode) -> None:
         node.know(pods={**node.context.pods, PodUid(uid): pod(uid, name, count, **fields)})
@@ -356,6 +356,6 @@ def plugin_started(at: str) -> Change:
 
 
 def counts(devices: int, in_order: int, at: str) -> Change:
-    """The kubelet has told the API server of so many GPUs; that was then."""
+    """The kubelet reported so many GPUs to the API server at that time."""
     counted = CountedDevices(at, {GPU: devices}, {GPU: in_order})
     return lambda node: node.know(counted=counted)

@@ -288,7 +288,7 @@ FAULTS = {
 
 
 def passing(record: Record) -> set[str]:
-    """Who passes filter on an empty node with this record."""
+    """The pods that pass filter on an empty node with this record."""
     info = with_record(NodeInfo(record.topology.name), record.topology, record.report, "")
     return {name for name, each in WHOLE.items() if not decide(info, each, Settings()).rejection}
 

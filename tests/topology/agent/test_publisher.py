@@ -226,7 +226,7 @@ def test_a_former_record_that_cannot_be_read_is_a_failure(run: PublisherRun) -> 
 
 
 def test_another_boots_hardware_is_not_used_for_this_boot(run: PublisherRun) -> None:
-    """After a reboot with a driver that is slow, nobody has looked yet."""
+    """After a reboot with a slow driver, the hardware is not observed yet."""
     run.write(report())
     run.publisher = run.another()
     run.publisher.former()
@@ -314,7 +314,7 @@ def test_a_write_waits_for_ten_seconds_at_most(run: PublisherRun) -> None:
 
 
 def refusing_holders(record: dict[str, Any]) -> list[str]:
-    """The schema of a cluster that is stricter than ours: nobody may hold a GPU."""
+    """The schema of a cluster that is stricter than ours: no pod may have a GPU."""
     held = record.get("status", {}).get("allocations")
     return [".status.allocations"] if held else faults(record)
 

@@ -1,6 +1,6 @@
 """The agent as it runs, threads and all: what stands in the API server in the end.
 
-What it decides, moment by moment, is told in test_loop and under model/; what is written, in
+test_loop and model/ test what it decides and when, test_publisher tests what it writes.
 test_publisher. Here are threads that wait for one another, and the outside that hangs or is gone.
 """
 
@@ -140,7 +140,7 @@ def test_a_deletion_is_reported_with_its_version(node: Node, *, init: bool) -> N
 
 
 def test_a_kubelet_that_restarts_is_asked_for_its_configuration_again(node: Node) -> None:
-    """And a moment without pods in its list releases nobody."""
+    """A list that is empty for a while releases no pod."""
     node.start()
     node.until(node.ready)
     node.pod("a", 2, phase="Running", startTime="2026-01-01T00:00:00Z")
@@ -174,7 +174,7 @@ def test_a_lost_gpu_is_lost_and_not_free(node: Node) -> None:
     assert node.ready()
 
     def received() -> bool:
-        """The others are listened to all the same, once the agent has asked for events anew."""
+        """The agent receives events of the others once it has subscribed again."""
         node.nvml.xid(5, 79)
         return 5 in node.health()
 
@@ -237,7 +237,7 @@ def test_a_gpu_over_which_a_call_hangs_is_missing_and_the_others_are_asked(
 
 
 def test_an_agent_that_starts_beside_a_gpu_that_hangs_reports_the_others(node: Node) -> None:
-    """The kubelet hands the GPU out, and nobody has ever told what it is: not Ready."""
+    """The kubelet allocates the GPU, and its model is unknown: not Ready."""
     node.cadence = replace(QUICK, hung=HUNG)
     node.nvml.hang("nvmlDeviceGetMemoryInfo", 3)
     node.start()

@@ -34,7 +34,7 @@ BLOCK = MemoryBlock("memory", 5, (1,))
 
 
 def static_node(kubelet: KubeletConfig = STATIC) -> ScriptedNode:
-    """A node of two sockets; the kubelet has told what pods may have for their own."""
+    """A node of two sockets; the kubelet has reported its exclusive resources."""
     node = ScriptedNode()
     node.exclusive, node.processors = GIVEN, MACHINE
     node.restarts += 1  # so that the kubelet is asked all of it once more

@@ -106,7 +106,7 @@ def test_a_gpu_on_several_numa_nodes_belongs_to_each_hint_that_names_one() -> No
 def admitted(
     kubelet: DeviceManager, free: DeviceSet, count: int, exclusive: Exclusive
 ) -> Admissions:
-    """What may come of a pod whose CPUs and memory nobody knows."""
+    """The outcomes of a pod whose CPUs and memory are unknown."""
     counts = ((APP, count),)
     return admissions(
         kubelet, free, counts, provider_answers(kubelet, None, counts, exclusive=exclusive)

@@ -264,7 +264,7 @@ def test_overwritten_splits_are_bounded_not_known() -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_hidden_pcie_classes_give_a_superset(size: int) -> None:
-    """Text of nvidia-smi hides the class behind NV#: whatever it is, the outcomes are foreseen."""
+    """Text of nvidia-smi hides the class behind NV#: whatever it is, the outcomes are predicted."""
     rng = random.Random(size)
     node = machine("dgx1-v100").topology("n")
     hidden = tuple(

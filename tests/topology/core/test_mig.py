@@ -168,7 +168,7 @@ CONSTRAINTS = {
 
 
 def meets(node: NodeTopology, wanted: Constraints, chosen: Sequence[tuple[int, int]]) -> bool:
-    """Whether instances, each a GPU's position and a number, meet what is wanted: written anew."""
+    """Whether instances, each a GPU's position and a number, meet a request; independent code."""
     gpus = [gpu for gpu, _ in chosen]
     nodes = {node.gpus[gpu].numa_node for gpu in gpus}
     parts = [node.gpus[gpu].mig_instances[number] for gpu, number in chosen]

@@ -46,7 +46,7 @@ def test_numa_nodes_leave_out_gpus_of_none() -> None:
 
 
 def renumbered(topology: NodeTopology, new: list[int]) -> NodeTopology:
-    """The same machine, its GPUs numbered anew."""
+    """The same machine with its GPUs renumbered."""
     links = []
     for link in topology.links:
         a, b = sorted((new[link.a], new[link.b]))

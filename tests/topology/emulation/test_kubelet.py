@@ -1,4 +1,4 @@
-"""The emulated kubelet's faults: restarts, sick GPUs, and whoever else has a say."""
+"""The emulated kubelet's faults: restarts, sick GPUs, and other hint providers."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class _Object(msgspec.Struct):
 
 
 class Picture:
-    """A sink that remembers what it was told; ``fail_on`` names objects it chokes on."""
+    """A sink that records its calls; it raises for the objects in ``fail_on``."""
 
     def __init__(self) -> None:
         self.objects: dict[str, str] = {}
@@ -74,7 +74,7 @@ class Picture:
 
 
 class Waits(random.Random):
-    """Randomness that lets nobody wait and notes the longest each wait could have been."""
+    """Randomness that makes no wait and records how long each could have been."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -94,7 +94,7 @@ class Halving(random.Random):
 
 
 class Page(bytearray):
-    """An answer that tells whether somebody still has it."""
+    """An answer that knows whether it is still referenced."""
 
 
 class Rig:

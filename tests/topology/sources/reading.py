@@ -37,7 +37,7 @@ NIC Legend:
 
 
 def words(text: str, **given: object) -> list[str]:
-    """What a person is told about a text."""
+    """The findings about a text, as printed."""
     return [str(finding) for finding in read(text, NODE, **given).findings]  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ def refused(text: str) -> str:
 
 
 def numa(topology: NodeTopology) -> str:
-    """The NUMA node of each GPU, "-" where none is told."""
+    """The NUMA node of each GPU, "-" where the text names none."""
     return "".join("-" if g.numa_node is None else str(g.numa_node) for g in topology.gpus)
 
 

@@ -101,7 +101,7 @@ def test_pauses_double_up_to_five_minutes(world: World) -> None:
 
 
 def test_a_controller_loses_sixteen_pods_in_the_first_hour_and_then_twelve(world: World) -> None:
-    """One that makes a refused pod anew at once, on a node that refuses each."""
+    """The controller replaces a refused pod at once, on a node that refuses each."""
     lost = [0, 0]
     for second in range(7200):
         world.clock.now = float(second)

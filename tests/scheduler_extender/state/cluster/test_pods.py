@@ -1,4 +1,4 @@
-"""The life of a pod: whatever is told in whatever order, it goes on as ``pods`` says."""
+"""The life of a pod: events in any order lead to the transitions of ``pods``."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class World:
             self.cluster.drop_assumed(uid, self.version)
 
     def put_report(self, uid: PodUid) -> None:
-        """The kubelet has what is bound; now and then the node boots anew."""
+        """The kubelet has the bound pods; now and then the node boots again."""
         if self.rng.random() < 0.1:
             self.boot, self.sequence = f"{self.boot}'", 0
         there = self.cluster.node_info(NODE).pods.living

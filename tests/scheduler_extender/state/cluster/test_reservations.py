@@ -117,7 +117,7 @@ def test_the_pod_itself_is_not_refused(cluster: Cache) -> None:
 
 
 def test_the_pod_prefers_its_own_reservation_to_every_other_node(cluster: Cache) -> None:
-    """Another node may cost the cluster less; but there nobody was evicted for the pod."""
+    """Another node may cost the cluster less; but no pod was evicted there for it."""
     better = machine("a100-pcie-4-bridged").topology("better")
     cluster.put_record(better, Report("boot", 1))
     reserve(cluster)
@@ -201,7 +201,7 @@ def stale(cluster: Cache) -> None:
 
 
 def not_reported(cluster: Cache) -> None:
-    """Somebody has bound a pod by hand, which may take one GPU of the place."""
+    """A pod was bound by hand and may take one GPU of the reservation."""
     cluster.put_pod(replace(waiting("by hand", gpu_request(1)), node=NODE))
 
 

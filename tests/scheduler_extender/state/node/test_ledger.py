@@ -125,7 +125,7 @@ def _mig(name: str, count: int, resource: str) -> dict[str, Any]:
 
 
 def test_what_init_containers_hold_is_not_forgotten_with_the_pod_that_has_ended() -> None:
-    """The report still shows it: whoever was admitted before may have found all of it taken."""
+    """The report still shows it: a pod admitted before may have found all of it taken."""
     cluster = Cache(Clock())
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
     cluster.put_pod(hungry)

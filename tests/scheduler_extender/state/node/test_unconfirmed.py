@@ -1,4 +1,4 @@
-"""Pods that are deleted before their kubelet was seen to let go, and records that come anew."""
+"""Pods deleted before their kubelet was seen to release them, and recreated records."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_the_promise_to_a_deleted_pod_delays_no_other() -> None:
 def test_waiting_pods_are_woken_when_a_deleted_pod_is_released_beside_unacknowledged_ones(
     cluster: Cache,
 ) -> None:
-    """It leaves, and has departed: two changes at once that are as many pods as before."""
+    """One pod is unconfirmed and then terminated: two changes that leave the count the same."""
     PodSink(cluster).apply(raw(bound("uid-1", 1)))
     PodSink(cluster).apply(raw(bound("stays", 3)))
     delete(cluster, bound("uid-1", 1), 20)
@@ -260,7 +260,7 @@ def test_terminated_pods_are_not_forgotten_while_the_pod_beside_them_is_replaced
 
 @pytest.mark.parametrize("agent", ["never", "gone", "there"])
 def test_pods_that_depart_beside_one_that_stays_unacknowledged(agent: str) -> None:
-    """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
+    """Work and memory stay bounded; nothing is promised while the order of the pods is unknown."""
     cluster = Cache(Clock())
     cluster.put_node(NAME, NodeObject())
     if agent != "never":
@@ -358,7 +358,7 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
 
 
 def test_an_assumed_pod_that_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
-    """The watch was stale: nobody saw that the pod was bound, nor that it was deleted by force."""
+    """The watch was stale: it showed neither the bind nor the forced deletion."""
     kube.cluster.put_record(NODE, report(1, 5))
     kube.cluster.assume(NAME, record_of(pod(4, name="gone", uid="uid-1")))
     kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))

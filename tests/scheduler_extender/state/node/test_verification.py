@@ -154,7 +154,7 @@ def test_a_half_admitted_pod_is_judged_when_it_is_whole() -> None:
 
 
 def test_a_gpu_may_have_answered_between_two_reports_that_miss_it() -> None:
-    """What its plugin hands out in such a moment is not foreseen, and the promise is still held."""
+    """What its plugin allocates meanwhile is not predicted, and the promise still counts."""
     missing = (MissingGpu(str(NODE.gpus[7].uuid), counted=True),)
     before, after = replace(BEFORE, missing=missing), report(shows("pair", 0, 1))
     assert kinds(after, PAIR, before=before) == []

@@ -179,7 +179,7 @@ def incomplete(*words: str) -> Expectation:
 
 
 def too_large(words: str) -> Expectation:
-    """Ready says by how much, and nothing else is told but conditions: a part could be taken for
+    """Ready says by how much, and only conditions are published: a part could be taken for
     the whole."""
     is_said = not_ready(
         "TooLarge", "the record is too large: it would have ", f"{words} are allowed"

@@ -337,7 +337,7 @@ def test_it_is_forgotten_when_the_plugin_starts_anew() -> None:
 
 
 def test_it_is_forgotten_when_the_configuration_is_another() -> None:
-    """Nobody tells when the plugin has read it: what came before it was seen does not count."""
+    """It is unknown when the plugin read it: what came before it was seen does not count."""
     node = Node(pods=(started("11:00"),), held={"11:00": TWO})
     assert node.look() is False
     node.labels = {**LABELS, CONFIGURATION_LABEL: "other"}
@@ -395,7 +395,7 @@ def test_an_agent_that_starts_anew_counts_no_pod_of_another_configuration(
 
 
 def test_an_agent_that_knows_nothing_counts_no_pod_of_before_where_a_label_chooses() -> None:
-    """Nobody can tell it since when the Node has the label."""
+    """It is unknown since when the Node has the label."""
     labels = LABELS | {CONFIGURATION_LABEL: "other"}
     node = Node(pods=(started("11:00"),), held={"11:00": TWO}, labels=labels)
     assert node.look("13:00") is None

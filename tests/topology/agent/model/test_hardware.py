@@ -221,7 +221,7 @@ def test_a_gpu_at_a_switch_ought_to_have_all_its_links_and_one_in_mig_mode_none(
 
 
 def test_a_lost_gpu_keeps_its_index_and_its_links() -> None:
-    """The driver numbers what is left anew; nobody else may."""
+    """The driver numbers the remaining GPUs again; the record does not."""
     former = machine("dgx1-v100").topology("n")
     left = [g for g in former.gpus if g.index != 3]
     renumbered = {g.index: i for i, g in enumerate(left)}

@@ -146,7 +146,7 @@ def test_an_observation_without_the_recovery_action_forgets_nothing() -> None:
 
 @pytest.mark.parametrize("number", sorted(REMAP_XIDS))
 def test_a_row_remap_that_waits_is_one_problem_from_any_source(number: int) -> None:
-    """The plugin gives the GPU out no more, so its list of devices is asked for anew."""
+    """The plugin gives the GPU out no more, so its list of devices is read again."""
     health = tracker(vital(energy=1))
     assert health.xid(Xid(A, number), NOON)
     health.look([vital(remap_pending=True, energy=2)], NOON)

@@ -1,4 +1,4 @@
-"""Who holds what at one moment, and which pod each entry of the kubelet's list belongs to."""
+"""Which pod has which devices, and which pod each entry of the kubelet's list belongs to."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_allocations_are_in_one_order() -> None:
 
 
 def shown(joined: Joined) -> tuple[dict[str, tuple[str, ...]], list[Entry]]:
-    """Device ids by UID, and the entries of which nobody can tell whose they are."""
+    """Device ids by UID, and the entries whose pod is unknown."""
     found: dict[str, tuple[str, ...]] = {
         uid: tuple(i for h in e.held for i in h.device_ids) for uid, e in joined.by_uid.items()
     }

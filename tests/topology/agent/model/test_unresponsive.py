@@ -87,7 +87,7 @@ COUNTED = [
 def test_a_restarted_plugin_is_recognised_by_what_the_kubelet_counts(
     offered: dict[str, frozenset[DeviceId]], counted: CountedDevices | None, known: bool
 ) -> None:
-    """Its container has run since before the loss, or nobody knows since when."""
+    """Its container has run since before the loss, or since an unknown time."""
     tracker = MissingGpuTracker()
     tracker.look(state(0, 1), GONE, NOON)
     for started in ("", "2026-01-01T11:00:00Z"):

@@ -127,7 +127,7 @@ class Agent:
         return Report("boot", 1, allocations=held, idle=idle, observed_at=self.text)
 
     def restarted(self, after: float = 0.0, stepped: float = 0.0) -> Agent:
-        """The agent that starts anew, so many seconds later; the clock was set meanwhile."""
+        """The agent restarted so many seconds later; the clock was set meanwhile."""
         report = self.report()
         other = Agent()
         other.now, other.off = self.now + after, self.off + stepped
@@ -310,7 +310,7 @@ MOMENTS = st.lists(
 def test_no_story_makes_an_idle_time_longer_than_it_was(
     moments: list[tuple[str, float]],
 ) -> None:
-    """But for the rounding, and ten minutes for each restart, in which nobody looked."""
+    """But for the rounding, and ten minutes for each restart, without an observation."""
     agent = Agent()
     worked, slack, clock = agent.now, 600.0 + STEP, Draw()
     for what, seconds in moments:

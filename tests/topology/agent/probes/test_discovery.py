@@ -351,7 +351,7 @@ def test_an_xid_arrives(tmp_path: Path) -> None:
 
 
 def test_an_xid_is_not_lost_while_the_gpus_are_asked_anew(tmp_path: Path) -> None:
-    """A lost GPU ends every wait, so events are asked for anew; an Xid may come just then."""
+    """A lost GPU ends every wait, so the agent subscribes again; an Xid may come just then."""
     played = machine("dgx1-v100").topology("n")
     fake = fake_nvml(tmp_path, played)
     with fake.in_process(), Nvml() as nvml:

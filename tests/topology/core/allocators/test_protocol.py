@@ -1,4 +1,4 @@
-"""A plugin that nobody has heard of: one class and its name in the registry, and all else follows.
+"""An unknown plugin: one class and its name in the registry, and all else follows.
 
 It hands out devices in the order in which its node publishes them, and refuses every container
 that asks for three.

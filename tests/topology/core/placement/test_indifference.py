@@ -1,4 +1,4 @@
-"""What is told of a pod for which any GPUs will do, beside the same worked out step by step."""
+"""The assessment of a pod for which any GPUs will do equals the one computed step by step."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_constraints_do_not_hide_it(policy: Policy) -> None:
 
 
 def test_what_the_kubelet_may_do_is_no_certain_refusal() -> None:
-    """Other managers may have hints that nobody shows us."""
+    """Other managers may have unknown hints."""
     unknown = replace(SINGLE_NODE, cpu_manager_policy=None)
     pinned = replace(gpu_request(2), exclusive=Exclusive.CPUS)
     found = assess(DeviceManager(DGX.shape, unknown), Availability(0xFF), pinned)
