@@ -209,6 +209,9 @@ def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
             first.setdefault(each.message or each.note, each.node)
         elif each.reason is Reason.UNUSABLE and each.info.record.problem:
             first.setdefault(each.info.record.problem, each.node)
+        elif each.lacks:
+            words = f"free CPUs and memory are unknown: the record has no {', '.join(each.lacks)}"
+            first.setdefault(words, each.node)
     for words, node in islice(first.items(), NEAREST):
         yield f"{node}: {words}"
 

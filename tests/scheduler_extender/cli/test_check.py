@@ -128,7 +128,7 @@ def asked_of(record: object, folder: Path, cpu: str = "4") -> tuple[str, list[st
 
 
 @pytest.mark.parametrize("field", MISSING_FIELDS)
-def test_check_names_the_field_without_which_cpus_count_for_nothing(
+def test_check_and_why_name_the_field_without_which_cpus_count_for_nothing(
     field: str, tmp_path: Path
 ) -> None:
     record = part = yaml.safe_load(STATIC)
@@ -140,6 +140,11 @@ def test_check_names_the_field_without_which_cpus_count_for_nothing(
     assert lacks == [field]
     sentence = f"free CPUs and memory are unknown: the node's record has no {field}"
     assert "".join(sentence.split()) in "".join(words.split()), "the table may fold it"
+    both = tmp_path / "both.yaml"
+    pod = (tmp_path / "pod.yaml").read_text()
+    both.write_text(f"{yaml.safe_dump(record)}---\n{pod}")
+    notes = " ".join(run("why", "pair-nvlink", "--cluster", both).stdout.split())
+    assert f"two-sockets: free CPUs and memory are unknown: the record has no {field}" in notes
 
 
 def test_check_names_no_field_where_cpus_count_or_the_pod_has_none(tmp_path: Path) -> None:
