@@ -177,8 +177,8 @@ class Machine:
         """Return :data:`STOCK` with the machine's NUMA nodes, as static managers count them.
 
         Pods may have at most so many of the ``cpus`` exclusively, in whole cores; None means all
-        but one core. The ``memory`` in bytes is spread evenly. Siblings have the numbers that Linux
-        gives them on x86. The distances are usual ones; the kubelet reads only their order.
+        but one core. The ``memory`` in bytes is spread evenly. CPUs are numbered as by Linux on
+        x86: first a thread of each core, then the second ones. The distances are usual ones.
 
         >>> from topology.machines import machine
         >>> numa = machine("dgx-h100").kubelet(cpus=220).numa
@@ -189,25 +189,26 @@ class Machine:
         if not self.cpus:
             return STOCK
         sockets, cores, threads, of_socket = map(int, re.findall(r"\d+", f"{self.cpus}/1")[:4])
-        every, each = sockets * cores, cores // of_socket
+        total, per_node = sockets * cores, cores // of_socket
 
-        def of(first: int, last: int) -> CpuSet:
-            """Return the CPUs of these cores."""
+        def cpus_of(first: int, last: int) -> CpuSet:
+            """Return the CPUs of the cores from ``first`` to before ``last``."""
             some = (1 << last) - (1 << first)
-            return CpuSet(sum(some << thread * every for thread in range(threads)))
+            return CpuSet(sum(some << thread * total for thread in range(threads)))
 
         numbers = range(sockets * of_socket)
-        there = () if memory is None else (("memory", memory // len(numbers)),)
+        amounts = () if memory is None else (("memory", memory // len(numbers)),)
         nodes = tuple(
-            NumaNode(of(n * each, n * each + each), n // of_socket, there) for n in numbers
+            NumaNode(cpus_of(n * per_node, (n + 1) * per_node), n // of_socket, amounts)
+            for n in numbers
         )
-        reserved = 1 if cpus is None else every - min(cpus // threads, every - 1)
-        left = of(reserved, every)
+        reserved = 1 if cpus is None else total - min(cpus // threads, total - 1)
+        allocatable = cpus_of(reserved, total)
         distances = tuple(
             tuple(10 if a == b else 12 if a // of_socket == b // of_socket else 32 for b in numbers)
             for a in numbers
         )
-        numa = NumaConfig(nodes, left, left, threads)
+        numa = NumaConfig(nodes, allocatable, allocatable, threads)
         return replace(STOCK, numa_distances=distances, numa=numa, full_cores_only=False)
 
     def topology(
