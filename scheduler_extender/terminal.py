@@ -1,7 +1,8 @@
 """Print text and tables on terminals of any width, and make untrusted text safe."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
@@ -12,7 +13,9 @@ from rich.text import Text
 from scheduler_extender.untrustedtext import BLANKS, one_line, sanitized
 
 R = TypeVar("R")
-Shown = tuple[Column, Callable[[R], Text | str]]  # a column, and its cell of a row
+Cell = Callable[[R], Text | str]
+Shown = tuple[Column, Cell[R], Callable[[R], Any]]
+"""A column, its cell of a row, and its key by which rows are sorted."""
 
 GAP = 2  # terminal columns between two columns of a table
 ROOMY = 72  # from this width on, a table is easier to read than a paragraph for each row
@@ -58,33 +61,47 @@ def _on_one_line(text: Text) -> Text:
 
 def column(
     header: str,
-    cell: Callable[[R], Text | str],
+    cell: Cell[R],
     *,
     figure: bool = False,
     folds: bool = False,
     when: bool = True,
+    amount: Callable[[R], float | None] | None = None,
 ) -> list[Shown[R]]:
-    """Return one column, or none unless ``when``. A column that ``folds`` may wrap its cells."""
+    """Return one column, or none unless ``when``. A column that ``folds`` may wrap its cells.
+
+    Rows are sorted by the largest ``amount`` first, without it by the cell: a figure is its own
+    amount.
+    """
+
+    def key(row: R) -> str | tuple[bool, float]:
+        text = str(cell(row))
+        if not figure and not amount:
+            return text
+        n = amount(row) if amount else int(text) if text.isdecimal() else None
+        return (n is None, -(n or 0))
+
     how = Column(
         Text(header),
         justify="right" if figure else "left",
         overflow="fold" if folds else "ellipsis",
     )
-    return [(how, cell)] if when else []
+    return [(how, cell, key)] if when else []
 
 
-def table(rows: Iterable[R], *columns: list[Shown[R]]) -> Table:
+def table(rows: Iterable[R], *columns: list[Shown[R]], headers: bool = True) -> Table:
     """Return a table of the rows, for :func:`show`. Cells are not read as markup."""
     shown = [each for some in columns for each in some]
     shown_table = Table(
-        *(how for how, _ in shown),
+        *(how if headers else replace(how, header="") for how, *_ in shown),
         box=None,
+        show_header=headers,
         pad_edge=False,
         header_style="bold",
         title_justify="left",
     )
     for row in rows:
-        cells = [cell(row) for _, cell in shown]
+        cells = [cell(row) for _, cell, _ in shown]
         shown_table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return shown_table
 
@@ -95,6 +112,24 @@ def stacked(console: Console, heading: str, lines: Iterable[Text | str]) -> None
     for line in lines:
         text = Text(line) if isinstance(line, str) else line
         console.print(Padding(text, (0, 0, 0, 2), expand=False))
+
+
+def paragraph(console: Console, words: str, style: str = "", indent: int = 0) -> None:
+    """Print a paragraph that wraps between words; a pipe gets it on one line."""
+    text = Text(words, style)
+    if not console.is_terminal:
+        console.print(Text(" " * indent) + text, soft_wrap=True)
+    else:
+        console.print(Padding(text, (0, 0, 0, indent), expand=False))
+
+
+def section(console: Console, title: str, paragraphs: Iterable[str]) -> None:
+    """Print a title and paragraphs below it; nothing without paragraphs."""
+    for number, words in enumerate(paragraphs):
+        if not number:
+            console.print()
+            console.print(Text(title, "bold"))
+        paragraph(console, words, indent=2)
 
 
 def show(console: Console, table: Table, keys: int = 1) -> None:
@@ -150,7 +185,12 @@ def _folds(column: Column) -> bool:
 
 def _part(table: Table, columns: list[Column], width: int) -> Table:
     part = Table(
-        box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left"
+        box=None,
+        pad_edge=False,
+        show_header=table.show_header,
+        header_style="bold",
+        title=table.title,
+        title_justify="left",
     )
     for column, given in zip(columns, _widths(columns, width), strict=True):
         # Rich narrows a column without a fixed width, even below min_width.

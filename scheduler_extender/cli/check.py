@@ -5,8 +5,8 @@ A fault in one pod or file does not hide the others.
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,21 +14,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import typer
 from msgspec import Meta, structs
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import did_you_mean, name_of, standard_output, tell, text_of
-from scheduler_extender.cli.queries import Look
+from scheduler_extender.cli.inputs import did_you_mean, name_of, tell, text_of
+from scheduler_extender.cli.options import Listing
+from scheduler_extender.cli.queries import Look, Told, ordered, text_in
 from scheduler_extender.explain import Struct
-from scheduler_extender.explain.answers import summary
-from scheduler_extender.explain.groupfit import GroupFit, Together, Wanted, judge
+from scheduler_extender.explain.answers import best_first
+from scheduler_extender.explain.groupfit import GroupFit, Judged, Together, Wanted, judge
 from scheduler_extender.explain.nodeanswers import NodeAnswer, rows_of
 from scheduler_extender.explain.nodesummary import memory_in_use
-from scheduler_extender.explain.wording import listed, sets_text, verdict_text
+from scheduler_extender.explain.wording import listed, nodes_text, sets_text, verdict_text
 from scheduler_extender.files.podfile import (
     MAX_NOTES,
     MOST_PODS,
@@ -38,11 +37,23 @@ from scheduler_extender.files.podfile import (
     read_each,
 )
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.terminal import GAP, ROOMY, column, fits, show, stacked, table
+from scheduler_extender.terminal import (
+    GAP,
+    ROOMY,
+    Shown,
+    column,
+    fits,
+    paragraph,
+    section,
+    show,
+    stacked,
+    table,
+)
+from scheduler_extender.web.waiting import Outlook, outlook_of
+from topology.core.devices import NodeName, PodUid
 
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_FILES = 4096
-SHOWN_NODES = 200
 KEYS = 3
 """Columns that every part of a table would have to repeat: node, verdict and score."""
 REMARKS = 30
@@ -130,7 +141,7 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
-def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
+def judged(read: Read, look: Look, listing: Listing, *, strict: bool) -> int:
     """Print every node's answer to the pods, and return the exit code."""
     for note in look.notes:
         tell(f"note: {note}")
@@ -139,11 +150,13 @@ def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
     warnings = list(_warnings(snapshot, read.wanted))
     for warning in warnings:
         tell(f"warning: {warning}")
-    if as_json:
-        data = msgspec.to_builtins(_data(found, look.today, alone=len(read.wanted) == 1))
-        typer.echo(json.dumps(data, indent=2))
-    else:
-        _draw(found, look.today)
+    told = Told(
+        msgspec.to_builtins(_data(found, look.today, alone=len(read.wanted) == 1)),
+        [f"node/{name}" for name in _taking(found)],
+        lambda console, wide: _draw(console, found, snapshot, listing, wide=wide),
+        look.notes,
+    )
+    sys.stdout.write(text_in(told, listing.form))
     for fault in read.faults:
         tell(f"error: {fault}")
     if read.faults:
@@ -210,22 +223,64 @@ def _data(answers: Together, today: float, *, alone: bool) -> Checked | dict[str
     return structs.replace(pods[0], group=answers.groups[0]) if answers.groups else pods[0]
 
 
-def _draw(answers: Together, today: float) -> None:
-    """Print the answer for people, with one table for pods that have equal requests."""
-    console = standard_output()
+def _taking(answers: Together) -> list[NodeName]:
+    """Return the nodes that would take every pod, the best ones for the first pod first."""
+    names = [[a.node for a in best_first(each.answers)] for each in answers.judged]
+    return [name for name in names[0] if all(name in others for others in names[1:])]
+
+
+def _draw(
+    console: Console, answers: Together, snapshot: Snapshot, listing: Listing, *, wide: bool
+) -> None:
+    """Print the answer for people, with one table for pods that have equal requests.
+
+    The table has the nodes that would take these pods; with ``wide`` it has every node.
+    """
     for number, each in enumerate(answers.judged):
+        first = each.pods[0]
+        outlook = outlook_of(snapshot, first.record(PodUid("")), each.answers, first.text)
+        rows = outlook.best_nodes
+        if wide:
+            rows = rows_of(first.request, each.answers, snapshot.today)
+            rows.sort(key=lambda row: (not row.may_come, -(row.score or 0), row.node))
+        if listing.no_headers:
+            _draw_rows(console, rows, listing)
+            continue
         if number:
             console.print()
-        first, names = each.pods[0], list(dict.fromkeys(pod.name for pod in each.pods))
-        word = "asks" if len(names) == 1 else "each ask"
-        console.print(Text(listed(names), "bold"), Text(f"{word} for {first.text}"))
-        _draw_rows(console, rows_of(first.request, each.answers, today))
-        console.print(summary(first.request, each.answers), highlight=False)
-        for pod in each.pods:
-            fit = each.fit(pod)
-            if fit:
-                told = f"{pod.name}: {fit:,} of its {pod.copies:,} pods fit at once"
-                console.print(Text(told, "green" if fit == pod.copies else "red"))
+        _draw_outlook(console, each, outlook, wide=wide)
+        if rows:
+            console.print()
+            _draw_rows(console, rows, listing)
+        if (left := outlook.taken_by - len(rows)) > 0:
+            console.print(f"… {left:,} more nodes would take it (-o wide lists all nodes)")
+    if not listing.no_headers:
+        _draw_together(console, answers)
+
+
+def _draw_outlook(console: Console, each: Judged, outlook: Outlook, *, wide: bool) -> None:
+    """Print the pods' request, how many fit, and what all nodes answer.
+
+    Unless ``wide``, also why nodes reject the pods, and which of these nodes are nearest.
+    """
+    names = list(dict.fromkeys(pod.name for pod in each.pods))
+    word = "asks" if len(names) == 1 else "each ask"
+    console.print(Text.assemble((listed(names), "bold"), f" {word} for {outlook.asks}"))
+    for pod in each.pods:
+        if fit := each.fit(pod):
+            told = f"{pod.name}: {fit:,} of its {pod.copies:,} pods fit at once"
+            paragraph(console, told, "green" if fit == pod.copies else "red")
+    paragraph(console, outlook.words, "green" if outlook.taken_by else "red")
+    if wide:
+        return
+    said = [f"{nodes_text(nodes)}: {reason}" for reason, nodes in outlook.reasons]
+    said += [f"{outlook.more_reasons} more reasons"] if outlook.more_reasons else []
+    section(console, "why not", said)
+    section(console, "nearest", [f"{miss.node}: {miss.words}" for miss in outlook.misses])
+
+
+def _draw_together(console: Console, answers: Together) -> None:
+    """Print how many pods of each group and of each object fit at once."""
     if answers.groups:
         console.print()
     for group in answers.groups:
@@ -240,42 +295,38 @@ def _draw(answers: Together, today: float) -> None:
         )
 
 
-def _draw_rows(console: Console, rows: Sequence[NodeAnswer]) -> None:
-    """Print the nodes' answers, at most SHOWN_NODES of them.
+def _draw_rows(console: Console, rows: Sequence[NodeAnswer], listing: Listing) -> None:
+    """Print the nodes' answers.
 
-    Passing nodes come first, and the best score first. This prints a table, or a paragraph for each
-    node if the terminal is too narrow for a table.
+    This prints a table, or a paragraph for each node if the terminal is too narrow for a table.
     """
-    order = sorted(rows, key=lambda row: (not row.may_come, -(row.score or 0), row.node))
-    shown = order[:SHOWN_NODES]
-    table = _table(shown, console.width)
-    if console.width >= ROOMY and fits(console, table, KEYS):
-        show(console, table, KEYS)
+    columns = _columns(rows, console.width)
+    rows = ordered(rows, columns, listing.sort_by)
+    answers = table(rows, *columns, headers=not listing.no_headers)
+    if console.width >= ROOMY and fits(console, answers, KEYS):
+        show(console, answers, KEYS)
     else:
-        for row in shown:
+        for row in rows:
             sets = [f"may hand out {sets_text(row.outcomes)}"] if row.outcomes else []
             first = Text.assemble(_verdict(row), f", score {_score(row)}")
             stacked(console, row.node, [first, *sets, *filter(None, [_remarks(row)])])
-    if len(rows) > SHOWN_NODES:
-        console.print(f"… {len(rows) - SHOWN_NODES:,} more nodes (--output json lists all)")
 
 
-def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
-    """Return the nodes' answers as a table. ``width`` is the terminal's.
+def _columns(rows: Sequence[NodeAnswer], width: int) -> list[list[Shown[NodeAnswer]]]:
+    """Return the columns of a table of the nodes' answers. ``width`` is the terminal's.
 
     Sets of GPUs are not wrapped if the terminal is wide enough.
     """
     keys = [(row.node, _verdict(row).plain, "score") for row in rows]
     sets = max((len(sets_text(row.outcomes)) for row in rows), default=0)
     taken = sum(max(map(len, column)) + GAP for column in zip(*keys, strict=True)) + sets + GAP
-    return table(
-        rows,
+    return [
         column("node", lambda row: row.node, folds=True),
         column("verdict", _verdict),
         column("score", _score, figure=True),
         column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < REMARKS),
         column("reasons and warnings", _remarks, folds=True),
-    )
+    ]
 
 
 def _verdict(row: NodeAnswer) -> Text:

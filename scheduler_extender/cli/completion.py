@@ -17,7 +17,6 @@ from scheduler_extender.cli.kubeconfig import Access, asking
 
 TIMEOUT = 2.0  # seconds; short, because a user has pressed a key and waits
 MOST = 500  # names that are requested
-OF_FILES = ("check",)  # commands whose argument is a file
 PROGRAM = "kubectl-gpu_topology"
 # If this is the first word, :data:`PROGRAM` completes the words after it, as programs of cobra do.
 COMPLETE = "__complete"
@@ -27,6 +26,13 @@ FILES, NO_FILES = 0, 4
 def node_completions(context: typer.Context, incomplete: str) -> list[str]:
     """Return names of nodes with a GPUTopology record that begin with ``incomplete``."""
     return _names(context, incomplete, lambda _: "/apis/gpu-topology.io/v1alpha1/gputopologies")
+
+
+def machine_completions(incomplete: str) -> list[str]:
+    """Return names of machines of the catalogue that begin with ``incomplete``."""
+    from topology.machines import MACHINES
+
+    return [name for name in MACHINES if name.startswith(incomplete)]
 
 
 def namespace_completions(context: typer.Context, incomplete: str) -> list[str]:
@@ -78,10 +84,11 @@ def complete_for_kubectl(plugin: typer.Typer, words: list[str]) -> str:
 
 
 def _wants_file(group: Any, words: list[str]) -> bool:
-    """Check whether the unfinished word is a file: an option's value or ``check``'s argument."""
+    """Check whether the unfinished word is a file: an option's value or an argument."""
     command = group.commands.get(words[0]) if words else None
     if command is None or len(words) < 2:
         return False
     if words[-2].startswith("-"):
         return any(words[-2] in each.opts and each.metavar == "FILE" for each in command.params)
-    return words[0] in OF_FILES
+    files = [each for each in command.params if each.metavar == "FILE"]
+    return any(each.param_type_name == "argument" for each in files)

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from scheduler_extender.cli.labels import selector_of, selects
-from scheduler_extender.cli.options import Whose
-from scheduler_extender.cli.queries import Look, Told
+from scheduler_extender.cli.options import Listing, Whose
+from scheduler_extender.cli.queries import Look, Told, ordered
 from scheduler_extender.deadline import within
 from scheduler_extender.explain.idle import (
     Completes,
@@ -21,7 +21,7 @@ from scheduler_extender.explain.idle import (
     what_ends_would_do,
 )
 from scheduler_extender.explain.wording import NOT_IN_TIME, asked_text, duration, listed, set_text
-from scheduler_extender.terminal import column, show, table
+from scheduler_extender.terminal import Shown, column, show, table
 from topology.core.devices import PodUid
 from topology.times import seconds_of
 
@@ -100,7 +100,7 @@ class Row:
         }
 
 
-def told(look: Look, whose: Whose, shortest: float) -> Told:
+def told(look: Look, whose: Whose, shortest: float, listing: Listing) -> Told:
     """Return the answer about the idle pods."""
     snapshot = look.cluster.snapshot()
     everywhere = [p for p in idle_pods(snapshot, look.today) if p.seconds >= shortest]
@@ -112,16 +112,21 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
     beside = [pod for pod in everywhere if pod.node in shown]
     found = what_ends_would_do(snapshot, beside, within(time.monotonic, SECONDS))
     names = {pod.uid: pod.full_name for pod in everywhere}
-    rows = [
+    unsorted = [
         Row(p, tuple(found.completes.get(p.uid, ())), names,
             tried=found.whole or p.uid in found.completes)
         for p in chosen
     ]  # fmt: skip
+    rows = ordered(unsorted, _columns(wide=True), listing.sort_by)
     subject = "no pod" if whose.all_namespaces else f"no pod in the namespace {look.namespace}"
     return Told(
         {"idle": [row.as_json() for row in rows]},
         [f"pod/{row.pod.pod}" for row in rows],
-        lambda console, wide: draw(console, rows, subject, len(everywhere) - len(rows), wide=wide),
+        lambda console, wide: (
+            show(console, table(rows, *_columns(wide=wide), headers=False))
+            if listing.no_headers
+            else draw(console, rows, subject, len(everywhere) - len(rows), wide=wide)
+        ),
         [*look.notes, *_old(look, chosen)],
     )
 
@@ -146,6 +151,30 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
         )
 
 
+def _columns(*, wide: bool) -> list[list[Shown[Row]]]:
+    return [
+        column("pod", lambda row: row.pod.full_name, folds=True),
+        column(
+            "idle",
+            lambda row: Text(duration(row.pod.seconds), "yellow"),
+            figure=True,
+            amount=lambda row: row.pod.seconds,
+        ),
+        column("node", lambda row: row.pod.node, folds=True),
+        column("GPUs", lambda row: row.gpus),
+        column("resource", lambda row: row.pod.resource, when=wide),
+        column(
+            "containers", lambda row: ", ".join(row.pod.containers) or "–", folds=True, when=wide
+        ),
+        column("since", lambda row: row.pod.since, when=wide),
+        column(
+            "would unblock",
+            lambda row: Text(row.words, "green" if row.completes else "dim"),
+            folds=True,
+        ),
+    ]
+
+
 def draw(console: Console, rows: Sequence[Row], pods: str, elsewhere: int, *, wide: bool) -> None:
     """Print the pods as a table.
 
@@ -153,27 +182,7 @@ def draw(console: Console, rows: Sequence[Row], pods: str, elsewhere: int, *, wi
     idle pods in other namespaces.
     """
     if rows:
-        rows_table = table(
-            rows,
-            column("pod", lambda row: row.pod.full_name, folds=True),
-            column("idle", lambda row: Text(duration(row.pod.seconds), "yellow"), figure=True),
-            column("node", lambda row: row.pod.node, folds=True),
-            column("GPUs", lambda row: row.gpus),
-            column("resource", lambda row: row.pod.resource, when=wide),
-            column(
-                "containers",
-                lambda row: ", ".join(row.pod.containers) or "–",
-                folds=True,
-                when=wide,
-            ),
-            column("since", lambda row: row.pod.since, when=wide),
-            column(
-                "would unblock",
-                lambda row: Text(row.words, "green" if row.completes else "dim"),
-                folds=True,
-            ),
-        )
-        show(console, rows_table)
+        show(console, table(rows, *_columns(wide=wide)))
     else:
         console.print(f"{pods} holds GPUs without using them")
     if elsewhere:

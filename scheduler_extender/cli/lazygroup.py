@@ -9,7 +9,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+PLAIN: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 
 Places = Mapping[str, tuple[str, str]]
 """The module and the function of each command by its name, in the order of the help text."""
@@ -18,8 +22,8 @@ Places = Mapping[str, tuple[str, str]]
 class _Made(Mapping[str, Any]):
     """Commands in typer's form, each created at its first use."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, places: Places, examples: Mapping[str, str]) -> None:
+        self._places, self._examples = places, examples
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -28,7 +32,8 @@ class _Made(Mapping[str, Any]):
             from scheduler_extender.cli.options import spread
 
             alone = typer.Typer(add_completion=False, **PLAIN)
-            alone.command(name)(spread(getattr(import_module(module), function)))
+            command = alone.command(name, epilog=self._examples.get(name))
+            command(spread(getattr(import_module(module), function)))
             self._made[name] = typer.main.get_command(alone)
         return self._made[name]
 
@@ -39,12 +44,15 @@ class _Made(Mapping[str, Any]):
         return len(self._places)
 
 
-def lazy_group(places: Places) -> type[TyperGroup]:
-    """Return the class of a typer app's group with these commands."""
+def lazy_group(places: Places, examples: Mapping[str, str] = {}) -> type[TyperGroup]:
+    """Return the class of a typer app's group with these commands.
+
+    ``examples`` are the ends of their help texts.
+    """
 
     class Group(TyperGroup):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            self.commands: Any = _Made(places)
+            self.commands: Any = _Made(places, examples)
 
     return Group

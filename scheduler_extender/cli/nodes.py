@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import did_you_mean
 from scheduler_extender.cli.labels import selector_of, selects
-from scheduler_extender.cli.queries import Look, Told
+from scheduler_extender.cli.queries import Look, Told, ordered
 from scheduler_extender.explain.gpustates import (
     Flag,
     Nodes,
@@ -26,7 +25,7 @@ from scheduler_extender.explain.gpustates import (
 )
 from scheduler_extender.explain.wording import duration
 from scheduler_extender.framework.capacity import Capacity
-from scheduler_extender.terminal import column, fits, show, stacked, table
+from scheduler_extender.terminal import Shown, column, fits, show, stacked, table
 from topology.core.devices import NodeName
 
 NO_NODES = "no node with GPUs is known"
@@ -109,16 +108,29 @@ Drawing = Callable[[Console, Sequence[NodeState], float, bool], None]
 """Prints at least one node. The arguments end with the time in seconds since 1970, and ``wide``."""
 
 
-def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = False) -> Told:
-    """Return the answer about all nodes with GPUs that the selector selects.
+def told(
+    look: Look,
+    selector: str | None,
+    drawing: Drawing,
+    *,
+    names: Sequence[str] = (),
+    sort_by: str | None = None,
+    devices: bool = False,
+) -> Told:
+    """Return the answer about the nodes of these names, or about all with GPUs.
 
-    With ``devices`` the data has each of their GPUs.
+    The selector selects among them. With ``devices`` the data has each of their GPUs. Raises
+    :class:`BadInputError`.
     """
     wanted = selector_of(selector)
-    nodes = [node for node in Nodes(look.cluster).all() if has_gpus(node.info)]
+    if names:
+        nodes = [node_named(look, name) for name in dict.fromkeys(names)]
+    else:
+        nodes = [node for node in Nodes(look.cluster).all() if has_gpus(node.info)]
     if wanted and not any(node.info.node_object.labels for node in nodes):
         raise BadInputError("--selector: no Node object can be read, so no node's labels are known")
     nodes = [node for node in nodes if selects(wanted, node.info.node_object.labels)]
+    nodes = ordered(nodes, _columns(nodes, look.today, wide=True), sort_by)
     return Told(
         {"nodes": [node.as_json(devices=devices) for node in nodes]},
         [f"node/{node.name}" for node in nodes],
@@ -130,18 +142,26 @@ def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = 
     )
 
 
-def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool) -> None:
-    """Print the nodes as a table, and a line about all of them."""
-    table = _table(nodes, today, wide=wide)
-    if wide or fits(console, table):
-        show(console, table)
+def draw(
+    console: Console,
+    nodes: Sequence[NodeState],
+    today: float,
+    wide: bool,
+    *,
+    headers: bool = True,
+) -> None:
+    """Print the nodes as a table, and with ``headers`` a line about all of them."""
+    rows = table(nodes, *_columns(nodes, today, wide=wide), headers=headers)
+    if wide or fits(console, rows):
+        show(console, rows)
     else:
         for node in nodes:
             lines = [gpus_text(node.uses), f"can still promise {promises_text(node.capacity)}"]
             beware = [Text(words, "yellow") for words in warnings(node, counted=True)]
             stacked(console, node.name, [*lines, *beware])
-    console.print()
-    console.print(total_text(totals(nodes)))
+    if headers:
+        console.print()
+        console.print(total_text(totals(nodes)))
 
 
 STYLES = {
@@ -156,11 +176,12 @@ ALWAYS = ("free", "stranded", "in use", "sick")
 """Columns that are shown even if every number in them is 0."""
 
 
-def _table(nodes: Sequence[NodeState], today: float, *, wide: bool) -> Table:
+def _columns(
+    nodes: Sequence[NodeState], today: float, *, wide: bool
+) -> list[list[Shown[NodeState]]]:
     all_of_them = tally(totals(nodes).uses)
     beware = any(warnings(node, counted=True) for node in nodes)
-    return table(
-        nodes,
+    return [
         column("node", lambda node: node.name),
         column("GPUs", lambda node: str(len(node.gpus) or "–"), figure=True),
         *(
@@ -176,14 +197,19 @@ def _table(nodes: Sequence[NodeState], today: float, *, wide: bool) -> Table:
         column("quads", lambda node: _figure(node.capacity.quads, "green"), figure=True),
         column("whole", lambda node: _figure(node.capacity.nodes, "green"), figure=True),
         column("machine", lambda node: node.kind, folds=True, when=wide),
-        column("reported", lambda node: ago(node.reported(today)), when=wide),
+        column(
+            "reported",
+            lambda node: ago(node.reported(today)),
+            when=wide,
+            amount=lambda node: node.reported(today),
+        ),
         column(
             "warnings",
             lambda node: Text("; ".join(warnings(node, counted=True)), "yellow"),
             folds=True,
             when=beware,
         ),
-    )
+    ]
 
 
 def _tallied(word: str, node: NodeState) -> Text:

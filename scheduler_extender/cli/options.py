@@ -42,6 +42,7 @@ class Form(Enum):
 
 def form_of(word: str) -> Form:
     """Return the form that a word names. Raises :class:`BadInputError`."""
+    word = "table" if word == "text" else word  # as some commands called it
     return Form(one_of("--output", word, same(*(form.value for form in Form))))
 
 
@@ -116,9 +117,6 @@ SystemNamespaceOption = Annotated[
 MetricsPortOption = Annotated[
     int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
 ]
-TextOption = Annotated[
-    str, typer.Option("--output", "-o", metavar="FORM", help="Format: text or json.")
-]
 WatchOption = Annotated[
     bool,
     typer.Option("--watch", "-w", help="Print the answer whenever it changes."),
@@ -146,6 +144,30 @@ class Where(Source):
     def __post_init__(self) -> None:
         if self.cluster is not None and self.forward:
             raise BadInputError("--cluster and --forward: only one of them is allowed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """How a list is printed. Raises :class:`BadInputError` if there is no such format."""
+
+    output: OutputOption = "table"
+    sort_by: Annotated[
+        str | None,
+        typer.Option(
+            "--sort-by", metavar="COLUMN", help="Sort by a column; numbers: the largest first."
+        ),
+    ] = None
+    no_headers: Annotated[
+        bool, typer.Option("--no-headers", help="Print only the rows of the table.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        form_of(self.output)
+
+    @property
+    def form(self) -> Form:
+        """The format of the answer."""
+        return form_of(self.output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

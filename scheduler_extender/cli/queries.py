@@ -12,11 +12,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import typer
 import yaml
@@ -24,7 +24,7 @@ from rich.console import Console
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
-from scheduler_extender.cli.inputs import PIPE, cluster_file, columns, tell
+from scheduler_extender.cli.inputs import PIPE, cluster_file, columns, one_of, tell
 from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Form, Where
@@ -38,10 +38,12 @@ from scheduler_extender.files.clusterfile import (
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.terminal import HarmlessConsole
+from scheduler_extender.terminal import HarmlessConsole, Shown
 from scheduler_extender.untrustedtext import escaped, one_line, sanitized
 from topology.core.placement import Verdict
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer
+
+R = TypeVar("R")
 
 EVERY = 1.0  # seconds of the shortest pause between two answers with --watch
 RESTS = 4  # with --watch, a pause is at least this many times as long as the last answer took
@@ -68,7 +70,7 @@ def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> NoReturn:
     first = told()
     for note in first.notes:
         tell(f"note: {note}")
-    text = _text(first, form)
+    text = text_in(first, form)
     _write(text, form, first=True, watch=watch)
     if watch:
         _follow(told, text, form, first.notes)
@@ -94,7 +96,7 @@ def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str
             if note not in now.notes:
                 tell(f"note: resolved: {note}")
         notes = now.notes
-        text = _text(now, form)
+        text = text_in(now, form)
         if text != last:
             last = text
             _write(text, form, first=False, watch=True)
@@ -132,7 +134,8 @@ def _write(text: str, form: Form, *, first: bool, watch: bool) -> None:
     sys.stdout.flush()
 
 
-def _text(answer: Told, form: Form) -> str:
+def text_in(answer: Told, form: Form) -> str:
+    """Return an answer in this form."""
     if form is Form.NAME:
         return "".join(f"{one_line(name)}\n" for name in answer.names)
     data = {**answer.data, "notes": list(answer.notes)}
@@ -144,6 +147,14 @@ def _text(answer: Told, form: Form) -> str:
     console = here(text)
     answer.draw(console, form is Form.WIDE)
     return text.getvalue()
+
+
+def ordered(rows: Iterable[R], columns: Iterable[list[Shown[R]]], by: str | None) -> list[R]:
+    """Return the rows sorted by the column of this name. Raises :class:`BadInputError`."""
+    if by is None:
+        return list(rows)
+    keys = {str(how.header).lower(): key for each in columns for how, _, key in each}
+    return sorted(rows, key=one_of("--sort-by", by.lower(), keys))
 
 
 def as_yaml(data: object) -> str:

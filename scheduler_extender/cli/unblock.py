@@ -14,6 +14,7 @@ can continue a call that was interrupted. The reservation ends when its time is 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,15 +22,16 @@ from typing import NoReturn
 
 import msgspec
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from scheduler_extender.annotations import RESERVED
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import cluster_file, pod_meant, standard_output, tell
+from scheduler_extender.cli.inputs import cluster_file, pod_meant, tell
 from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import asking
-from scheduler_extender.cli.options import Source
-from scheduler_extender.cli.queries import described
+from scheduler_extender.cli.options import Form, Source
+from scheduler_extender.cli.queries import Told, described, text_in
 from scheduler_extender.explain.evictions import (
     Eviction,
     EvictionAdvice,
@@ -55,7 +57,7 @@ from topology.kubeapi.apiserver import (
 
 
 def plan(
-    pod: str, namespace: str | None, source: Source, keep: int, *, evict: bool, as_json: bool
+    pod: str, namespace: str | None, source: Source, keep: int, form: Form, *, evict: bool
 ) -> None:
     """Print which pods to evict; with ``evict`` write a reservation, and evict them.
 
@@ -67,16 +69,16 @@ def plan(
     if source.cluster is not None:
         known = described(cluster_file(source.cluster), Verdict.EXPECTED)
         advice = _answer(known, where or namespace or "default", name, f"{source.cluster}: ")
-        _show(advice, as_json=as_json)
+        _show(advice, form)
         return
     with asking(source.access) as (api, usual):
         where = where or namespace or usual
         advice = _answer(_read(api), where, name, "")
         reservation, cheapest = advice.reservation, advice.plan
         if not evict or (reservation is None and (cheapest is None or not cheapest.steps)):
-            _show(advice, as_json=as_json)
+            _show(advice, form)
             return
-        _tell(advice, as_json=as_json)
+        _tell(advice, form)
         evicting = Evicting(api, advice, lambda: eviction_advice(_read(api), where, name))
         if reservation is None and cheapest is not None:
             evicting.reserve(cheapest, keep)
@@ -101,17 +103,20 @@ def _answer(known: Cache, namespace: str, name: str, source: str) -> EvictionAdv
     return found
 
 
-def _tell(found: EvictionAdvice, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
-    else:
+def _tell(found: EvictionAdvice, form: Form) -> None:
+    def draw(console: Console, _: bool) -> None:
         for line in found.text:
-            standard_output().print(Text(line))
+            console.print(Text(line))
+
+    plan, held = found.plan, found.reservation
+    evicted = held.to_evict if held is not None else plan.steps if plan is not None else ()
+    names = [f"pod/{each.pod}" for each in evicted]
+    sys.stdout.write(text_in(Told(msgspec.to_builtins(found), names, draw), form))
 
 
-def _show(advice: EvictionAdvice, *, as_json: bool) -> None:
+def _show(advice: EvictionAdvice, form: Form) -> None:
     """Print the answer. Raises :class:`typer.Exit` with 1 if the pod waits and no plan helps it."""
-    _tell(advice, as_json=as_json)
+    _tell(advice, form)
     helped = (
         advice.node or advice.takes or advice.reservation is not None or advice.plan is not None
     )

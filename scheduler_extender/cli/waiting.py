@@ -13,8 +13,8 @@ from rich.text import Text
 from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.labels import selector_of, selects
-from scheduler_extender.cli.options import Whose
-from scheduler_extender.cli.queries import NO_CLAIMS, Look, Told
+from scheduler_extender.cli.options import Listing, Whose
+from scheduler_extender.cli.queries import NO_CLAIMS, Look, Told, ordered
 from scheduler_extender.clientlimits import EXPLAIN_SECONDS
 from scheduler_extender.deadline import NO_DEADLINE, within
 from scheduler_extender.explain.answers import Counts, answers_to, by_reason, counts_of
@@ -22,7 +22,7 @@ from scheduler_extender.explain.waitingreasons import WaitingPod, reason_of, wai
 from scheduler_extender.explain.wording import asked_text, duration
 from scheduler_extender.framework.question import alike
 from scheduler_extender.state.pods.record import PodRecord, requesting_record
-from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
+from scheduler_extender.terminal import ROOMY, Shown, column, fits, show, stacked, table
 from scheduler_extender.wire import UNREADABLE, pod_decoder
 from topology.kubeapi.apiserver import ApiError, ApiServer
 from topology.times import age, seconds_of
@@ -34,9 +34,10 @@ One pod is evaluated for at most as long as in ``why``. The pods of a file are a
 """
 
 
-def told(look: Look, whose: Whose) -> Told:
+def told(look: Look, whose: Whose, listing: Listing) -> Told:
     """Return the answer about the waiting pods."""
-    rows = list(_rows(look, _waiting(look, whose)))
+    found = list(_rows(look, _waiting(look, whose)))
+    rows = ordered(found, _columns(look.today, wide=True), listing.sort_by)
     none = "no pod waits for GPUs"
     if not whose.all_namespaces:  # pods of other namespaces may wait
         none = f"no pod in the namespace {look.namespace} waits for GPUs; -A lists all namespaces"
@@ -44,7 +45,9 @@ def told(look: Look, whose: Whose) -> Told:
         {"pods": msgspec.to_builtins(rows)},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
-            draw(console, rows, look.today, wide=wide) if rows else console.print(none)
+            draw(console, rows, look.today, wide=wide, headers=not listing.no_headers)
+            if rows
+            else console.print(none)
         ),
         look.notes,
         not any(row.hopeless for row in rows),
@@ -118,33 +121,46 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
         )
 
 
-def draw(console: Console, rows: Sequence[WaitingPod], today: float, *, wide: bool) -> None:
-    """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
+def _waits(row: WaitingPod, today: float) -> str:
+    seconds = age(seconds_of(row.since or ""), today)
+    return "" if seconds is None else duration(seconds)
 
-    def waits(row: WaitingPod) -> str:
-        seconds = age(seconds_of(row.since or ""), today)
-        return "" if seconds is None else duration(seconds)
 
-    def why(row: WaitingPod) -> Text:
-        return Text(row.reason, "red" if row.hopeless else "yellow")
+def _why(row: WaitingPod) -> Text:
+    return Text(row.reason, "red" if row.hopeless else "yellow")
 
-    rows_table = table(
-        rows,
+
+def _columns(today: float, *, wide: bool) -> list[list[Shown[WaitingPod]]]:
+    return [
         column("pod", lambda row: row.pod, folds=True),
-        column("waits", lambda row: waits(row) or "–", figure=True),
+        column(
+            "waits",
+            lambda row: _waits(row, today) or "–",
+            figure=True,
+            amount=lambda row: age(seconds_of(row.since or ""), today),
+        ),
         column("asks for", lambda row: row.asks or "–", folds=True),
         column(
             "nodes",
             lambda row: "–" if row.nodes is None else f"{row.takes}/{row.nodes}",
             figure=True,
             when=wide,
+            amount=lambda row: row.takes,
         ),
-        column("why", why, folds=True),
-    )
+        column("why", _why, folds=True),
+    ]
+
+
+def draw(
+    console: Console, rows: Sequence[WaitingPod], today: float, *, wide: bool, headers: bool
+) -> None:
+    """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
+    rows_table = table(rows, *_columns(today, wide=wide), headers=headers)
     if wide or (fits(console, rows_table) and console.width >= ROOMY):
         show(console, rows_table)
         return
     for row in rows:
         asks = f"asks for {row.asks}" if row.asks else "invalid request"
-        since = f", waits for {waits(row)}" if waits(row) else ""
-        stacked(console, row.pod, [f"{asks}{since}", why(row)])
+        waits = _waits(row, today)
+        since = f", waits for {waits}" if waits else ""
+        stacked(console, row.pod, [f"{asks}{since}", _why(row)])

@@ -7,7 +7,7 @@ evaluates them with the extender's code. Only the extender knows the binds that 
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,16 +20,15 @@ import msgspec
 import typer
 from msgspec import structs
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, asks_for_any
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
-from scheduler_extender.cli.inputs import cluster_file, pod_meant, standard_output
+from scheduler_extender.cli.inputs import cluster_file, pod_meant
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
-from scheduler_extender.cli.options import Where
-from scheduler_extender.cli.queries import NO_CLAIMS, described
+from scheduler_extender.cli.options import Form, Where
+from scheduler_extender.cli.queries import NO_CLAIMS, Told, described, text_in
 from scheduler_extender.clientlimits import EXPLAIN_SECONDS
 from scheduler_extender.deadline import within
 from scheduler_extender.explain.explanation import (
@@ -46,15 +45,14 @@ from scheduler_extender.kube.owners import POD_WORDS, kind_named, owners_of, pod
 from scheduler_extender.kube.reading import one_look
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.pods.record import PodRecord, requesting_record
+from scheduler_extender.terminal import paragraph, section
 from topology.core.placement import Verdict
 from topology.kubeapi.apiserver import ApiError, ApiServer, NotFoundError, path
 
 SHOWN_HELPS = 8
 
 
-def explain(
-    pod: str, namespace: str | None, require: Verdict, where: Where, *, as_json: bool
-) -> None:
+def explain(pod: str, namespace: str | None, require: Verdict, where: Where, form: Form) -> None:
     """Print why a pod waits, or which GPUs it got, and end the command.
 
     Raises :class:`BadInputError`.
@@ -68,11 +66,14 @@ def explain(
     else:
         explanation, notes = _from_api_server(access, namespace, pod, require)
     explanation = structs.replace(explanation, notes=[*explanation.notes, *notes])
-    if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(explanation), indent=2))
-    else:
-        plan = "" if cluster is not None else f"kubectl gpu-topology unblock {explanation.pod}"
-        show(standard_output(), explanation, plan)
+    plan = "" if cluster is not None else f"kubectl gpu-topology unblock {explanation.pod}"
+    told = Told(
+        msgspec.to_builtins(explanation),
+        [f"pod/{explanation.pod.rpartition('/')[2]}"],
+        lambda console, _: show(console, explanation, plan),
+        explanation.notes,
+    )
+    sys.stdout.write(text_in(told, form))
     nowhere = isinstance(explanation, Unreadable) or not (
         explanation.placed
         or explanation.takes > explanation.ineligible
@@ -142,10 +143,10 @@ def show(console: Console, explanation: Explanation | Unreadable, unblock: str) 
     """
     console.print(Text(explanation.pod, "bold"), soft_wrap=False)
     if isinstance(explanation, Unreadable):
-        _line(console, explanation.headline, "red")
+        paragraph(console, explanation.headline, "red")
     else:
-        _line(console, f"asks for {explanation.request}")
-        _line(
+        paragraph(console, f"asks for {explanation.request}")
+        paragraph(
             console,
             explanation.headline,
             "green"
@@ -156,13 +157,13 @@ def show(console: Console, explanation: Explanation | Unreadable, unblock: str) 
             (row for row in explanation.nodes if row.may_come), key=lambda row: -(row.score or 0)
         )
         if there and explanation.placed is None:
-            _line(console, f"nodes that would take it: {listed([row.node for row in there])}")
+            paragraph(console, f"nodes that would take it: {listed([row.node for row in there])}")
         if explanation.placed is not None:
             for words in explanation.placed.words[1:]:
-                _line(console, words, "red" if words in explanation.placed.faults else "")
-        _section(console, "nearest", [f"{near.node}: {near.words}" for near in explanation.nearest])
-        _section(console, "what would help", list(_helps(explanation, unblock)))
-    _section(console, "notes", explanation.notes)
+                paragraph(console, words, "red" if words in explanation.placed.faults else "")
+        section(console, "nearest", [f"{near.node}: {near.words}" for near in explanation.nearest])
+        section(console, "what would help", list(_helps(explanation, unblock)))
+    section(console, "notes", explanation.notes)
 
 
 def _helps(told: Explanation, unblock: str) -> Iterator[str]:
@@ -172,24 +173,6 @@ def _helps(told: Explanation, unblock: str) -> Iterator[str]:
         yield f"evictions; {unblock} shows a plan, if one exists"
     if not told.whole:
         yield CHANGES_NOT_IN_TIME
-
-
-def _section(console: Console, title: str, lines: Sequence[str]) -> None:
-    if not lines:
-        return
-    console.print()
-    console.print(Text(title, "bold"))
-    for line in lines:
-        _line(console, line, indent=2)
-
-
-def _line(console: Console, words: str, style: str = "", indent: int = 0) -> None:
-    """Print a paragraph that wraps between words; a pipe gets it on one line."""
-    text = Text(words, style)
-    if not console.is_terminal:
-        console.print(Text(" " * indent) + text, soft_wrap=True)
-    else:
-        console.print(Padding(text, (0, 0, 0, indent), expand=False))
 
 
 MOST_BRIEF = 10  # other pods of the workload that are named beside the explained pod

@@ -290,21 +290,10 @@ def counts_of(answers: Sequence[Answer], *, late: bool = False) -> Counts:
     )
 
 
-def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
-    """Return how many nodes would take the pod, and what that means."""
-    counts = counts_of(answers)
-    promised = sum(answer.promises for answer in answers)
-    text = f"{counts.takes} of {counts.nodes} nodes would take it"
-    text += ineligible_text(counts)
-    doubtful = counts.takes - promised
-    if not doubtful:
-        return text
-    if request.plain:
-        return f"{text}, {doubtful} of them without a promise about the {request.unit}s"
-    return (
-        f"{text}: {promised} promise its constraints, {doubtful} do not (with policy=preferred "
-        "these nodes get a lower score and are not rejected)"
-    )
+def best_first(answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers of the nodes to which the pod may come, the best node first."""
+    taking = (answer for answer in answers if answer.may_come)
+    return sorted(taking, key=lambda answer: (-(answer.score or 0), answer.node))
 
 
 def ineligible_text(counts: Counts) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.explain.answers import Answer, answers_to, counts_of
+from scheduler_extender.explain.answers import Answer, answers_to, best_first, counts_of
 from scheduler_extender.explain.explanation import passed_over
 from scheduler_extender.explain.nodeanswers import (
     Miss,
@@ -158,8 +158,7 @@ def outlook_of(
     rejected = [answer for answer in answers if not answer.passes]
     counted = Counter(answer.message for answer in rejected).most_common()
     reasons = [(reason, nodes) for reason, nodes in counted if f"{reason} (" not in words]
-    passing = [answer for answer in answers if answer.may_come]
-    passing.sort(key=lambda answer: (-(answer.score or 0), answer.node))
+    passing = best_first(answers)
     missing = _missing(snapshot, request, answers) if missing is None else missing
     helped = Helped([], whole=True, missing=missing)
     if helping is not None and not passing:

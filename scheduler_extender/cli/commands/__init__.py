@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from scheduler_extender.cli.commands.examples import ends_of_help
 from scheduler_extender.cli.lazygroup import PLAIN, lazy_group
 
 # In the order of the help text, with the module of each.
@@ -78,7 +79,7 @@ def _options(
 
 app = typer.Typer(
     name=APP,
-    cls=lazy_group(PLACES[APP]),
+    cls=lazy_group(PLACES[APP], ends_of_help("gpu-topology")),
     help="GPU placement on Kubernetes that keeps its word.\n\n"
     "Commands exit with 0 when done, with 1 when the answer is no, and with 2 after an error: "
     "wrong input, missing rights, or no answer from the API server or the extender. Standard error "
@@ -90,7 +91,7 @@ app = typer.Typer(
 )
 plugin = typer.Typer(
     name=PLUGIN,
-    cls=lazy_group(PLACES[PLUGIN]),
+    cls=lazy_group(PLACES[PLUGIN], ends_of_help("kubectl gpu-topology")),
     help="GPU placement on Kubernetes that keeps its word: the commands for users.\n\n"
     "Commands use your own rights, and say what you may not see. They exit with 0 when done, with "
     "1 when the answer is no, and with 2 and one line on standard error after an error.",

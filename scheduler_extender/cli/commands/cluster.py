@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,20 +18,19 @@ from scheduler_extender.cli.completion import (
     node_completions,
     pod_completions,
 )
-from scheduler_extender.cli.inputs import check_node_name, name_of, one_of, text_of, weakest
+from scheduler_extender.cli.inputs import check_node_name, name_of, text_of, weakest
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import (
     SYSTEM,
     ClusterOption,
-    Form,
     ListedNamespaceOption,
+    Listing,
     OutputOption,
     PodNamespaceOption,
     RequireOption,
     SelectorOption,
     Source,
     SystemOption,
-    TextOption,
     WatchOption,
     WeakestOption,
     Where,
@@ -57,30 +57,27 @@ def check(
         typer.Argument(metavar="FILE", hidden=True),  # the help text below describes it
     ] = None,
     cluster: ClusterOption = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FORM", help="Format: table or json.")
-    ] = "table",
     require: WeakestOption = "expected",
     namespace: ListedNamespaceOption = None,
     *,
+    listing: Listing,
     further: Further,
 ) -> None:
-    """Show for every node whether it would take a pod.
+    """Show which nodes would take a pod, and why others would not.
 
     FILE is a file or folder with Pods or pod templates, or - for standard input. Exits with 1 if no
     node would take a pod or a group, and with 2 if an object cannot be read.
 
     Several FILEs are allowed. Each pod is evaluated alone, but the pods of a group together. If an
-    object cannot be read, the others are still evaluated.
+    object cannot be read, the others are still evaluated. -o wide shows every node.
     """
-    as_json = one_of("--output", output, {"table": False, "json": True})
     least = weakest(require)
     from scheduler_extender.cli.check import judged, read_files
     from scheduler_extender.cli.queries import look_once
 
     read = read_files([*(pods or ()), *(further.files or ())])
     look = look_once(cluster, further.access, namespace, least)
-    raise typer.Exit(judged(read, look, as_json=as_json, strict=further.strict))
+    raise typer.Exit(judged(read, look, listing, strict=further.strict))
 
 
 def claim(
@@ -108,27 +105,37 @@ def claim(
 
 
 def nodes(
-    output: OutputOption = "table",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NODE", hidden=True, autocompletion=node_completions),
+    ] = None,
+    *,
     selector: SelectorOption = None,
     watch: WatchOption = False,
     namespace: ListedNamespaceOption = None,
-    *,
+    listing: Listing,
     where: Where,
 ) -> None:
     """List the nodes with GPUs, and what they can still promise.
 
-    stranded: free GPUs without an NVLink to another free GPU. pairs, quads, whole: further pods
-    that can be promised two or four linked GPUs, or the whole node; each for that kind alone. Exits
-    with 1 if no node has GPUs.
+    NODE is the name of a node; several are allowed. stranded: free GPUs without an NVLink to
+    another free GPU. pairs, quads, whole: further pods that can be promised two or four linked
+    GPUs, or the whole node; each for that kind alone. Exits with 1 if no node has GPUs.
 
     A node with shared GPUs is never whole, and GPUs split by MIG do not count.
     """
-    form = form_of(output)
+    for name in names or ():
+        check_node_name("NODE", name)
     from scheduler_extender.cli.nodes import draw, told
     from scheduler_extender.cli.queries import answer_from
 
+    drawing = partial(draw, headers=not listing.no_headers)
     answer_from(
-        where, lambda look: told(look, selector, draw), form, watch=watch, namespace=namespace
+        where,
+        lambda look: told(look, selector, drawing, names=names or (), sort_by=listing.sort_by),
+        listing.form,
+        watch=watch,
+        namespace=namespace,
     )
 
 
@@ -215,8 +222,8 @@ def map_(
 
 
 def waiting(
-    output: OutputOption = "table",
     *,
+    listing: Listing,
     whose: Whose,
     watch: WatchOption = False,
     require: RequireOption = "expected",
@@ -228,14 +235,14 @@ def waiting(
 
     The reason counts the nodes by their answers; the command why explains one pod.
     """
-    form, least = form_of(output), weakest(require)
+    least = weakest(require)
     from scheduler_extender.cli.queries import answer_from
     from scheduler_extender.cli.waiting import told
 
     answer_from(
         where,
-        lambda look: told(look, whose),
-        form,
+        lambda look: told(look, whose, listing),
+        listing.form,
         watch=watch,
         namespace=whose.namespace,
         require=least,
@@ -247,8 +254,8 @@ _DURATION = re.compile(r"(\d{1,6})(s|m|min|h|d)")
 
 
 def idle(
-    output: OutputOption = "table",
     *,
+    listing: Listing,
     whose: Whose,
     longer_than: Annotated[
         str | None,
@@ -269,7 +276,6 @@ def idle(
     The column "would unblock" names waiting pods that no node takes now, and that the node would
     take if the idle pod had ended.
     """
-    form = form_of(output)
     shortest = 0.0 if longer_than is None else seconds_in(longer_than)
     least = weakest(require)
     from scheduler_extender.cli.idle import told
@@ -277,8 +283,8 @@ def idle(
 
     answer_from(
         where,
-        lambda look: told(look, whose, shortest),
-        form,
+        lambda look: told(look, whose, shortest, listing),
+        listing.form,
         watch=watch,
         namespace=whose.namespace,
         require=least,
@@ -303,7 +309,7 @@ def seconds_in(text: str) -> float:
 def unblock(
     pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
     namespace: PodNamespaceOption = None,
-    output: TextOption = "text",
+    output: OutputOption = "table",
     evict: Annotated[
         bool,
         typer.Option(
@@ -328,18 +334,18 @@ def unblock(
     elsewhere, or is named as lost. The ClusterRole gpu-topology-unblocker has the rights that the
     command needs.
     """
-    as_json = one_of("--output", output, {"text": False, "json": True})
+    form = form_of(output)
     if source.cluster is not None and evict:
         raise BadInputError("--evict: no pod can be evicted from a cluster file (--cluster)")
     from scheduler_extender.cli.unblock import plan
 
-    plan(pod, namespace, source, keep, evict=evict, as_json=as_json)
+    plan(pod, namespace, source, keep, form, evict=evict)
 
 
 def why(
     pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
     namespace: PodNamespaceOption = None,
-    output: TextOption = "text",
+    output: OutputOption = "table",
     require: RequireOption = "expected",
     *,
     where: Where,
@@ -349,11 +355,11 @@ def why(
     POD is the name of a pod, or KIND/NAME of its owner, such as deployment/train, job/train,
     jobset/train or pytorchjob/train. Exits with 1 if the pod waits and no node takes it.
     """
-    as_json = one_of("--output", output, {"text": False, "json": True})
+    form = form_of(output)
     least = weakest(require)
     from scheduler_extender.cli.why import explain
 
-    explain(pod, namespace, least, where, as_json=as_json)
+    explain(pod, namespace, least, where, form)
 
 
 def doctor(
@@ -366,7 +372,7 @@ def doctor(
             "readable, doctor also calls the extender. Repeatable.",
         ),
     ] = None,
-    output: TextOption = "text",
+    output: OutputOption = "table",
     system: SystemOption = SYSTEM,
     forward: Annotated[
         bool,
@@ -386,7 +392,7 @@ def doctor(
     NVIDIA's plugin, policies and clocks. It uses your own rights, changes nothing, and says what
     you may not see.
     """
-    form = one_of("--output", output, {"text": Form.TABLE, "json": Form.JSON})
+    form = form_of(output)
     from scheduler_extender.cli.doctor import examine
 
     examine(scheduler_config or (), system, access, form, forward=forward)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import machine_completions
 from scheduler_extender.cli.inputs import (
     check_node_name,
     folder,
@@ -65,7 +66,7 @@ def import_(
 def machines(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="MACHINE", hidden=True),  # the help text below describes it
+        typer.Argument(metavar="MACHINE", hidden=True, autocompletion=machine_completions),
     ] = None,
 ) -> None:
     """List the machines of the catalogue, or print one of them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.nodes import pod
 GANG = "manifests/samples/gangs/podgroup.yaml"
 PRIORITY_PODS = "manifests/samples/neighbours/priority-pods.yaml"
 MIXED = "examples/clusters/mixed.yaml"
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
 SIZE = {"link": "nvlink", "group-size": "4"}
 
 
@@ -80,7 +82,7 @@ def test_nothing_is_promised_to_a_group_that_does_not_fit_as_a_whole(
     assert "guaranteed" not in words
     assert "expected" not in words
     assert "group podgroup/gang: only 2 of its 4 members fit at once" in words
-    assert "0 of 1 nodes would take it" in words
+    assert "no node takes it: only 2 of the group's 4 members fit at once (1 node)" in words
     found = as_json(path, cluster)
     for each in found["pods"] if here > 1 else [found]:
         (node,) = each["nodes"]
@@ -108,15 +110,17 @@ def test_a_group_beside_a_pod_of_its_own(tmp_path: Path) -> None:
     alone = {"kind": "Pod", **pod(1, name="alone")}
     done = check(file(tmp_path, *(member(f"w-{i}") for i in range(4)), alone), bridged(tmp_path, 1))
     assert done.returncode == 1
-    assert "1 of 1 nodes would take it" in done.stdout, "the group does not hold up the other pod"
+    assert "1 of 1 node would take it" in done.stdout, "the group does not hold up the other pod"
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 @pytest.mark.parametrize("path", [GANG, PRIORITY_PODS])
 def test_it_fits_a_terminal(path: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    done = check(path)
-    assert max(map(len, done.stdout.splitlines())) <= columns
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    for form in ("table", "wide"):
+        lines = STYLE.sub("", check(path, MIXED, "-o", form).stdout).splitlines()
+        assert max(map(len, lines)) <= columns
 
 
 @pytest.mark.parametrize("columns", [30, 40, 60])
@@ -124,9 +128,10 @@ def test_a_narrow_terminal_gets_a_paragraph_for_each_node(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = "manifests/samples/mig-slices.yaml"
-    wide = check(sample, "examples/clusters/mig.yaml").stdout
+    wide = check(sample, "examples/clusters/mig.yaml", "-o", "wide").stdout
     monkeypatch.setenv("COLUMNS", str(columns))
-    narrow = check(sample, "examples/clusters/mig.yaml").stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    narrow = STYLE.sub("", check(sample, "examples/clusters/mig.yaml", "-o", "wide").stdout)
     assert max(map(len, narrow.splitlines())) <= columns
     lines = [line.rstrip() for line in narrow.splitlines()]
     assert lines.count("parts-00") == 1
@@ -138,7 +143,7 @@ def test_a_narrow_terminal_gets_a_paragraph_for_each_node(
 def test_sets_of_gpus_are_not_wrapped_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     sample = "manifests/samples/shared-memory.yaml"
-    lines = check(sample, "examples/clusters/shared.yaml").stdout.splitlines()
+    lines = check(sample, "examples/clusters/shared.yaml", "-o", "wide").stdout.splitlines()
     assert sum("0 | 1 | 2 | 3" in line for line in lines) == 4
 
 

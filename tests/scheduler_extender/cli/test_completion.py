@@ -54,6 +54,7 @@ def test_commands_and_options() -> None:
 
 def test_names_are_asked_of_the_cluster(cluster: Cluster) -> None:
     assert offered("node", "se") == (["serve-01"], ":4")
+    assert offered("nodes", "train-01", "se") == (["serve-01"], ":4")
     assert offered("why", "") == (["train"], ":4")
     assert offered("waiting", "-n", "te") == (["team-a"], ":4")
     context = json.loads(cluster.kubeconfig.read_text())["current-context"]
@@ -62,9 +63,16 @@ def test_names_are_asked_of_the_cluster(cluster: Cluster) -> None:
     assert offered("node", "se") == ([], ":4"), "whoever may not ask is offered nothing"
 
 
+def test_machines_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_GPU_TOPOLOGY_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "gpu-topology machines dgx-a100-")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert asked(main).stdout.split() == ["dgx-a100-80"]
+
+
 def test_files_are_left_to_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/nonexistent")
-    assert offered("check", "") == ([], ":0")
+    assert offered("check", "") == offered("claim", "") == ([], ":0")
     assert offered("map", "--cluster", "") == ([], ":0")
     assert offered("node", "") == ([], ":4")
     assert offered("map", "--selector", "") == ([], ":4")

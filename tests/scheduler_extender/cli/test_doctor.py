@@ -71,7 +71,11 @@ def test_nothing_is_wider_than_the_terminal(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param(("-o", "yaml"), "--output: allowed are text, json, not 'yaml'", id="form"),
+        pytest.param(
+            ("-o", "xml"),
+            "--output: allowed are table, wide, json, yaml, name, not 'xml'",
+            id="form",
+        ),
         pytest.param(("--scheduler-config", "/no"), "/no: No such file", id="no-file"),
         pytest.param(("--kubeconfig", "/no"), "/no: there is no such file", id="kubeconfig"),
     ],

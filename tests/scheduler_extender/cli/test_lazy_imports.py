@@ -73,6 +73,7 @@ def test_the_version_loads_typer_and_little_else() -> None:
         "scheduler_extender.cli",
         "scheduler_extender.cli.commandline",
         "scheduler_extender.cli.commands",
+        "scheduler_extender.cli.commands.examples",
         "scheduler_extender.cli.interrupts",
         "scheduler_extender.cli.lazygroup",
         "scheduler_extender.untrustedtext",

@@ -238,6 +238,18 @@ def test_a_selector_without_the_right_to_list_nodes(cluster: Cluster) -> None:
     refused(done, "--selector: no Node object can be read")
 
 
+def test_nodes_by_their_names(cluster: Cluster) -> None:
+    done = cluster.asked("nodes", "train-07", "serve-01", "train-07", "--no-headers")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["train-07", "serve-01"]
+    assert cluster.asked("nodes", "train-07", "-l", "pool=big").returncode == 1
+    refused(
+        cluster.asked("nodes", "serve-1"),
+        "there is no node serve-1 that you may see: did you mean",
+        "serve-01",
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -85,7 +85,7 @@ def test_a_placed_pod_reads_what_it_got(cluster: Cluster) -> None:
         (("nobody",), "there is no pod team-a/nobody"),
         (("cpu-only",), "asks for no GPUs"),
         (("deployment/none",), "404"),
-        (("train", "-o", "xml"), "--output: allowed are text, json, not 'xml'"),
+        (("train", "-o", "xml"), "--output: allowed are table, wide, json, yaml, name, not 'xml'"),
         (("train", "--require", "hope"), "--require: allowed are"),
     ],
 )
@@ -108,7 +108,7 @@ def test_check_asks_the_same_cluster(cluster: Cluster) -> None:
     words = ("check", sample, "--kubeconfig", cluster.kubeconfig)
     done = asked(main, *words)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "0 of 1 nodes would take it" in done.stdout
+    assert "no node takes it: no set of 2 free GPUs with link=nvlink (1 node)" in done.stdout
     assert "GPU 0 is held by team-b/serve" in done.stdout
     cluster.fake.refuse(403, None, path="^/api/v1/pods")
     (row,) = json.loads(asked(main, *words, "-n", "team-a", "--output=json").stdout)["nodes"]

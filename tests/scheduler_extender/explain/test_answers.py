@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.explain.answers import Answer, Counts, answers_to, summary
+from scheduler_extender.explain.answers import Answer, Counts, answers_to
 from scheduler_extender.framework.stalewatches import OUT_OF_DATE
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
@@ -87,10 +87,6 @@ def test_every_row_that_is_no_promise_says_why() -> None:
             assert row.passes
             assert not row.promises
             assert (row.note, row.message) == ("no topology report", "")
-    answer = answers_to(cluster.snapshot(), waiting(gpu_request(1)))
-    assert summary(gpu_request(1), answer) == (
-        "3 of 3 nodes would take it, 3 of them without a promise about the GPUs"
-    )
 
 
 @pytest.mark.parametrize(
