@@ -19,6 +19,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.devicesets import count, gpus, total
 from topology.core.graph import NodeTopology
+from topology.core.links import Link
 from topology.core.mig import MIG
 from topology.core.placement import OWN_CLAIMS_ONLY, Reason, Rejection, device_unit, used_memory
 from topology.core.placement.constraints import satisfies
@@ -207,8 +208,7 @@ def links_of(topology: NodeTopology) -> list[tuple[int, list[str]]]:
     """
     words = {}
     for link in topology.links:
-        word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
-        words[link.a, link.b] = words[link.b, link.a] = word
+        words[link.a, link.b] = words[link.b, link.a] = link_word(link)
     near = [dict(nic.distances) for nic in topology.nics]
     indices = [gpu.index for gpu in topology.gpus]
     return [
@@ -221,6 +221,11 @@ def links_of(topology: NodeTopology) -> list[tuple[int, list[str]]]:
         )
         for a in indices
     ]
+
+
+def link_word(link: Link) -> str:
+    """Return a link in the words of ``nvidia-smi topo -m``."""
+    return f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
 
 
 def tally(uses: Counter[Use]) -> dict[str, int]:

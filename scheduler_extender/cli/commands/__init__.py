@@ -33,6 +33,7 @@ COMMANDS = {
     "nodes": "cluster",
     "node": "cluster",
     "map": "cluster",
+    "pods": "cluster",
     "waiting": "cluster",
     "idle": "cluster",
     "unblock": "cluster",

@@ -249,6 +249,45 @@ def waiting(
     )
 
 
+def pods(
+    *,
+    listing: Listing,
+    whose: Whose,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            "--node",
+            metavar="NODE",
+            help="Only pods on this node.",
+            autocompletion=node_completions,
+        ),
+    ] = None,
+    mismatched: Annotated[
+        bool,
+        typer.Option("--mismatched", help="Only pods whose GPUs do not meet their constraints."),
+    ] = False,
+    watch: WatchOption = False,
+    where: Where,
+) -> None:
+    """List the pods that have GPUs, and what they were promised.
+
+    The column has: the links between the pod's GPUs as in nvidia-smi topo -m, and their NUMA nodes.
+    The column verdict: the promise with which the extender bound the pod.
+    """
+    if node is not None:
+        check_node_name("--node", node)
+    from scheduler_extender.cli.pods import told
+    from scheduler_extender.cli.queries import answer_from
+
+    answer_from(
+        where,
+        lambda look: told(look, whose, listing, node, mismatched=mismatched),
+        listing.form,
+        watch=watch,
+        namespace=whose.namespace,
+    )
+
+
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,6})(s|m|min|h|d)")
 

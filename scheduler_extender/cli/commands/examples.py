@@ -25,6 +25,7 @@ EXAMPLES = {
     "node": ("node train-01", "node train-01 -o json"),
     "map": ("map --open", "map -o wide --watch"),
     "waiting": ("waiting -A --sort-by waits", "waiting -n team-a -l app=train"),
+    "pods": ("pods -A --mismatched", "pods -n team-a --node train-01"),
     "idle": ("idle -A --longer-than 2h", "idle -n team-a -o json"),
     "unblock": ("unblock train", "unblock team-a/train --evict --keep 900"),
     "why": ("why train -n team-a", "why deployment/train"),

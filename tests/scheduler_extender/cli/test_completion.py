@@ -55,6 +55,7 @@ def test_commands_and_options() -> None:
 def test_names_are_asked_of_the_cluster(cluster: Cluster) -> None:
     assert offered("node", "se") == (["serve-01"], ":4")
     assert offered("nodes", "train-01", "se") == (["serve-01"], ":4")
+    assert offered("pods", "--node", "se") == (["serve-01"], ":4")
     assert offered("why", "") == (["train"], ":4")
     assert offered("waiting", "-n", "te") == (["team-a"], ":4")
     context = json.loads(cluster.kubeconfig.read_text())["current-context"]

@@ -71,7 +71,7 @@ def test_help_ends_with_two_examples_that_can_be_typed(
 
 
 # Of the commands that need a cluster; these name nodes and pods of this file.
-ASKED = ("nodes", "node", "map", "waiting", "idle", "check", "claim")
+ASKED = ("nodes", "node", "map", "waiting", "pods", "idle", "check", "claim")
 ALONE = ("--open", "--watch")
 HERE = {
     "pod.yaml": "manifests/samples/pair-nvlink.yaml",

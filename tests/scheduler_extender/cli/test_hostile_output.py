@@ -83,6 +83,7 @@ COMMANDS = (
     ("map",),
     ("node", "n"),
     ("idle", "-A"),
+    ("pods", "-A"),
     ("waiting", "-A"),
     ("why", "team-a/train"),
     ("why", "team-b/waits"),
@@ -148,7 +149,7 @@ def test_a_time_that_no_calendar_has_costs_no_answer(when: str, tmp_path: Path) 
             document["status"]["observedAt"] = when
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(yaml.safe_dump_all(documents))
-    for words in (("node", "train-01"), ("nodes", "-o", "wide"), ("idle", "-A")):
+    for words in (("node", "train-01"), ("nodes", "-o", "wide"), ("idle", "-A"), ("pods", "-A")):
         done = asked(main, *words, "--cluster", cluster)
         assert (done.returncode, done.stderr) == (0, ""), words
 

@@ -19,6 +19,7 @@ CHECK = (
     "examples/clusters/mixed.yaml",
 )
 PAIR = "manifests/samples/pair-nvlink.yaml"
+PODS = ("team-a/eval", "team-a/llm", "team-a/notebook", "team-b/finetune", "team-b/wrong-pair")
 WHY = ("why", "team-a/train", "--cluster", "examples/clusters/why.yaml")
 UNBLOCK = ("unblock", "waits", "--cluster", "examples/clusters/waiting.yaml")
 
@@ -57,11 +58,12 @@ def test_times_are_sorted_by_their_length() -> None:
 
 
 def test_what_has_no_number_comes_last() -> None:
+    assert first_words("pods", "-A", *WHERE, "--sort-by", "in use for") == sorted(PODS)
     nodes = first_words(*CHECK[:1], PAIR, *CHECK[2:], "-o", "wide", "--sort-by", "score")
     assert nodes[-2:] == ["l40s-00", "l40s-01"]
 
 
-@pytest.mark.parametrize("command", ["nodes", "waiting", "idle"])
+@pytest.mark.parametrize("command", ["nodes", "waiting", "pods", "idle"])
 def test_a_column_that_is_not_there(command: str) -> None:
     done = asked(main, command, *WHERE, "--sort-by", "colour")
     refused(done, "--sort-by: allowed are ", "not 'colour'")

@@ -38,6 +38,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
         ("node", "n", "--resume"),
         ("map",),
         ("idle", "-A"),
+        ("pods", "-A"),
         ("check", LINKED),
         ("unblock", "train"),
     ],

@@ -197,7 +197,7 @@ def test_of_nodes_that_are_only_similar_a_line_has_the_counts(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "command", [["nodes"], ["map"], ["node", "train-07"], ["waiting"], ["idle"]]
+    "command", [["nodes"], ["map"], ["node", "train-07"], ["waiting"], ["idle"], ["pods"]]
 )
 class TestWhatCannotBeAnswered:
     """Each is one line on stderr, and exit code 2."""

@@ -1,0 +1,111 @@
+"""Lists the pods that have GPUs: which ones, how they are linked, and what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from scheduler_extender.cli.labels import selector_of, selects
+from scheduler_extender.cli.nodes import node_named
+from scheduler_extender.cli.options import Listing, Whose
+from scheduler_extender.cli.queries import Look, Told, ordered
+from scheduler_extender.explain.gpustates import Nodes, Use
+from scheduler_extender.explain.runningpods import RunningPod, running_pods
+from scheduler_extender.explain.wording import STYLES, duration, set_text
+from scheduler_extender.terminal import Shown, column, fits, show, stacked, table
+from topology.times import age, seconds_of
+
+# What is said of a pod beside its GPUs.
+BESIDE = {
+    Use.MISMATCHED.value: Text("mismatched", "bold red"),
+    Use.TERMINATING.value: Text("terminating", "yellow"),
+    Use.ASSUMED.value: Text("no report shows its GPUs yet", "yellow"),
+}
+
+
+def told(look: Look, whose: Whose, listing: Listing, node: str | None, *, mismatched: bool) -> Told:
+    """Return the answer about the pods with GPUs. Raises :class:`BadInputError`."""
+    wanted = selector_of(whose.selector)
+    nodes = Nodes(look.cluster).all() if node is None else [node_named(look, node)]
+    found = [
+        row
+        for state in nodes
+        for row, pod in running_pods(state)
+        if whose.all_namespaces or row.pod.partition("/")[0] == look.namespace
+        if row.mismatched or not mismatched
+        if selects(wanted, dict(pod.attributes.labels) if pod else {})
+    ]
+    found.sort(key=lambda row: row.pod)
+    rows = ordered(found, _columns(look.today), listing.sort_by)
+    where = "" if whose.all_namespaces else f" in the namespace {look.namespace}"
+    none = f"no pod{where} has {'GPUs that do not meet its constraints' if mismatched else 'GPUs'}"
+    return Told(
+        {"pods": msgspec.to_builtins(rows)},
+        [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
+        lambda console, wide: (
+            draw(console, rows, look.today, wide=wide, headers=not listing.no_headers)
+            if rows
+            else console.print(none)
+        ),
+        look.notes,
+    )
+
+
+def _gpus(row: RunningPod) -> str:
+    """Return the pod's GPUs, or what it has of them."""
+    numbers = set_text(row.gpus) or "–"
+    if row.unit == "GPU":
+        return numbers
+    return f"{row.devices} {row.unit}{'s' if row.devices != 1 else ''} on {numbers}"
+
+
+def _has(row: RunningPod) -> Text:
+    numa = f"NUMA {set_text(row.numa_nodes)}" if row.numa_nodes else ""
+    said = [Text("/".join(row.links)), Text(numa), BESIDE.get(row.state, Text())]
+    return Text(", ").join(filter(None, said)) or Text("–")
+
+
+def _since(row: RunningPod, today: float) -> float | None:
+    return age(seconds_of(row.since or ""), today)
+
+
+def _age(row: RunningPod, today: float) -> str:
+    seconds = _since(row, today)
+    return "–" if seconds is None else duration(seconds)
+
+
+def _columns(today: float) -> list[list[Shown[RunningPod]]]:
+    return [
+        column("pod", lambda row: row.pod, folds=True),
+        column("node", lambda row: row.node, folds=True),
+        column("GPUs", _gpus, folds=True, amount=lambda row: row.devices),
+        column("asks for", lambda row: row.asks or "–", folds=True),
+        column("has", _has, folds=True),
+        column(
+            "verdict", lambda row: Text(row.verdict or "–", STYLES.get(row.verdict, "")), folds=True
+        ),
+        column(
+            "in use for",
+            lambda row: _age(row, today),
+            figure=True,
+            amount=lambda row: _since(row, today),
+        ),
+    ]
+
+
+def draw(
+    console: Console, rows: Sequence[RunningPod], today: float, *, wide: bool, headers: bool
+) -> None:
+    """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
+    pods = table(rows, *_columns(today), headers=headers)
+    if wide or fits(console, pods):
+        show(console, pods)
+        return
+    for row in rows:
+        since = "" if row.since is None else f"in use for {_age(row, today)}"
+        asks = ", ".join(filter(None, [f"asks for {row.asks or '–'}", row.verdict, since]))
+        has = Text.assemble(f"on {row.node}, GPUs {_gpus(row)}: ", _has(row))
+        stacked(console, row.pod, [has, asks])
