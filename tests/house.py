@@ -1,6 +1,6 @@
 """Prints how large the code is, and how many files one decision enters.
 
-``python -m tests.codesize`` judges nothing. Run it before and after a change that moves
+``python -m tests.house`` judges nothing. Run it before and after a change that moves
 code, and compare.
 """
 
