@@ -53,8 +53,11 @@ RESERVED = PREFIX + "reserved"
 # On a pod of a snapshot: why the pod's request could not be read. In a cluster it may not be
 # written: there it is an unknown key.
 MALFORMED = PREFIX + "malformed"
+# The number of seconds after which `gpu-topology play` ends the pod.
+PLAY_SECONDS = PREFIX + "play-seconds"
 # The extender writes these annotations. On a request they are ignored.
 OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, RESERVED})
+IGNORED = OURS_TO_WRITE | {PLAY_SECONDS}
 
 # The resources that the extender places. A star stands for the rest of a name.
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
@@ -118,7 +121,7 @@ def template_of(pod: Pod) -> Template:
     given, too_much = metadata.annotations or {}, exceeded_limit(pod)
     kept = ObjectMeta(
         namespace=metadata.namespace,
-        annotations={key: value for key, value in given.items() if key not in OURS_TO_WRITE},
+        annotations={key: value for key, value in given.items() if key not in IGNORED},
         labels=metadata.labels,
         owner_references=metadata.owner_references,
     )
@@ -296,7 +299,7 @@ def _values(pod: Pod) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
-    for key in sorted(ours.keys() - OURS_TO_WRITE):
+    for key in sorted(ours.keys() - IGNORED):
         name = key.removeprefix(PREFIX)
         if name in GROUP_KEYS:
             continue

@@ -46,9 +46,9 @@ def raised() -> Iterator[None]:
     if before is not _end:
         yield
         return
-    alarm, dropped = signal.signal(signal.SIGALRM, _raise), sys.unraisablehook
+    alarm, dropped = signal.signal(signal.SIGALRM, press), sys.unraisablehook
     sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else dropped(told)
-    signal.signal(signal.SIGINT, _raise)
+    signal.signal(signal.SIGINT, press)
     try:
         yield
     except Exception:
@@ -85,7 +85,8 @@ def _end(_number: int, _frame: FrameType | None) -> None:
     os._exit(CODE)
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
+def press(number: int, frame: FrameType | None) -> None:
+    """Handle a signal as Ctrl-C: raise KeyboardInterrupt, during an import shortly after it."""
     _pressed.append(number)
     while frame is not None:
         if frame.f_code.co_filename.startswith(IMPORTING):

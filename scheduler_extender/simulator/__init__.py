@@ -22,5 +22,5 @@ fail. Each part has a file:
 
 They share a ``scene``: the time, the nodes, the tally of events, and an observer of what becomes of
 pods. ``cluster`` puts the parts together. ``overapi`` simulates the same nodes over a real API
-server.
+server, and ``registration`` makes and removes the objects of such nodes there.
 """

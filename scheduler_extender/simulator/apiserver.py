@@ -104,7 +104,7 @@ class ApiServer(Actor, Server):
             mean = 1.0 if self._clock.happens(0.5) else entry.job.runs
             self._clock.about(mean, lambda: self._force_delete(entry))
 
-    def finish(self, entry: PodEntry, phase: str) -> None:
+    def finish(self, entry: PodEntry, phase: str, reason: str = "") -> None:
         """End the pod, which is deleted soon after."""
         if entry.ended:
             return

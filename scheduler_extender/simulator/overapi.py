@@ -11,27 +11,28 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
+from scheduler_extender.annotations import PLAY_SECONDS
 from scheduler_extender.kube.sinks import PODS_PATH, RECORDS_PATH
 from scheduler_extender.simulator.clock import WallClock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.node import Node, Server
 from scheduler_extender.simulator.pods import Job, Manifest, PodEntry, PublishedReport
 from scheduler_extender.simulator.scene import Observer, Scene
+from scheduler_extender.state.pods.refusal import REJECTED
 from topology.codec import encode_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, NotFoundError, path
 from topology.kubeapi.reflector import Reflector, Watched
+from topology.times import time_text
 
-RUNS = "simulator/runs-seconds"
-"""The annotation with the number of seconds after which a pod succeeds. Without it the pod runs
-on."""
 WRITERS = 8
 WITHIN = 2.0  # seconds that a write may take
 AGAIN = 0.5  # seconds before a failed write is tried again
@@ -93,7 +94,9 @@ class PlayedNodes(Server):
         rng = random.Random(seed)
         known = {node.name: node for node in nodes}
         self.clock = WallClock(rng)
-        kubelets = {name: EmulatedKubelet(node, rng) for name, node in known.items()}
+        kubelets = {
+            name: EmulatedKubelet(node, rng, node.resources[0].name) for name, node in known.items()
+        }
         self._observer = observer
         scene = Scene(self.clock, known, kubelets, delays, LINGER, observer=observer)
         self.nodes = {name: Node(scene, name, self) for name in known}
@@ -165,9 +168,8 @@ class PlayedNodes(Server):
         entry = self._entries.get(meta["uid"])
         leaving = entry is not None and entry.record.terminating
         if entry is None:
-            runs = float(meta.get("annotations", {}).get(RUNS, "inf"))
             created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
-            entry = PodEntry.of(Job(0.0, runs, pod), created)
+            entry = PodEntry.of(Job(0.0, _seconds(pod), pod), created)
             self._entries[entry.record.uid] = entry
             self._observer.bound(entry)
             entry.admitted = pod["status"].get("phase", "Pending") != "Pending"
@@ -190,12 +192,16 @@ class PlayedNodes(Server):
 
     def running(self, entry: PodEntry) -> None:
         """Write to the pod's status that it runs."""
-        self._say(entry, {"phase": "Running"})
+        started = time_text(int(self._api.today()))
+        self._say(entry, {"startTime": started, **_status(entry.manifest, "Running")})
 
-    def finish(self, entry: PodEntry, phase: str) -> None:
+    def finish(self, entry: PodEntry, phase: str, reason: str = "") -> None:
         """Write to the pod's status how it ended, or delete the pod if it is terminating."""
         entry.ended = True
-        self._say(entry, {} if entry.record.terminating else {"phase": phase})
+        refused = {"phase": phase, "reason": reason, "message": f"{REJECTED}: {reason}"}
+        started = {"startTime": time_text(int(self._api.today()))}
+        status = refused | started if reason else _status(entry.manifest, phase)
+        self._say(entry, {} if entry.record.terminating else status)
 
     def _say(self, entry: PodEntry, status: Manifest) -> None:
         self._writes.put(entry.record.uid, partial(self._written, entry, status))
@@ -235,3 +241,28 @@ class PlayedNodes(Server):
         except ApiFailure:
             return False
         return True
+
+
+def _seconds(pod: Manifest) -> float:
+    """Return for how many seconds a pod runs. Without a readable annotation it runs on."""
+    try:
+        seconds = float(pod["metadata"].get("annotations", {}).get(PLAY_SECONDS, inf))
+    except ValueError:
+        return inf
+    return seconds if seconds >= 0 else inf
+
+
+def _status(pod: Manifest, phase: str) -> Manifest:
+    """Return the status of a pod whose containers run or, in another phase, have succeeded."""
+    runs = phase == "Running"
+    state = {"running": {}} if runs else {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    conditions = {"PodScheduled": True, "Initialized": True, "ContainersReady": runs, "Ready": runs}
+    container = {"imageID": "", "ready": runs, "restartCount": 0, "state": state}
+    return {
+        "phase": phase,
+        "conditions": [{"type": kind, "status": str(holds)} for kind, holds in conditions.items()],
+        "containerStatuses": [
+            {"name": each["name"], "image": each.get("image", ""), **container}
+            for each in pod["spec"]["containers"]
+        ],
+    }

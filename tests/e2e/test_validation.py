@@ -64,6 +64,7 @@ def parsed(annotations: Object) -> Any:
 
 
 GOOD = [
+    ("play-seconds", "30"),
     *[("link", v) for v in ("nvlink", "NVLink", " pix ", "node")],
     *[("min-nvlinks", v) for v in ("1", "18", "04")],
     *[("min-bandwidth", v) for v in ("100", "37.5", "0.000001")],

@@ -4,8 +4,10 @@ It keeps any collection (``/api/v1/pods``, ``/apis/GROUP/VERSION/PLURAL``; names
 one global resourceVersion, and answers get, list (``limit``/``continue``, one snapshot), watch
 (bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, the
 ``status`` subresource, ``pods/NAME/binding`` and the selectors ``spec.nodeName=`` and
-``key=value,…``. It asks for no token. What it does not do it refuses loudly: other selectors (400),
-other patch types (415). DELETE deletes at once; tests mark a pod as one that is being deleted.
+``key=value,…``. A DELETE of a collection deletes what its selector selects. It asks for no token,
+and allows in SelfSubjectAccessReviews all but what is ``denied``, such as ``patch pods/status``.
+What it does not do it refuses loudly: other selectors (400), other patch types (415). DELETE
+deletes at once; tests mark a pod as one that is being deleted.
 
 The switches make it misbehave: :meth:`~FakeApiServer.stall`, :meth:`~FakeApiServer.drop_streams`,
 :meth:`~FakeApiServer.refuse`, :meth:`~FakeApiServer.delay`,
@@ -37,7 +39,7 @@ from urllib.parse import parse_qsl, urlsplit
 Json = dict[str, Any]
 Key = tuple[str, str]  # Namespace (empty for cluster-scoped objects) and name
 
-# Resources whose status only ``/status`` changes (and, for creations, nobody).
+# Resources whose status only ``/status`` changes (and, for creations, nobody but a kubelet's).
 STATUS_SUBRESOURCE = frozenset({"pods", "nodes", "gputopologies"})
 
 REASONS = {
@@ -201,6 +203,7 @@ class FakeApiServer:
         self.requests: list[Request] = []
         self.proxied: dict[str, Json] = {}  # what others answer by its proxy, by path
         self.connections_accepted = 0
+        self.denied: set[str] = set()
         self._window = history
         self._changed = threading.Condition(threading.RLock())
         self._stopping = threading.Event()
@@ -484,6 +487,11 @@ class FakeApiServer:
             return self._bind(target, body)
         if target.name is not None:
             raise _StatusAnswer(405, "POST goes to a collection")
+        if target.resource == "selfsubjectaccessreviews":
+            asked = body["spec"]["resourceAttributes"]
+            part = f"/{asked['subresource']}" if asked.get("subresource") else ""
+            allowed = f"{asked['verb']} {asked['resource']}{part}" not in self.denied
+            return {**body, "status": {"allowed": allowed}}
         body = copy.deepcopy(body)
         metadata = body.setdefault("metadata", {})
         with self._changed:
@@ -494,7 +502,7 @@ class FakeApiServer:
             key = (target.namespace or "", metadata["name"])
             if key in self._objects.get(target.collection, {}):
                 raise _StatusAnswer(409, f"{key[1]!r} already exists", "AlreadyExists")
-            if target.resource in STATUS_SUBRESOURCE:
+            if target.resource in STATUS_SUBRESOURCE and target.resource != "nodes":
                 body.pop("status", None)
             self._judge(target, body)
             return self._store(target, key, body)
@@ -577,6 +585,13 @@ class FakeApiServer:
         with self._changed:
             self._check(self._existing(target), preconditions)
             return self._delete(target, target.key)
+
+    def _end_all(self, target: _Target, selector: str | None) -> Json:
+        with self._changed:
+            for obj in _labelled(self._select(target.collection, target.namespace), selector):
+                metadata = obj["metadata"]
+                self._delete(target, (metadata.get("namespace", ""), metadata["name"]))
+        return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
     def _check(self, old: Json, preconditions: Json) -> None:
         for precondition in ("uid", "resourceVersion"):
@@ -840,6 +855,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "PATCH":
                 return api._patch(target, self.headers.get("Content-Type", ""), document)
             case "DELETE":
+                if target.name is None:
+                    return api._end_all(target, request.query.get("labelSelector"))
                 return api._end(target, document.get("preconditions") or {})
             case _:
                 return api._replace(target, document)

@@ -87,6 +87,12 @@ def test_an_unknown_key_is_named_in_short(key: str) -> None:
     assert len(found.reason) <= MOST_TEXT
 
 
+def test_the_seconds_of_a_played_pod_mean_nothing_to_the_extender() -> None:
+    assert constraints({"play-seconds": "soon"}) == Constraints()
+    given = [msgspec.convert(pod(2, {"play-seconds": each}), Pod) for each in ("1", "2")]
+    assert template_of(given[0]) == template_of(given[1])
+
+
 def test_a_long_container_name_and_count_are_shortened() -> None:
     named = asked(pod(containers=[container("c" * 10_000, 5000)]))
     assert isinstance(named, Malformed)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.annotations import PLACEMENT
+from scheduler_extender.annotations import PLACEMENT, PLAY_SECONDS
 from scheduler_extender.kube.sinks import RECORDS_PATH
 from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.cluster import PlayedCluster
 from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.faults import Delays, Faults
-from scheduler_extender.simulator.overapi import RUNS, PlayedNodes
+from scheduler_extender.simulator.overapi import PlayedNodes
 from scheduler_extender.simulator.pods import Job, PodEntry
 from scheduler_extender.simulator.scene import Observer, Scene
 from scheduler_extender.verbs import Binding
@@ -71,6 +71,12 @@ def phase(server: FakeApiServer, name: str) -> str:
     return str(server.read(f"{PODS}/{name}")["status"]["phase"])
 
 
+def ready(status: dict[str, Any]) -> set[str]:
+    """The Ready condition, and what kubectl counts in the column READY."""
+    conditions = {c["type"]: c["status"] for c in status["conditions"]}
+    return {conditions["Ready"], *(str(c["ready"]) for c in status["containerStatuses"])}
+
+
 def holders(server: FakeApiServer) -> set[str]:
     """The pods with GPUs, by the node's record."""
     report = codec.decode(server.read(f"{RECORDS_PATH}/node")).report
@@ -85,11 +91,17 @@ def test_pods_run_end_and_go_and_the_record_says_which_gpus_they_have(
     put(server, "bare", None)
     put(server, "leaves", 1, deletionTimestamp="2026-01-01T00:00:00Z")
     with played(server, tmp_path, seen) as nodes:
-        put(server, "ends", 2, annotations={RUNS: "0"})
+        put(server, "ends", 2, annotations={PLAY_SECONDS: "0"})
         eventually(lambda: phase(server, "ends") == "Succeeded", "it ends by itself")
         put(server, "many", 3)
         eventually(lambda: phase(server, "many") == "Failed", "there are too few GPUs")
         eventually(lambda: phase(server, "bare") == "Running", "it asks for nothing and runs")
+        status = {
+            name: server.read(f"{PODS}/{name}")["status"] for name in ("bare", "ends", "many")
+        }
+        assert (ready(status["bare"]), ready(status["ends"])) == ({"True"}, {"False"})
+        assert status["many"]["reason"] == "UnexpectedAdmissionError"
+        assert "containerStatuses" not in status["many"]
         eventually(lambda: holders(server) == {"stays"}, "the record shows who runs")
         deleted = server.read(f"{PODS}/stays")
         deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -102,6 +114,19 @@ def test_pods_run_end_and_go_and_the_record_says_which_gpus_they_have(
     assert ("ends", "admitted 2") in seen.what
     assert ("many", "UnexpectedAdmissionError") in seen.what
     assert ("leaves", "admitted 1") not in seen.what
+
+
+@pytest.mark.parametrize("given", ["", "-1", "nan", "soon"])
+def test_a_pod_runs_on_without_readable_seconds(
+    given: str, server: FakeApiServer, tmp_path: Path
+) -> None:
+    put(server, "odd", 1, annotations={PLAY_SECONDS: given})
+    with played(server, tmp_path, Observer()) as nodes:
+        eventually(lambda: phase(server, "odd") != "Pending", "it is admitted")
+        put(server, "ends", 1, annotations={PLAY_SECONDS: "0"})
+        eventually(lambda: phase(server, "ends") == "Succeeded", "the other one ends")
+        assert phase(server, "odd") == "Running"
+    assert nodes.errors == []
 
 
 def test_what_could_not_be_written_is_written_later(server: FakeApiServer, tmp_path: Path) -> None:

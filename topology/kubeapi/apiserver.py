@@ -275,11 +275,11 @@ class ApiServer:
             timeout=urllib3.Timeout(total=timeout),
         ).data
 
-    def delete(self, path: str, options: bytes, *, timeout: float) -> bytes:
-        """DELETE an object, with DeleteOptions, and return the server's answer."""
+    def delete(self, path: str, options: bytes, query: Query = (), *, timeout: float) -> bytes:
+        """DELETE an object or the selected ones, with DeleteOptions; return the answer."""
         content = (options, "application/json")
         limit = urllib3.Timeout(total=timeout)
-        return self._request("DELETE", path, content=content, timeout=limit).data
+        return self._request("DELETE", path, query, content=content, timeout=limit).data
 
     def stream(
         self, path: str, query: Query = (), *, connect_timeout: float, read_timeout: float

@@ -40,6 +40,7 @@ COMMANDS = {
     "why": "cluster",
     "doctor": "cluster",
     "demo": "trying",
+    "play": "trying",
     "completion": "cluster",
 }
 APP, PLUGIN = "gpu-topology", "kubectl-gpu_topology"

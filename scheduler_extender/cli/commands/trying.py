@@ -1,4 +1,4 @@
-"""The declarations of the commands that need no cluster: ``import``, ``machines`` and ``demo``."""
+"""The declarations of the commands to try it with: ``import``, ``machines``, ``demo``, ``play``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import machine_completions
 from scheduler_extender.cli.inputs import (
     check_node_name,
+    cluster_file,
     folder,
     one_of,
     same,
     standard_output,
 )
+from scheduler_extender.cli.kubeconfig import Access
 
 
 def import_(
@@ -121,3 +123,40 @@ def demo(*, placing: Placing) -> None:
     except ClusterFileError as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)
+
+
+def play(
+    *,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Play the nodes of this cluster file."),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove what a killed play has left.")
+    ] = False,
+    beside_gpu_nodes: Annotated[
+        bool,
+        typer.Option("--beside-gpu-nodes", help="Play also in a cluster that has GPU nodes."),
+    ] = False,
+    access: Access,
+) -> None:
+    """Play GPU nodes in a cluster that has none, until Ctrl-C removes them again.
+
+    The cluster needs the CustomResourceDefinition of GPUTopology, and nothing else of ours.
+
+    The nodes have the taint gpu-topology.io/played. Pods that are bound there count as running.
+    The annotation gpu-topology.io/play-seconds ends a pod after so many seconds.
+    """
+    if remove == bool(cluster):
+        raise BadInputError("either --cluster or --remove is needed")
+    from scheduler_extender.cli.play import play_until_stopped, remove_played
+
+    if cluster is None:
+        remove_played(access)
+        return
+    content = cluster_file(cluster)
+    for node in (record.topology for record in content.records):
+        if len(node.resources) != 1:
+            said = "a node with one GPU resource can be played, not with"
+            raise BadInputError(f"node {node.name}: {said} {len(node.resources)}")
+    play_until_stopped(content, access, beside=beside_gpu_nodes)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from scheduler_extender.simulator.overapi import RUNS
+from scheduler_extender.annotations import PLAY_SECONDS
 from tests.chaos.history import Created, Recorder, Removed
 from tests.e2e.chaos.kubelets import RESOURCE, WRITE_TIMEOUT
 from tests.e2e.cluster import PODS
@@ -37,7 +37,7 @@ def pod_body(
     """A pod of one container that runs for so many seconds; ``spec`` is what it has besides."""
     limits = {RESOURCE: str(gpus)}
     container = {"name": "main", "image": "example/work", "resources": {"limits": limits}}
-    notes = {RUNS: f"{seconds:.2f}", **(LINKED if linked else {})}
+    notes = {PLAY_SECONDS: f"{seconds:.2f}", **(LINKED if linked else {})}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

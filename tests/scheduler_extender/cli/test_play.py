@@ -1,0 +1,281 @@
+"""``gpu-topology play``: nodes that are registered, played and removed, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import pytest
+
+from scheduler_extender.annotations import PLAY_SECONDS
+from scheduler_extender.cli import main
+from scheduler_extender.files.clusterfile import parse
+from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
+from scheduler_extender.simulator import registration
+from scheduler_extender.simulator.registration import LEASES_PATH, PLAYED, RegisteredNodes, remove
+from scheduler_extender.simulator.scene import Observer
+from tests.commands import Done, asked, refused
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import pod
+from tests.programs import started
+from tests.waiting import PATIENCE, eventually
+from topology.kubeapi.apiserver import ApiServer
+
+PODS = "/api/v1/namespaces/default/pods"
+EVERYTHING = (NODES_PATH, RECORDS_PATH, LEASES_PATH, PODS)
+FILE = """
+kind: MachineGroup
+machine: a100-pcie-4-bridged
+count: 2
+namePrefix: gpu-
+cpu: 8
+---
+kind: Node
+metadata: {name: gpu-01, labels: {pool: a}}
+spec: {unschedulable: true, taints: [{key: team, value: a, effect: NoSchedule}]}
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    """A cluster with a node of its own that has no GPUs, and a pod on it."""
+    with FakeApiServer() as fake:
+        fake.put(NODES_PATH, {"metadata": {"name": "own"}, "status": {"allocatable": {"cpu": "8"}}})
+        fake.put(LEASES_PATH, {"metadata": {"name": "own"}})
+        fake.put(
+            PODS, {**pod(None, name="own", uid="own", node="own"), "status": {"phase": "Pending"}}
+        )
+        yield fake
+
+
+@pytest.fixture
+def given(server: FakeApiServer, tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    return ("--cluster", str(tmp_path / "cluster.yaml"), "--kubeconfig", str(kubeconfig))
+
+
+@contextmanager
+def playing(server: FakeApiServer, given: tuple[str, ...]) -> Iterator[Popen[str]]:
+    """The command, once its nodes are there."""
+    words = [sys.executable, "-m", "scheduler_extender", "play", *given]
+    with started(words, stdout=PIPE, stderr=PIPE) as child:
+        eventually(lambda: child.poll() is not None or played(server) == {"gpu-00", "gpu-01"})
+        yield child
+
+
+def names(server: FakeApiServer, path: str) -> set[str]:
+    return {each["metadata"]["name"] for each in server.items(path)}
+
+
+def played(server: FakeApiServer) -> set[str]:
+    return names(server, NODES_PATH) - {"own"}
+
+
+def bound(server: FakeApiServer, name: str, gpus: int, **annotations: str) -> None:
+    made = pod(gpus, name=name, uid=name, node="gpu-00")
+    made["metadata"]["annotations"] = annotations
+    server.put(PODS, {**made, "status": {"phase": "Pending"}})
+
+
+def phase(server: FakeApiServer, name: str) -> str:
+    return str(server.read(f"{PODS}/{name}")["status"]["phase"])
+
+
+def only_own(server: FakeApiServer) -> bool:
+    found = [names(server, path) for path in EVERYTHING]
+    return found == [{"own"}, set(), {"own"}, {"own"}]
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_pods_run_until_the_play_ends_and_nothing_is_left(
+    number: int, server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    with playing(server, given) as child:
+        bound(server, "ends", 2, **{PLAY_SECONDS: "0"})
+        eventually(lambda: phase(server, "ends") == "Succeeded")
+        bound(server, "runs", 4, **{PLAY_SECONDS: "long"})
+        eventually(lambda: phase(server, "runs") == "Running")
+        bound(server, "many", 1)
+        eventually(lambda: phase(server, "many") == "Failed")
+        assert phase(server, "own") == "Pending", "it is on a node of the cluster's own"
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(4)]
+        child.send_signal(number)
+        assert child.wait(PATIENCE) == 130
+        assert child.stderr is not None
+        said = child.stderr.read()
+    assert lines[0].startswith("default/ends runs on gpu-00, GPU ")
+    assert lines[1] == "default/ends has ended on gpu-00\n"
+    assert lines[2:] == [
+        f"default/runs runs on gpu-00, GPU 0, 1, 2, 3 ({PLAY_SECONDS} is no number: it runs on)\n",
+        "default/many is refused by gpu-00: UnexpectedAdmissionError\n",
+    ]
+    assert said == (
+        f"nodes played: 2, tainted {PLAYED}; Ctrl-C removes them\n"
+        "removing the nodes; if that is stopped: gpu-topology play --remove\nnodes removed: 2\n"
+    )
+    assert only_own(server)
+
+
+def test_a_node_is_as_the_file_says(server: FakeApiServer, given: tuple[str, ...]) -> None:
+    with playing(server, given):
+        nodes = {each["metadata"]["name"]: each for each in server.items(NODES_PATH)}
+        eventually(lambda: "status" in server.read(f"{RECORDS_PATH}/gpu-01"), "it has a report")
+    node = nodes["gpu-01"]
+    allocatable = node["status"]["allocatable"]
+    assert (allocatable["nvidia.com/gpu"], allocatable["cpu"]) == ("4", "8000m")
+    assert node["metadata"]["labels"]["pool"] == "a"
+    assert node["spec"]["unschedulable"]
+    assert [taint["key"] for taint in node["spec"]["taints"]] == ["team", PLAYED]
+    assert node["status"]["conditions"][0]["status"] == "True"
+
+
+@pytest.mark.parametrize("how", ["remove", "start"])
+def test_what_a_killed_play_has_left_is_removed(
+    how: str, server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    with playing(server, given) as child:
+        bound(server, "runs", 1)
+        eventually(lambda: phase(server, "runs") == "Running")
+        child.kill()
+        child.wait(PATIENCE)
+    assert played(server) == {"gpu-00", "gpu-01"}
+    if how == "remove":
+        done = asked(main, "play", "--remove", *given[2:])
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "nodes removed: 2\n")
+        assert only_own(server)
+    else:
+        with started(
+            [sys.executable, "-m", "scheduler_extender", "play", *given], stderr=PIPE
+        ) as child:
+            assert child.stderr is not None
+            assert child.stderr.readline() == "nodes removed of an earlier play: 2\n"
+            assert child.stderr.readline().startswith("nodes played: 2")
+            assert names(server, PODS) == {"own"}
+            assert played(server) == {"gpu-00", "gpu-01"}
+
+
+def test_a_node_of_the_same_name_that_has_joined_meanwhile_keeps_its_pods(
+    server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    server.put(RECORDS_PATH, {"metadata": {"name": "own", "labels": {PLAYED: "true"}}})
+    assert asked(main, "play", "--remove", *given[2:]).returncode == 0
+    assert only_own(server)
+
+
+def told(given: tuple[str, ...], *words: str) -> Done:
+    return asked(main, "play", *(words or given[:2]), *given[2:])
+
+
+@pytest.mark.parametrize(
+    ("path", "metadata", "said"),
+    [
+        pytest.param(NODES_PATH, {"name": "real"}, "has GPU nodes (real)", id="gpu-node"),
+        pytest.param(RECORDS_PATH, {"name": "real"}, "has GPU nodes (real)", id="record"),
+        pytest.param(NODES_PATH, {"name": "gpu-01"}, "has gpu-01 already", id="same-name"),
+    ],
+)
+def test_a_cluster_with_gpus_is_refused(
+    path: str,
+    metadata: dict[str, Any],
+    said: str,
+    server: FakeApiServer,
+    given: tuple[str, ...],
+) -> None:
+    status = {"allocatable": {"nvidia.com/gpu": "8"}}
+    server.put(path, {"metadata": metadata, "status": status})
+    refused(told(given), said)
+    assert played(server) <= {metadata["name"]}
+
+
+def test_a_play_beside_gpu_nodes_leaves_them_alone(
+    server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    server.put(RECORDS_PATH, {"metadata": {"name": "real"}})
+    with playing(server, (*given, "--beside-gpu-nodes")) as child:
+        assert played(server) == {"gpu-00", "gpu-01"}
+        child.kill()
+        child.wait(PATIENCE)
+    assert asked(main, "play", "--remove", *given[2:]).returncode == 0
+    assert names(server, RECORDS_PATH) == {"real"}
+
+
+def test_rights_that_are_missing_are_named(server: FakeApiServer, given: tuple[str, ...]) -> None:
+    server.denied = {"patch pods/status", "create nodes"}
+    refused(told(given), "you need permission to create nodes, patch pods/status")
+    assert played(server) == set()
+
+
+def test_without_the_crd_it_is_said_how_to_get_it(
+    server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    server.refuse(404, times=None, path=".*/gputopologies")
+    refused(told(given), "kubectl apply --server-side -f manifests/base/crd.yaml")
+    assert played(server) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--remove", "--cluster", "x.yaml"), "either --cluster or --remove is needed"),
+        (("--beside-gpu-nodes",), "either --cluster or --remove is needed"),
+        (("--cluster", "x.yaml"), "x.yaml: No such file"),
+        (("--cluster", "examples/clusters/mig.yaml"), "node part-00: a node with one GPU resource"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: tuple[str, ...], said: str, server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    refused(told(given, *words), said)
+    assert server.requests == []
+
+
+@pytest.fixture
+def api(server: FakeApiServer, given: tuple[str, ...]) -> ApiServer:
+    return ApiServer.from_kubeconfig(given[3])
+
+
+@pytest.fixture
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are renewed all the time."""
+    monkeypatch.setattr(registration, "RENEWAL", 0.02)
+
+
+@pytest.mark.usefixtures("_hurried")
+def test_leases_are_renewed_and_a_lost_node_is_ready_again(
+    server: FakeApiServer, api: ApiServer
+) -> None:
+    with RegisteredNodes(api, parse(FILE), Observer()) as nodes:
+        lease = server.read(f"{LEASES_PATH}/gpu-00")["spec"]
+        lost = server.read(f"{NODES_PATH}/gpu-00")
+        lost["status"]["conditions"][0]["status"] = "Unknown"
+        server.refuse(503, times=3, path=".*leases/.*")
+        server.put(NODES_PATH, lost)
+
+        def is_ready() -> bool:
+            node = server.read(f"{NODES_PATH}/gpu-00")
+            return bool(node["status"]["conditions"][0]["status"] == "True")
+
+        eventually(is_ready, "the node is ready")
+        eventually(
+            lambda: server.read(f"{LEASES_PATH}/gpu-00")["spec"]["renewTime"] > lease["renewTime"],
+            "the Lease is renewed",
+        )
+    assert (nodes.errors, nodes.removed) == ([], False)
+
+
+@pytest.mark.usefixtures("_hurried")
+def test_a_play_whose_nodes_are_removed_ends(
+    server: FakeApiServer, api: ApiServer, given: tuple[str, ...]
+) -> None:
+    with RegisteredNodes(api, parse(FILE), Observer()) as nodes:
+        assert remove(ApiServer.from_kubeconfig(given[3])) == 2
+        eventually(lambda: nodes.removed, "it has noticed")
+    assert only_own(server)
