@@ -24,10 +24,10 @@ from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.node import Node, Server
 from scheduler_extender.simulator.pods import Job, Manifest, PodEntry, PublishedReport
 from scheduler_extender.simulator.scene import Observer, Scene
-from scheduler_extender.state.pods.refusal import REJECTED
 from topology.codec import encode_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
+from topology.core.refusal import REJECTED
 from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, NotFoundError, path
 from topology.kubeapi.reflector import Reflector, Watched

@@ -45,6 +45,13 @@ class Stand:
 NOT_RUN = (
     NotRun(r"make ", "runs the tests, or installs the packages from the network; CI does both"),
     NotRun(
+        r"kind ", "needs Docker; tests/e2e/test_play.py runs the page on a control plane of ours"
+    ),
+    NotRun(
+        r"gpu-topology play",
+        "runs until Ctrl-C; tests/e2e/test_play.py starts it",
+    ),
+    NotRun(
         r"(sudo \.venv/bin/)?gpu-topology doctor",
         "reads files of a control-plane node; tests/e2e/test_doctor.py runs it on an installation",
     ),

@@ -51,7 +51,7 @@ def test_a_table_is_whole() -> None:
 
 def test_nothing_stands_behind_a_command_that_ends_with_ctrl_c() -> None:
     """It would have to be typed in another terminal, which the block does not say."""
-    runs = r"(gpu-topology (extender|agent(?!.*--once))|kubectl .*port-forward).*"
+    runs = r"(gpu-topology (extender|play|agent(?!.*--once))|kubectl .*port-forward).*"
     for block in shell_blocks():
         for statement in statements(block)[:-1]:
             stays = re.fullmatch(runs, statement.partition("  #")[0].rstrip())

@@ -325,7 +325,7 @@ class ControlPlane:
         """Stop kube-scheduler."""
         self._processes.pop("kube-scheduler").stop()
 
-    def start_controllers(self, controllers: Sequence[str] = CONTROLLERS) -> Process:
+    def start_controllers(self, controllers: Sequence[str] = CONTROLLERS, *flags: str) -> Process:
         """Start kube-controller-manager with these of its controllers; most tests need none."""
         return self._start(
             "kube-controller-manager",
@@ -334,6 +334,7 @@ class ControlPlane:
             "--leader-elect=false",
             "--secure-port=0",
             "-v=2",
+            *flags,
         )
 
     def log(self, name: str) -> str:

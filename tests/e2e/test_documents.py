@@ -35,6 +35,7 @@ ASKING = [
 ]
 CHART = ("docs/install/upgrade.md", "docs/install/managed.md")
 """Pages that go on from a release of Helm's."""
+PLAYED = "docs/install/kind.md"  # tests/e2e/test_play.py runs it
 # The first two need an empty cluster, the third pods that wait; the fourth lets one of them in.
 FIRST = [
     "docs/install/kubeadm.md",
@@ -43,7 +44,7 @@ FIRST = [
     "docs/tasks/idle-gpus.md",
 ]
 RUN = {b.page for b in ASKING if any(not exceptions.why_not_run(b, s) for s in statements(b))}
-PAGES = [*FIRST, *sorted(RUN - {*CHART, *FIRST})]
+PAGES = [*FIRST, *sorted(RUN - {*CHART, *FIRST, PLAYED})]
 TRAINER = machine("a100-pcie-4-bridged").topology("train-07")
 OTHER = machine("hgx-h100-8").topology("h100-00")
 TEAM = "/api/v1/namespaces/team-a"
