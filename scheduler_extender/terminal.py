@@ -1,7 +1,10 @@
 """Print text and tables on terminals of any width, and make untrusted text safe."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event, Thread, Timer
 from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -18,6 +21,8 @@ Shown = tuple[Column, Cell[R], Callable[[R], Any]]
 """A column, its cell of a row, and its key by which rows are sorted."""
 
 GAP = 2  # terminal columns between two columns of a table
+PATIENCE = 1.0  # seconds without a progress bar
+EVERY = 10.0  # seconds between two lines about the progress in a pipe
 ROOMY = 72  # from this width on, a table is easier to read than a paragraph for each row
 
 
@@ -219,3 +224,54 @@ def _widths(columns: list[Column], width: int) -> list[int | None]:
         given[place] += 1
         slack -= 1
     return list(given)
+
+
+@contextmanager
+def progress(what: str, *, lines: bool = False) -> Iterator[Callable[[float, str], None]]:
+    """Show on standard error how much of the work within is done.
+
+    It yields the function to call with the finished part, from 0 to 1, and with more words. On a
+    terminal a bar appears after :data:`PATIENCE`, and disappears at the end. In a pipe there is a
+    line every :data:`EVERY` seconds with ``lines``, and nothing without.
+    """
+    if sys.stderr.isatty():
+        with _bar(what) as tell:
+            yield tell
+        return
+    last, ended = [what], Event()
+
+    def print_lines() -> None:
+        while not ended.wait(EVERY):
+            sys.stderr.write(f"{last[0]}\n")
+
+    if lines:
+        Thread(target=print_lines, daemon=True).start()
+    try:
+        yield lambda done, words: last.__setitem__(0, f"{what}: {done:.0%}, {words}")
+    finally:
+        ended.set()
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[float, str], None]]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.fields[words]}"))
+    bar = Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=HarmlessConsole(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    task = bar.add_task(what, total=None, words="")
+    timer = Timer(PATIENCE, bar.start)
+    timer.start()
+    try:
+        yield lambda done, words: bar.update(task, completed=done, total=1.0, words=words)
+    finally:
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()

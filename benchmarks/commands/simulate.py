@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -143,21 +144,13 @@ def simulate(
     The table compares the policies: the promises that they keep, the bandwidth that jobs get, and
     how long jobs wait. docs/evidence/results.md explains the columns.
     """
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     from benchmarks.output import STDOUT, console, show, writable, write_json, write_text
     from benchmarks.report.page import page
     from benchmarks.simulation import sweep as sweeps
     from benchmarks.simulation.figures import table
     from benchmarks.simulation.fleet import ClusterError
     from benchmarks.simulation.jobs import JobsError
+    from scheduler_extender.terminal import progress
 
     what = played.sweep()
     try:
@@ -165,11 +158,13 @@ def simulate(
     except (ClusterError, JobsError) as error:
         raise typer.BadParameter(str(error)) from error
     writable(json=json_file, html=html_file)
-    total = len(sweeps.plays(what))
-    bar = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*bar, transient=True, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=total)
-        found = sweeps.run(what, workers=workers, done=lambda: progress.advance(task))
+    total, number = len(sweeps.plays(what)), count(1)
+    with progress("simulations", lines=True) as tell:
+        found = sweeps.run(
+            what,
+            workers=workers,
+            done=lambda: tell((n := next(number)) / total, f"{n} of {total}"),
+        )
     if STDOUT not in (json_file, html_file):  # figures on standard output are for a program
         show(table(found), keys=3)
         console().print(

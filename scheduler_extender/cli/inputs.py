@@ -131,9 +131,11 @@ def cluster_file(path: Path) -> ClusterFile:
     # Imported here, because the agent does not read such files, and its image lacks the packages
     # that this import needs.
     from scheduler_extender.files.clusterfile import ClusterFileError, load
+    from scheduler_extender.terminal import progress
 
     try:
-        return load(path)
+        with progress(f"reading {name_of(path)}") as tell_part:
+            return load(path, lambda part: tell_part(part, ""))
     except ClusterFileError as error:
         raise BadInputError(str(error)) from error
 

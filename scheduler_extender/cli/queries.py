@@ -38,7 +38,7 @@ from scheduler_extender.files.clusterfile import (
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.terminal import HarmlessConsole, Shown
+from scheduler_extender.terminal import HarmlessConsole, Shown, progress
 from scheduler_extender.untrustedtext import escaped, one_line, sanitized
 from topology.core.placement import Verdict
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer
@@ -67,10 +67,11 @@ class Told:
 
 def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> NoReturn:
     """Print an answer, once or whenever it changes, and end the command with its exit code."""
-    first = told()
+    with progress("evaluating"):
+        first = told()
+        text = text_in(first, form)
     for note in first.notes:
         tell(f"note: {note}")
-    text = text_in(first, form)
     _write(text, form, first=True, watch=watch)
     if watch:
         _follow(told, text, form, first.notes)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scheduler_extender.demo import tables, workload
 from scheduler_extender.demo.picture import comparison, picture
@@ -22,7 +21,7 @@ from scheduler_extender.explain.gpustates import Use
 from scheduler_extender.files.clusterfile import ClusterFile, load
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.terminal import show
+from scheduler_extender.terminal import progress, show
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 PICTURE = "cluster.svg"
@@ -75,19 +74,11 @@ def _played(
             f"[bold]{len(nodes)} nodes, {gpus} GPUs[/] from {source}; "
             f"the extender serves {url}/scheduler"
         )
-        with Progress(
-            TextColumn("placing pods"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[placed]} placed, {task.fields[waiting]} waiting"),
-            TimeRemainingColumn(),
-            console=console,
-        ) as progress:
-            task = progress.add_task("", total=len(pods), placed=0, waiting=0)
-            for pod in pods:
+        with progress("placing pods", lines=True) as tell:
+            for number, pod in enumerate(pods, 1):
                 outcomes.append(ours.place(pod))
                 placed = sum(o.node is not None for o in outcomes)
-                progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
+                tell(number / len(pods), f"{placed} placed, {number - placed} waiting")
     stock = Placing(nodes, seed, Stock(seed))
     stocked, twice = [stock.place(pod) for pod in pods], stock.overcommitted()
     after = extender.cluster

@@ -67,8 +67,11 @@ class ClusterFile:
     claiming: tuple[PodRecord, ...] = ()
 
 
-def load(path: Path) -> ClusterFile:
-    """Read a cluster file; ``-`` is standard input. Raises :class:`ClusterFileError`."""
+def load(path: Path, progress: Callable[[float], object] = bool) -> ClusterFile:
+    """Read a cluster file; ``-`` is standard input. Raises :class:`ClusterFileError`.
+
+    ``progress`` is called with the part that is read, from 0 to 1.
+    """
     piped = str(path) == "-"
     name = "standard input" if piped else str(path)
     try:
@@ -81,13 +84,15 @@ def load(path: Path) -> ClusterFile:
         raise ClusterFileError(f"{name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ClusterFileError(f"{name}: not UTF-8 text: {error.reason}") from error
-    return parse(text, name)
+    return parse(text, name, progress)
 
 
-def parse(text: str, name: str = "cluster file") -> ClusterFile:
+def parse(
+    text: str, name: str = "cluster file", progress: Callable[[float], object] = bool
+) -> ClusterFile:
     """Read the text of a cluster file. ``name`` stands before every error."""
     content = _Objects()
-    for number, document in enumerate(_documents(text, name), 1):
+    for number, document in enumerate(_documents(text, name, progress), 1):
         if document is None:
             continue
         where = f"{name}: document {number}"
@@ -246,7 +251,7 @@ def _node_object(node: Node) -> NodeObject:
     )
 
 
-def _documents(text: str, name: str) -> Iterator[Any]:
+def _documents(text: str, name: str, progress: Callable[[float], object]) -> Iterator[Any]:
     # Not str.splitlines(): it also splits at characters that JSON texts may contain, such as
     # U+2028.
     read = io.StringIO(text, newline=None)
@@ -262,7 +267,7 @@ def _documents(text: str, name: str) -> Iterator[Any]:
     if objects:
         return
     try:
-        yield from documents(text)
+        yield from documents(text, progress)
     except YamlTextError as error:
         raise ClusterFileError(f"{name}: {error}") from error
 

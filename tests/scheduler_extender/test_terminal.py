@@ -1,4 +1,4 @@
-"""Tables at every width: no figure is cut."""
+"""Tables at every width: no figure is cut. Progress, on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from scheduler_extender.terminal import show
+from scheduler_extender import terminal
+from scheduler_extender.terminal import progress, show
+from tests.waiting import eventually
 
 HEADERS = ("cluster", "policy", "promises kept", "weakest hop GB/s", "wait h", "several GPUs")
 
@@ -42,3 +44,47 @@ def test_every_part_says_which_row_is_which() -> None:
         assert "dgx1-v100=16" in part
         assert "LeastAllocated" in part
     assert "\n\n" not in shown(200)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_bar_appears_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(terminal, "PATIENCE", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress("reading") as tell:
+        tell(0.5, "half")
+        eventually(lambda: "reading" in screen.getvalue() and "half" in screen.getvalue())
+    assert screen.getvalue().endswith("\x1b[2K")  # the line is erased
+
+
+def test_short_work_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(terminal, "PATIENCE", 600)
+    with progress("reading") as tell:
+        tell(0.5, "half")
+    assert screen.getvalue() == ""
+
+
+def test_in_a_pipe_lines_say_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.StringIO()
+    monkeypatch.setattr("sys.stderr", pipe)
+    monkeypatch.setattr(terminal, "EVERY", 0.01)
+    with progress("placing pods", lines=True) as tell:
+        eventually(lambda: "placing pods\n" in pipe.getvalue())
+        tell(0.5, "7 placed")
+        eventually(lambda: "placing pods: 50%, 7 placed\n" in pipe.getvalue())
+
+
+def test_in_a_pipe_a_short_command_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.StringIO()
+    monkeypatch.setattr("sys.stderr", pipe)
+    monkeypatch.setattr(terminal, "EVERY", 0.0)
+    with progress("reading") as tell:
+        tell(0.5, "half")
+    assert pipe.getvalue() == ""
