@@ -151,10 +151,19 @@ def _file(
 
     With ``foreign``, template text in them belongs to Prometheus or Grafana, and Helm passes it on.
     """
-    text = "".join(f"---\n{_template(each, unused, foreign=foreign)}" for each in objects)
+    text = "".join(
+        _if_wanted(each, f"---\n{_template(each, unused, foreign=foreign)}") for each in objects
+    )
     if condition is not None:
         text = f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
     return HEAD % source + text
+
+
+def _if_wanted(made: Object, text: str) -> str:
+    """Return the text of an object, on condition that its component is installed."""
+    if made["metadata"].get("labels", {}).get("app.kubernetes.io/component") != "extender":
+        return text
+    return f"{{{{- if .Values.extender.enabled }}}}\n{text}{{{{- end }}}}\n"
 
 
 def _scheduler_configuration(unused: dict[str, list[Place]]) -> str:

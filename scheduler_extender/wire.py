@@ -194,6 +194,34 @@ class Node(msgspec.Struct, rename="camel", frozen=True):
     status: NodeStatus = NodeStatus()
 
 
+class EventObject(msgspec.Struct, frozen=True):
+    """The object that an Event is about."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class EventSource(msgspec.Struct, frozen=True):
+    """The program that has written an Event. ``host`` is its node."""
+
+    host: str = ""
+
+
+class Event(msgspec.Struct, rename="camel", frozen=True):
+    """The fields of an Event that are read."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    reason: str = ""
+    message: str = ""
+    involved_object: EventObject = EventObject()
+    source: EventSource = EventSource()
+    reporting_instance: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+
 class _NamedMeta(msgspec.Struct, frozen=True):
     name: str
 
@@ -388,4 +416,5 @@ preemption_decoder = msgspec.json.Decoder(PreemptionArgs)
 binding_decoder = msgspec.json.Decoder(BindingArgs)
 pod_decoder = msgspec.json.Decoder(Pod)
 node_decoder = msgspec.json.Decoder(Node)
+event_decoder = msgspec.json.Decoder(Event)
 encode = msgspec.json.Encoder().encode

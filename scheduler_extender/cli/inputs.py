@@ -126,8 +126,8 @@ def weakest(require: str) -> Verdict:
     return Verdict(word)
 
 
-def cluster_file(path: Path) -> ClusterFile:
-    """Read a cluster file. Raises :class:`BadInputError`."""
+def cluster_file(path: Path, *, bare: bool = False) -> ClusterFile:
+    """Read a cluster file, which may lack records if ``bare``. Raises :class:`BadInputError`."""
     # Imported here, because the agent does not read such files, and its image lacks the packages
     # that this import needs.
     from scheduler_extender.files.clusterfile import ClusterFileError, load
@@ -135,7 +135,7 @@ def cluster_file(path: Path) -> ClusterFile:
 
     try:
         with progress(f"reading {name_of(path)}") as tell_part:
-            return load(path, lambda part: tell_part(part, ""))
+            return load(path, lambda part: tell_part(part, ""), bare=bare)
     except ClusterFileError as error:
         raise BadInputError(str(error)) from error
 

@@ -219,6 +219,7 @@ class Look:
     namespace: str = "default"
     api: ApiServer | None = None
     claiming: Sequence[PodRecord] = ()  # see :attr:`.ClusterFile.claiming`
+    content: ClusterFile | None = None  # None if the source was the API server
 
 
 def answer_from(
@@ -270,14 +271,19 @@ def answer_from(
 
 
 def look_once(
-    cluster: Path | None, access: Access, namespace: str | None, require: Verdict
+    cluster: Path | None,
+    access: Access,
+    namespace: str | None,
+    require: Verdict,
+    *,
+    bare: bool = False,
 ) -> Look:
     """Return the current state of the cluster, or the one that a cluster file describes.
 
-    Raises :class:`BadInputError`.
+    A ``bare`` file may have no records. Raises :class:`BadInputError`.
     """
     if cluster is not None:
-        content = cluster_file(cluster)
+        content = cluster_file(cluster, bare=bare)
         return _described(content, require, namespace, assumed(content))
     from scheduler_extender.kube.reading import one_look
 
@@ -291,7 +297,7 @@ def _described(
 ) -> Look:
     notes = (note,) if note else ()
     known = described(content, require)
-    return Look(known, time.time(), notes, namespace or "default", claiming=content.claiming)
+    return Look(known, time.time(), notes, namespace or "default", None, content.claiming, content)
 
 
 def described(content: ClusterFile, require: Verdict) -> Cache:

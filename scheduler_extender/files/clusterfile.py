@@ -1,6 +1,7 @@
 """Read state from a cluster file.
 
-It is one YAML file with GPUTopology objects, Pods, Nodes, MachineGroups and PodDisruptionBudgets.
+It is one YAML file with GPUTopology objects, Pods, Nodes, Events, MachineGroups and
+PodDisruptionBudgets.
 
 It serves to try things out, for `check`, and for programs that drive the extender without a
 cluster. Nodes never go stale. A bind is a note in memory. The program plays the kubelet and feeds
@@ -32,9 +33,10 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.attributes import amounts_of
 from scheduler_extender.state.pods.budgets import KIND, Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record, requesting_record
-from scheduler_extender.wire import Node, Pod
+from scheduler_extender.wire import Event, Node, Pod
 from topology.codec import API_VERSION, Record, decode, shortened
 from topology.core.devices import NodeName, PodUid
+from topology.core.refusal import OTHER, Refusal
 from topology.core.report import Report
 from topology.yamltext import YamlTextError, documents
 
@@ -45,7 +47,7 @@ SNAPSHOT = "gpu-topology.io/snapshot"
 SNAPSHOT_VERSION = "1"
 
 
-Object = TypeVar("Object", Node, BudgetObject, Pod)
+Object = TypeVar("Object", Event, Node, BudgetObject, Pod)
 
 
 class ClusterFileError(ValueError):
@@ -65,12 +67,16 @@ class ClusterFile:
     # Waiting pods that ask for the GPUs of their claims. No file has claims, so they are not
     # evaluated.
     claiming: tuple[PodRecord, ...] = ()
+    events: tuple[Event, ...] = ()  # those of kubelets that refuse a pod
 
 
-def load(path: Path, progress: Callable[[float], object] = bool) -> ClusterFile:
+def load(
+    path: Path, progress: Callable[[float], object] = bool, *, bare: bool = False
+) -> ClusterFile:
     """Read a cluster file; ``-`` is standard input. Raises :class:`ClusterFileError`.
 
-    ``progress`` is called with the part that is read, from 0 to 1.
+    ``progress`` is called with the part that is read, from 0 to 1. A ``bare`` file may have no
+    records.
     """
     piped = str(path) == "-"
     name = "standard input" if piped else str(path)
@@ -84,11 +90,15 @@ def load(path: Path, progress: Callable[[float], object] = bool) -> ClusterFile:
         raise ClusterFileError(f"{name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ClusterFileError(f"{name}: not UTF-8 text: {error.reason}") from error
-    return parse(text, name, progress)
+    return parse(text, name, progress, bare=bare)
 
 
 def parse(
-    text: str, name: str = "cluster file", progress: Callable[[float], object] = bool
+    text: str,
+    name: str = "cluster file",
+    progress: Callable[[float], object] = bool,
+    *,
+    bare: bool = False,
 ) -> ClusterFile:
     """Read the text of a cluster file. ``name`` stands before every error."""
     content = _Objects()
@@ -100,7 +110,7 @@ def parse(
             raise ClusterFileError(f"{where}: a mapping is needed, not {type(document).__name__}")
         for item in _items(document, where):
             content.take(item, where)
-    return content.whole(name)
+    return content.whole(name, bare=bare)
 
 
 class _Objects:
@@ -114,12 +124,14 @@ class _Objects:
         self._nodes: list[Node] = []
         self._budgets: list[Budget] = []
         self._claiming: list[PodRecord] = []
+        self._events: list[Event] = []
         self._grouped = 0
         self._grouped_nodes: dict[NodeName, NodeObject] = {}
 
     def take(self, item: Any, where: str) -> None:
         """Take in one object. Raises :class:`ClusterFileError`."""
         kinds: dict[object, Callable[[Any], None]] = {
+            "Event": self._take_event,
             "GPUTopology": lambda item: self._parts.append([_record(item)]),
             "MachineGroup": self._take_group,
             "Node": self._take_node,
@@ -130,7 +142,7 @@ class _Objects:
         take = kinds.get(kind) if isinstance(kind, str) else None
         if take is None:
             raise ClusterFileError(
-                f"{where}: kind: allowed are GPUTopology, List, MachineGroup, Node, Pod, "
+                f"{where}: kind: allowed are Event, GPUTopology, List, MachineGroup, Node, Pod, "
                 f"{KIND}, not {shortened(kind)}"
             )
         try:
@@ -164,6 +176,11 @@ class _Objects:
         if placement is not None:
             self._written[PodUid(pod.metadata.uid)] = placement
 
+    def _take_event(self, item: Any) -> None:
+        event = _converted(item, Event, "event")
+        if Refusal(event.reason).label != OTHER:
+            self._events.append(event)
+
     def _node_object(self, node: Node) -> NodeObject:
         """Return the content of a Node.
 
@@ -174,7 +191,7 @@ class _Objects:
             return said
         return replace(said, allocatable=grouped.allocatable, partial=True)
 
-    def whole(self, name: str) -> ClusterFile:
+    def whole(self, name: str, *, bare: bool = False) -> ClusterFile:
         """Return the complete file.
 
         Raises :class:`ClusterFileError` if an object is defined twice.
@@ -186,12 +203,12 @@ class _Objects:
         _each_once(name, "Node", map(_name, nodes))
         _each_once(name, "pod", (pod.uid for pod in pods))
         _each_once(name, KIND, (f"{each.namespace}/{each.name}" for each in budgets))
-        if not records and nodes:
+        if not records and nodes and not bare:
             raise ClusterFileError(
                 f"{name}: no GPUTopology describes the GPUs of the Node objects; add the output "
                 "of kubectl get gputopologies -o yaml"
             )
-        if not records:
+        if not records and not nodes:
             raise ClusterFileError(
                 f"{name}: the file has no node; add a GPUTopology or a MachineGroup"
             )
@@ -203,6 +220,7 @@ class _Objects:
             self._written,
             tuple(sorted(budgets, key=lambda each: (each.namespace, each.name))),
             tuple(self._claiming),
+            tuple(self._events),
         )
 
 

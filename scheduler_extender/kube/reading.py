@@ -30,8 +30,8 @@ from scheduler_extender.kube.sinks import (
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.attributes import Amounts, requests_of
-from scheduler_extender.state.pods.record import ENDED, counting_record
-from scheduler_extender.wire import UNREADABLE, pod_decoder
+from scheduler_extender.state.pods.record import ENDED, PodRecord, counting_record
+from scheduler_extender.wire import UNREADABLE, Event, event_decoder, pod_decoder
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, NotFoundError, Query, path
 from topology.kubeapi.reflector import Reflector, Sink, Watched, decode_list
@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 TIMEOUT = 30.0  # seconds for one page
 OTHERS_TIMEOUT = 2.0  # seconds for the pods of one node
 FORBIDDEN = (401, 403)
+EVENTS_PATH = "/api/v1/events"
 NO_NODES = "this answer leaves out nodes without a topology record"
 NO_DRA = "this answer leaves out the devices of nodes with DRA"
 NOT_INSTALLED = "the cluster has no GPUTopology records: is gpu-topology installed?"
@@ -235,6 +236,24 @@ def unbound_pods(api: ApiServer, namespace: str | None) -> list[msgspec.Raw]:
     """
     where = PODS_PATH if namespace is None else path("/api/v1/namespaces", namespace, "pods")
     return listed(api, where, PAGE, [("fieldSelector", "spec.nodeName=")])[0]
+
+
+def refusals(
+    api: ApiServer, managed: tuple[str, ...]
+) -> tuple[list[PodRecord], list[Event], list[str]]:
+    """Return the failed pods, the Events about pods, and notes on what the caller may not read."""
+    pods, events, notes = list[PodRecord](), list[Event](), list[str]()
+    try:
+        failed = listed(api, PODS_PATH, PAGE, [("fieldSelector", "status.phase=Failed")])[0]
+        records = (counting_record(pod_decoder.decode(raw), managed) for raw in failed)
+        pods = [record for record in records if record is not None]
+        selected = [("fieldSelector", "type=Warning,involvedObject.kind=Pod")]
+        events = [event_decoder.decode(raw) for raw in listed(api, EVENTS_PATH, PAGE, selected)[0]]
+    except ApiError as error:
+        if error.status not in FORBIDDEN:
+            raise
+        notes.append(f"{error}: some refused pods may be missing")
+    return pods, events, notes
 
 
 def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amounts | None:

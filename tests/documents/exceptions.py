@@ -62,6 +62,11 @@ NOT_RUN = (
         "fetches from GitHub; tests/benchmarks/simulation/test_sources.py checks the SHA-256",
     ),
     NotRun(
+        r"helm ",
+        "would take the extender of the other pages away; tests/e2e/test_chart.py renders it",
+        page="docs/install/is-it-worth-it.md",
+    ),
+    NotRun(
         r"kubectl ",
         "tests/e2e/test_howto.py runs it on a cluster of its own, and looks at what happens",
         page="docs/tasks/nodes.md",

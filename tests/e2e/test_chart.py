@@ -278,7 +278,7 @@ def test_a_value_that_cannot_be_meant_is_refused_by_its_name(
     assert field in done.stderr
 
 
-PAGES = ("install/upgrade", "install/managed")
+PAGES = ("install/upgrade", "install/managed", "install/is-it-worth-it")
 
 
 def helm_commands() -> list[str]:
@@ -305,9 +305,9 @@ def test_a_command_of_the_pages_renders(helm: Helm, command: str) -> None:
     flags = [word for word in words[5:] if word not in installs]
     done = helm("template", RELEASE, str(CHART), *flags)
     assert done.returncode == 0, done.stderr
-    images = re.findall(r"image: (\S*/gpu-topology:\S*)", done.stdout)
+    images = re.findall(r"image: (\S*/gpu-topology)(?:-agent)?(:\S*)", done.stdout)
     (repository,) = (word for word in words if word.startswith("image.repository="))
-    assert set(images) == {f"{repository.partition('=')[2]}:0.1.0"}
+    assert {"".join(image) for image in images} == {f"{repository.partition('=')[2]}:0.1.0"}
 
 
 def values_of_the_pages() -> list[Any]:
@@ -338,6 +338,25 @@ def test_an_old_cluster_is_refused(helm: Helm) -> None:
     assert "requires kubeVersion: >=1.30.0-0" in done.stderr
     done = template(helm, "--kube-version", "v1.30.1-eks-5e0fdde")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("more", ["certManager", "validation", "monitoring"])
+def test_the_agents_alone_come_without_a_part_of_the_extender(helm: Helm, more: str) -> None:
+    found = rendered(helm, extender={"enabled": False}, **{more: {"enabled": True}})
+    labels = [each["metadata"].get("labels", {}) for each in found]
+    components = {each.get("app.kubernetes.io/component") for each in labels}
+    assert components - {None} == {"agent"}
+    rules = [rule for each in found if each["kind"] == "ClusterRole" for rule in each["rules"]]
+    assert {each["metadata"]["name"] for each in found if each["kind"] == "ServiceAccount"} == {
+        "gpu-topology-agent"
+    }
+    assert not {"patch", "delete"} & {verb for rule in rules for verb in rule["verbs"]}
+
+
+def test_a_second_scheduler_without_the_extender_is_refused(helm: Helm) -> None:
+    done = template(helm, extender={"enabled": False}, scheduler={"enabled": True})
+    assert done.returncode == 1
+    assert "the second kube-scheduler asks the extender" in done.stderr
 
 
 def test_in_shadow_nothing_hangs_on_the_extender(helm: Helm) -> None:

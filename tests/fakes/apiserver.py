@@ -456,7 +456,6 @@ class FakeApiServer:
         if target.name is not None:
             with self._changed:
                 return self._existing(target)
-        node = _selected_node(query)
         limit = int(query.get("limit", 0))
         with self._changed:
             start, version = 0, self._version
@@ -466,7 +465,8 @@ class FakeApiServer:
                     raise _StatusAnswer(410, "The provided continue parameter is too old")
                 items = self._snapshots[target.collection, version]
             else:
-                items = self._select(target.collection, target.namespace, node)
+                items = self._select(target.collection, target.namespace, None)
+                items = _fielded(items, query.get("fieldSelector"))
                 items = _labelled(items, query.get("labelSelector"))
             metadata: Json = {"resourceVersion": str(version)}
             end = start + limit if limit else len(items)
@@ -732,6 +732,22 @@ def _selected_node(query: dict[str, str]) -> str | None:
     return value if field else None
 
 
+def _fielded(items: list[Json], selector: str | None) -> list[Json]:
+    """The objects that a field selector selects."""
+    for part in selector.split(",") if selector else ():
+        field, _, wanted = part.partition("=")
+        if field not in FIELDS:
+            raise _StatusAnswer(400, f"the fake knows no field selector {field}")
+        items = [each for each in items if _value(each, field) == wanted]
+    return items
+
+
+def _value(obj: Any, field: str) -> str:
+    for key in field.split("."):
+        obj = obj.get(key) or {} if isinstance(obj, dict) else {}
+    return obj or ""
+
+
 def _labelled(items: list[Json], selector: str | None) -> list[Json]:
     """The objects that a label selector selects."""
     if not selector:
@@ -741,6 +757,10 @@ def _labelled(items: list[Json], selector: str | None) -> list[Json]:
         raise _StatusAnswer(400, f"the fake selects by key=value,key=value, not {selector!r}")
     wanted = {(key, value) for key, _, value in parts}
     return [o for o in items if wanted <= (o["metadata"].get("labels") or {}).items()]
+
+
+# The fields by which lists are selected; a watch knows the first alone.
+FIELDS = ("spec.nodeName", "status.phase", "type", "involvedObject.kind")
 
 
 def _line(kind: str, obj: Json) -> bytes:

@@ -49,7 +49,9 @@ def test_every_object_names_its_owner() -> None:
     for found in objects():
         labels = found["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] == "gpu-topology"
-        whose = "agent" if found["metadata"]["name"].startswith(AGENT_NAME) else "extender"
+        name = found["metadata"]["name"]
+        of_agents = name.startswith(AGENT_NAME) or name == "gpu-topology-records"
+        whose = "agent" if of_agents else "extender"
         assert labels.get("app.kubernetes.io/component", whose) == whose
 
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "idle": "cluster",
     "unblock": "cluster",
     "why": "cluster",
+    "audit": "cluster",
     "doctor": "cluster",
     "demo": "trying",
     "play": "trying",

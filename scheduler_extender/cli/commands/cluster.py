@@ -315,7 +315,7 @@ def idle(
     The column "would unblock" names waiting pods that no node takes now, and that the node would
     take if the idle pod had ended.
     """
-    shortest = 0.0 if longer_than is None else seconds_in(longer_than)
+    shortest = 0.0 if longer_than is None else seconds_in("--longer-than", longer_than)
     least = weakest(require)
     from scheduler_extender.cli.idle import told
     from scheduler_extender.cli.queries import answer_from
@@ -330,17 +330,16 @@ def idle(
     )
 
 
-def seconds_in(text: str) -> float:
+def seconds_in(flag: str, text: str) -> float:
     """Return a duration such as ``30m`` in seconds. Raises :class:`BadInputError`.
 
-    >>> seconds_in("90s"), seconds_in("2h")
+    >>> seconds_in("--since", "90s"), seconds_in("--since", "2h")
     (90.0, 7200.0)
     """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise BadInputError(
-            f"--longer-than: allowed is a whole number with s, m, h or d, such as 30m, not "
-            f"{text[:40]!r}"
+            f"{flag}: allowed is a whole number with s, m, h or d, such as 30m, not {text[:40]!r}"
         )
     return float(int(found[1]) * UNITS[found[2]])
 
@@ -399,6 +398,35 @@ def why(
     from scheduler_extender.cli.why import explain
 
     explain(pod, namespace, least, where, form)
+
+
+def audit(
+    output: OutputOption = "table",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="How far back, such as 30m, 24h or 7d.")
+    ] = "24h",
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write a page to print."),
+    ] = None,
+    namespace: ListedNamespaceOption = None,
+    *,
+    source: Source,
+) -> None:
+    """Show what the cluster loses without the extender.
+
+    The command lists pods that kubelets refused, pods whose GPUs are far apart, free GPUs that no
+    waiting pod can use, nodes whose Topology Manager refuses pods, and what the extender would do.
+    It needs only the node agents. Without their records it lists refused and waiting pods.
+
+    Events last an hour; a record has the last 32 refused pods of its node. -o name lists the nodes
+    whose Topology Manager refuses pods.
+    """
+    form, seconds = form_of(output), seconds_in("--since", since)
+    from scheduler_extender.cli.audit import told
+    from scheduler_extender.cli.queries import answer
+
+    answer(lambda: told(source, namespace, seconds, html), form, watch=False)
 
 
 def doctor(

@@ -29,6 +29,7 @@ EXAMPLES = {
     "idle": ("idle -A --longer-than 2h", "idle -n team-a -o json"),
     "unblock": ("unblock train", "unblock team-a/train --evict --keep 900"),
     "why": ("why train -n team-a", "why deployment/train"),
+    "audit": ("audit --since 7d", "audit --html audit.html"),
     "doctor": ("doctor --forward", "doctor --scheduler-config kube-scheduler-config.yaml"),
     "demo": ("demo", "demo --pods 500 --seed 2"),
     "completion": ("completion", "completion --help"),
