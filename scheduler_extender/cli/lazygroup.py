@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -20,7 +21,10 @@ Places = Mapping[str, tuple[str, str]]
 
 
 class _Made(Mapping[str, Any]):
-    """Commands in typer's form, each created at its first use."""
+    """Commands in typer's form, each created at its first use.
+
+    Those of a package that is not installed are not listed.
+    """
 
     def __init__(self, places: Places, examples: Mapping[str, str]) -> None:
         self._places, self._examples = places, examples
@@ -38,10 +42,12 @@ class _Made(Mapping[str, Any]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        packages = {module.partition(".")[0] for module, _ in self._places.values()}
+        there = {package for package in packages if find_spec(package)}
+        return (name for name, (at, _) in self._places.items() if at.partition(".")[0] in there)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return sum(1 for _ in self)
 
 
 def lazy_group(places: Places, examples: Mapping[str, str] = {}) -> type[TyperGroup]:

@@ -58,6 +58,8 @@ PLACES = {
     }
     for app in OF
 }
+# The package benchmarks is part of a checkout, and of no wheel or image.
+PLACES[APP] |= {name: ("benchmarks.commands.simulate", name) for name in ("simulate", "report")}
 
 
 def _tell_version(asked: bool) -> None:

@@ -32,6 +32,11 @@ EXAMPLES = {
     "audit": ("audit --since 7d", "audit --html audit.html"),
     "doctor": ("doctor --forward", "doctor --scheduler-config kube-scheduler-config.yaml"),
     "demo": ("demo", "demo --pods 500 --seed 2"),
+    "simulate": (
+        "simulate --cluster examples/simulation/cluster.yaml --count 500",
+        "simulate --cluster dgx1-v100=8,l40s-8=4 --html report.html",
+    ),
+    "report": ("report figures.json", "report figures.json --out refused.svg"),
     "completion": ("completion", "completion --help"),
 }
 
