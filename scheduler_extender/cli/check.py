@@ -1,4 +1,4 @@
-"""Shows every node's answer to each pod of some files and folders.
+"""Shows which nodes would take each pod of some files and folders, and why others would not.
 
 A fault in one pod or file does not hide the others.
 """

@@ -12,6 +12,7 @@ from rich.text import Text
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import did_you_mean
 from scheduler_extender.cli.labels import selector_of, selects
+from scheduler_extender.cli.options import Listing
 from scheduler_extender.cli.queries import Look, Told, ordered
 from scheduler_extender.explain.gpustates import (
     Flag,
@@ -112,9 +113,9 @@ def told(
     look: Look,
     selector: str | None,
     drawing: Drawing,
+    listing: Listing,
     *,
     names: Sequence[str] = (),
-    sort_by: str | None = None,
     devices: bool = False,
 ) -> Told:
     """Return the answer about the nodes of these names, or about all with GPUs.
@@ -130,12 +131,14 @@ def told(
     if wanted and not any(node.info.node_object.labels for node in nodes):
         raise BadInputError("--selector: no Node object can be read, so no node's labels are known")
     nodes = [node for node in nodes if selects(wanted, node.info.node_object.labels)]
-    nodes = ordered(nodes, _columns(nodes, look.today, wide=True), sort_by)
+    nodes = ordered(nodes, _columns(nodes, look.today, wide=True), listing.sort_by)
     return Told(
         {"nodes": [node.as_json(devices=devices) for node in nodes]},
         [f"node/{node.name}" for node in nodes],
         lambda console, wide: (
-            drawing(console, nodes, look.today, wide) if nodes else console.print(NO_NODES)
+            drawing(console, nodes, look.today, wide)
+            if nodes or listing.no_headers
+            else console.print(NO_NODES)
         ),
         look.notes,
         bool(nodes),

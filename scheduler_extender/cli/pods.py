@@ -41,13 +41,13 @@ def told(look: Look, whose: Whose, listing: Listing, node: str | None, *, mismat
     found.sort(key=lambda row: row.pod)
     rows = ordered(found, _columns(look.today), listing.sort_by)
     where = "" if whose.all_namespaces else f" in the namespace {look.namespace}"
-    none = f"no pod{where} has {'GPUs that do not meet its constraints' if mismatched else 'GPUs'}"
+    none = f"no pod{where} has {'other GPUs than it requires' if mismatched else 'GPUs'}"
     return Told(
         {"pods": msgspec.to_builtins(rows)},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
             draw(console, rows, look.today, wide=wide, headers=not listing.no_headers)
-            if rows
+            if rows or listing.no_headers
             else console.print(none)
         ),
         look.notes,
@@ -59,7 +59,8 @@ def _gpus(row: RunningPod) -> str:
     numbers = set_text(row.gpus) or "–"
     if row.unit == "GPU":
         return numbers
-    return f"{row.devices} {row.unit}{'s' if row.devices != 1 else ''} on {numbers}"
+    unit = row.unit.removeprefix("GPU ")
+    return f"{row.devices} {unit}{'s' if row.devices != 1 else ''} of {numbers}"
 
 
 def _has(row: RunningPod) -> Text:

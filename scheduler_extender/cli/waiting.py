@@ -46,7 +46,7 @@ def told(look: Look, whose: Whose, listing: Listing) -> Told:
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
             draw(console, rows, look.today, wide=wide, headers=not listing.no_headers)
-            if rows
+            if rows or listing.no_headers
             else console.print(none)
         ),
         look.notes,

@@ -132,7 +132,7 @@ def nodes(
     drawing = partial(draw, headers=not listing.no_headers)
     answer_from(
         where,
-        lambda look: told(look, selector, drawing, names=names or (), sort_by=listing.sort_by),
+        lambda look: told(look, selector, drawing, listing, names=names or ()),
         listing.form,
         watch=watch,
         namespace=namespace,
@@ -214,7 +214,7 @@ def map_(
 
     answer_from(
         where,
-        lambda look: told(look, selector, draw, devices=True),
+        lambda look: told(look, selector, draw, Listing(), devices=True),
         form,
         watch=watch,
         namespace=namespace,

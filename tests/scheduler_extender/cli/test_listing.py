@@ -69,6 +69,13 @@ def test_a_column_that_is_not_there(command: str) -> None:
     refused(done, "--sort-by: allowed are ", "not 'colour'")
 
 
+@pytest.mark.parametrize("command", ["waiting", "pods", "idle"])
+def test_without_headers_no_row_is_no_line(command: str) -> None:
+    nothing = (command, "-n", "nobody", *WHERE)
+    assert "no pod in the namespace nobody" in asked(main, *nothing).stdout
+    assert asked(main, *nothing, "--no-headers").stdout == ""
+
+
 def test_only_rows_without_headers() -> None:
     assert len(first_words("nodes", *WHERE)) == 5
     assert first_words("waiting", "-A", *WHERE) == ["team-a/pretrain", "team-a/tune"]

@@ -146,6 +146,7 @@ def test_as_data(cluster: Cluster) -> None:
 def test_no_node_selected_is_a_no(cluster: Cluster) -> None:
     done = cluster.asked("nodes", "-l", "pool=none")
     assert (done.returncode, done.stdout) == (1, "no node with GPUs is known\n")
+    assert cluster.asked("nodes", "-l", "pool=none", "--no-headers").stdout == ""
 
 
 def test_a_tenant_reads_which_pods_are_not_counted(cluster: Cluster) -> None:

@@ -110,7 +110,7 @@ def test_no_pod(cluster: Cluster) -> None:
     done = pods(cluster, "-l", "app=none", "--mismatched")
     assert (done.returncode, done.stdout) == (
         0,
-        "no pod in the namespace team-a has GPUs that do not meet its constraints\n",
+        "no pod in the namespace team-a has other GPUs than it requires\n",
     )
     refused(pods(cluster, "--node", "train-7"), "there is no node train-7")
     refused(pods(cluster, "--node", "../x"), "--node: allowed are names of")
@@ -132,7 +132,7 @@ def test_shares_are_no_gpus(tmp_path: Path) -> None:
     cluster.write_text(yaml.safe_dump(record))
     done = asked(main, "pods", "--cluster", cluster, "--no-headers")
     assert re.split(r"  +", done.stdout) == [
-        "default/p", "train-07", "3 GPU shares on 1,2", "–", "SYS, NUMA 0,1", "–", "–\n"
+        "default/p", "train-07", "3 shares of 1,2", "–", "SYS, NUMA 0,1", "–", "–\n"
     ]  # fmt: skip
 
 
