@@ -37,6 +37,7 @@ EXAMPLES = {
         "simulate --cluster dgx1-v100=8,l40s-8=4 --html report.html",
     ),
     "report": ("report figures.json", "report figures.json --out refused.svg"),
+    "play": ("play --cluster examples/clusters/mixed.yaml", "play --remove"),
     "completion": ("completion", "completion --help"),
 }
 
