@@ -252,7 +252,7 @@ def test_the_namespace_is_the_one_of_the_context(kubectl: Installed) -> None:
         assert "team/wants" in forwarded(kubectl, "waiting").stdout
 
 
-@pytest.mark.parametrize("command", ["nodes", "map", "waiting", "idle"])
+@pytest.mark.parametrize("command", ["nodes", "map", "pods", "waiting", "idle"])
 def test_the_extender_is_asked_for_what_it_knows(kubectl: Installed, command: str) -> None:
     with running(switched(), pcie()) as service:
         kubectl.forwards(service.ports[1])

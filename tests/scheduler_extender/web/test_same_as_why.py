@@ -103,6 +103,15 @@ def of_page(text: str) -> Explained:
     )
 
 
+def of_check(text: str) -> Explained:
+    """Parse what ``check`` prints of one pod, in a pipe."""
+    _, headline, *_ = text.splitlines()
+    _, _, near = text.partition("\nnearest\n")
+    _, _, table = text.partition("\nnode ")
+    nodes = {line.split()[0] for line in table.splitlines()[1:]}
+    return Explained(headline, nodes, re.findall(r"^  (\S+): (.*)$", near, re.MULTILINE))
+
+
 def test_why_check_and_both_pages_say_the_same_of_a_pod(tmp_path: Path) -> None:
     answer: list[Explained] = []
     for seed in SEEDS:
@@ -145,6 +154,7 @@ def explained_by_all(seed: int, folder: Path) -> list[Explained]:
             checked = found.asked("check", file, "--output", "json")
             assert open_nodes(json.loads(checked.stdout)) == answer.nodes, at
             assert checked.returncode == (0 if answer.nodes else 1), at
+            assert of_check(found.asked("check", file).stdout) == answer, at
             by_why.append(answer)
     return by_why
 
