@@ -5,7 +5,7 @@ the history in the node's record. Each pod counts once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from scheduler_extender.deadline import Deadline
@@ -29,7 +29,7 @@ NVIDIA = "nvidia.com/"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A pod with GPUs that a kubelet has refused."""
+    """A pod that a kubelet has refused."""
 
     uid: PodUid
     pod: str  # namespace and name
@@ -37,6 +37,7 @@ class Refused:
     reason: str  # one word of the kubelet
     at: float | None  # in seconds since 1970
     request: GpuRequest | None = None  # None if it is not known any more
+    doubtful: bool = False  # it may have asked for no GPUs; its node has some
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Evidence:
 
     snapshot: Snapshot
     nodes: Sequence[NodeState]
-    refused: Sequence[Refused]
-    doubtful: int  # further refused pods on nodes with GPUs, which may have asked for none
+    refused: Sequence[Refused]  # those with GPUs
+    doubtful: int  # the number of others that may have asked for GPUs
     since: float
     until: float
     deadline: Deadline
@@ -76,13 +77,12 @@ def refused_pods(
     nodes: Iterable[NodeInfo],
     events: Iterable[Event],
     known: Mapping[PodUid, PodRecord],
-) -> tuple[list[Refused], int]:
-    """Return the refused pods, the latest first, and how many others may have asked for no GPUs.
+) -> list[Refused]:
+    """Return the refused pods, the latest first.
 
     ``known`` are pods with GPUs.
     """
     found: dict[PodUid, Refused] = {}
-    doubtful: set[PodUid] = set()
     nodes = tuple(nodes)
     with_gpus = {info.name for info in nodes if not info.serves_nothing}
     for event in events:
@@ -92,7 +92,7 @@ def refused_pods(
         if refused.uid in known or NVIDIA in event.reason or NVIDIA in event.message:
             found[refused.uid] = refused
         elif refused.node in with_gpus:
-            doubtful.add(refused.uid)
+            found[refused.uid] = replace(refused, doubtful=True)
     for info in nodes:
         for each in info.report.history if info.report is not None else ():
             found[each.pod_uid] = _of_history(info, each)
@@ -101,8 +101,7 @@ def refused_pods(
             request = pod.request if isinstance(pod.request, GpuRequest) else None
             reason, at = pod.refusal.reason, pod.started
             found[pod.uid] = Refused(pod.uid, pod.full_name, pod.node, reason, at, request)
-    latest_first = sorted(found.values(), key=lambda each: (-(each.at or 0.0), each.pod))
-    return latest_first, len(doubtful - found.keys())
+    return sorted(found.values(), key=lambda each: (-(each.at or 0.0), each.pod))
 
 
 def _of_event(event: Event, known: Mapping[PodUid, PodRecord]) -> Refused:

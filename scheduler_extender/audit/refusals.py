@@ -17,14 +17,14 @@ class Refusals(Struct, frozen=True):
     node: str
     reason: str
     pods: int
-    kept_off: int  # those that the extender would have kept off the node, as the node is now
+    kept_off: int  # those that the extender would keep off the node, as it is now
     unknown: int  # those of which that is not known
     last: str | None  # RFC 3339
     names: list[str]
 
 
 def find(evidence: Evidence) -> Finding:
-    """Return the refused pods, and whether the extender would have kept them off."""
+    """Return the refused pods, and whether the extender would keep them off now."""
     groups: defaultdict[tuple[str, str], list[Refused]] = defaultdict(list)
     for each in evidence.refused:
         groups[each.node, each.reason].append(each)
@@ -36,12 +36,9 @@ def find(evidence: Evidence) -> Finding:
     nodes, unknown = len({row.node for row in rows}), sum(row.unknown for row in rows)
     words = "kubelets refused no pod with GPUs"
     if pods:
-        words = (
-            f"kubelets refused {many(pods, 'pod')} with GPUs on {many(nodes, 'node')}; the "
-            f"extender would have kept {kept:,} off"
-        )
+        words = f"kubelets refused {many(pods, 'pod')} with GPUs on {many(nodes, 'node')}"
+        words += f"; as these are now, the extender would keep {kept:,} off"
         words += f", and of {unknown:,} it is not known" if unknown else ""
-        words += " (judged by the nodes as they are now)"
     if evidence.doubtful:
         words += f"; {many(evidence.doubtful, 'more pod')} may have asked for no GPUs"
     return Finding(
@@ -53,8 +50,8 @@ def find(evidence: Evidence) -> Finding:
             ("node", lambda row: row.node),
             ("reason", lambda row: row.reason),
             ("pods", lambda row: f"{row.pods:,}"),
-            ("kept off by the extender", _kept_text),
-            ("last", lambda row: row.last or "unknown"),
+            ("kept off now", _kept_text),
+            ("last (UTC)", lambda row: (row.last or "unknown")[:16].replace("T", " ")),
             ("such as", lambda row: listed(row.names, 1)),
         ),
         (("pods", pods), ("keptOff", kept), ("unknown", unknown), ("doubtful", evidence.doubtful)),

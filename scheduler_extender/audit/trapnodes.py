@@ -40,8 +40,10 @@ def find(evidence: Evidence) -> Finding:
         if isinstance(pod.request, GpuRequest) and pod.request.effective_count and not pod.ended:
             kinds[kind_of(pod.request)] += 1
     found: defaultdict[tuple[str, GpuRequest, str], list[str]] = defaultdict(list)
+    late = False
     for node in evidence.nodes:
-        for kind in kinds:
+        late = late or evidence.deadline.passed()
+        for kind in () if late else kinds:
             if node.topology is not None and (when := refuses(node.info, kind)):
                 policy = node.topology.allocator.topology_manager_policy
                 found[policy, kind, when].append(node.name)
@@ -54,7 +56,8 @@ def find(evidence: Evidence) -> Finding:
         "trapNodes",
         "Trap nodes",
         f"the Topology Manager of {many(traps, 'node')} would refuse pods of a size that runs or "
-        "waits here, although enough GPUs are free",
+        "waits here, although enough GPUs are free"
+        + ("; not all nodes were evaluated in time" if late else ""),
         rows,
         (
             ("nodes", lambda row: listed(row.nodes)),

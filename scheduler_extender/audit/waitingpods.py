@@ -30,7 +30,7 @@ def find(evidence: Evidence) -> Finding:
     words = "no pod waits for GPUs"
     if rows:
         words = f"{many(waiting, 'pod')} {'waits' if waiting == 1 else 'wait'} for GPUs"
-        words += f"; for {placeable:,} the extender has a node now" if evidence.recorded else ""
+        words += f"; the extender has a node for {placeable:,} of them" if evidence.recorded else ""
     return Finding(
         "waitingPods",
         "Waiting pods",

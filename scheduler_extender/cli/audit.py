@@ -77,14 +77,16 @@ def _evidence(
     """Return what the audit is made of. A file is judged at the latest time that it names."""
     snapshot, until = look.cluster.snapshot(), look.today
     known = {pod.uid: pod for pod in (*snapshot.pods, *pods)}
-    refused, doubtful = refused_pods(pods, snapshot.nodes, events, known)
+    refused = refused_pods(pods, snapshot.nodes, events, known)
     if look.content is not None:
         reports = (info.report for info in snapshot.nodes if info.report is not None)
         times = [each.at for each in refused] + [seconds_of(each.observed_at) for each in reports]
         until = max((at for at in times if at is not None), default=until)
     recent = [each for each in refused if each.at is None or each.at >= until - seconds]
     nodes = [node for node in Nodes(look.cluster).of_all(snapshot) if has_gpus(node.info)]
-    return Evidence(snapshot, nodes, recent, doubtful, until - seconds, until, deadline)
+    sure = [each for each in recent if not each.doubtful]
+    others = len(recent) - len(sure)
+    return Evidence(snapshot, nodes, sure, others, until - seconds, until, deadline)
 
 
 def _times(evidence: Evidence) -> dict[str, str]:

@@ -21,6 +21,7 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology import our_version
 from topology.core.devices import NodeName
 from topology.core.placement import Reason, Verdict
+from topology.core.placement.spread import lacking
 
 GPU_STATES = (
     "free",
@@ -55,6 +56,7 @@ class _Figures:
     state: str
     gpus: Counter[str]
     capacity: Capacity
+    spread: Counter[str]
 
 
 class ClusterFigures(Collector):
@@ -72,7 +74,7 @@ class ClusterFigures(Collector):
         rejections, placements = cluster.tallies.read()
         gpus: Counter[str] = Counter(dict.fromkeys(GPU_STATES, 0))
         nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
-        possible = Capacity()
+        possible, spread = Capacity(), Counter(nvlink=0, numa=0)
         self._known = {
             info.name: self._of(info)
             for info in cluster.snapshot().nodes
@@ -82,6 +84,7 @@ class ClusterFigures(Collector):
             nodes[node.state] += 1
             gpus.update(node.gpus)
             possible += node.capacity
+            spread.update(node.spread)
         verdicts = {v.value: placements[v.value] for v in Verdict} | {NOTHING: placements[""]}
         size, watches, now = cluster.answers.size(), cluster.watches(), cluster.clock()
         kinds = {"pair": possible.pairs, "quad": possible.quads, "node": possible.nodes}
@@ -112,6 +115,13 @@ class ClusterFigures(Collector):
                 " none: a node would take the pod; unknown: not evaluated yet.",
                 "reason",
                 self._waiting.count(),
+            ),
+            (
+                "spread_pods",
+                "Pods with GPUs that lack NVLinks to each other, or are on several NUMA nodes,"
+                " although as many GPUs of the empty node would do better.",
+                "lacks",
+                spread,
             ),
             (
                 "equivalence_classes",
@@ -190,7 +200,9 @@ class ClusterFigures(Collector):
         if known is not None and known.info is info:
             return known
         node = self._nodes.of(info)
-        return _Figures(info, state_of(info), gpu_states(node), node.capacity)
+        allocations = info.report.allocations if info.report is not None else ()
+        spread = lacking(info.topology, allocations)
+        return _Figures(info, state_of(info), gpu_states(node), node.capacity, spread)
 
 
 def state_of(info: NodeInfo) -> str:

@@ -9,7 +9,7 @@ from scheduler_extender.web.html import page
 
 BARS = 24
 """The bars of the plot of refused pods over time."""
-SHOWN = 15
+SHOWN = 5
 """The rows of each finding that are printed."""
 
 

@@ -23,7 +23,7 @@ from topology.agent.model.observations import NvmlState
 from topology.agent.model.record import Picture
 from topology.agent.publisher import Counts
 from topology.core.devices import GpuUuid, PodUid, base_uuid
-from topology.core.placement.spread import pods_with_several
+from topology.core.placement.spread import lacking
 from topology.core.report import READY, UNACCOUNTED_USE, Report
 from topology.times import seconds_of
 
@@ -201,12 +201,8 @@ def _idle(report: Report) -> Metric:
 
 def _spread_pods(picture: Picture) -> Metric:
     """Return how many pods hold GPUs that lie further apart than this machine requires."""
-    allocations, topology = picture.report.allocations, picture.topology
-    pods = pods_with_several(topology, allocations) if topology is not None else []
-    samples: list[Sample] = [
-        (["nvlink"], sum(pod.unlinked for pod in pods)),
-        (["numa"], sum(pod.over_numa_nodes for pod in pods)),
-    ]
+    pods = lacking(picture.topology, picture.report.allocations)
+    samples: list[Sample] = [([lacks], n) for lacks, n in pods.items()]
     return _gauge(
         "spread_pods",
         "Pods with GPUs that lack NVLinks to each other, or are on several NUMA nodes, although "

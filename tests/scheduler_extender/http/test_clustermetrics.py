@@ -73,6 +73,18 @@ def shown(cluster: Cache) -> dict[str, float]:
     return {name.removeprefix("gpu_topology_"): float(value) for name, value in pairs}
 
 
+def test_pods_whose_gpus_lie_apart_are_counted_on_all_nodes() -> None:
+    # Of four bridged GPUs, 0-1 and 2-3 are pairs, and each pair is on a NUMA node. Without NVLinks
+    # none can be missing.
+    nodes = (bridged(4, "a"), [0, 2]), (bridged(4, "b"), [2, 3]), (pcie(4, "c"), [1, 2])
+    figures = shown(cluster_of(*((node, held(node, holds)) for node, holds in nodes)))
+    spread = {name: n for name, n in figures.items() if "spread_pods" in name}
+    assert spread == {
+        'spread_pods{lacks="nvlink"}': 1,
+        'spread_pods{lacks="numa"}': 2,
+    }
+
+
 def test_what_is_decided_is_counted() -> None:
     linked, plain = switched(4, "linked"), pcie(4, "plain")
     service, binder = in_memory(cluster_of((linked, held(linked, [])), (plain, held(plain, []))))

@@ -1,6 +1,6 @@
 """Pods whose GPUs lie further apart than their machine requires."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -54,6 +54,13 @@ def pods_with_several(
         for uid, gpus in held.items()
         if uid and gpus.bit_count() > 1
     ]
+
+
+def lacking(topology: NodeTopology | None, allocations: Iterable[Allocation]) -> Counter[str]:
+    """Return how many pods lack NVLinks (``nvlink``) and how many one NUMA node (``numa``)."""
+    pods = pods_with_several(topology, allocations) if topology is not None else []
+    unlinked = sum(pod.unlinked for pod in pods)
+    return Counter(nvlink=unlinked, numa=sum(pod.over_numa_nodes for pod in pods))
 
 
 def _lacks(kubelet: DeviceManager, gpus: Mask, wanted: Constraints) -> bool:
