@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import typer
 import yaml
 
@@ -16,7 +18,9 @@ from topology.core.placement import Verdict
 from topology.core.placement.rejections import set_of
 
 
-def write_claim(text: str, file: str, device_class: str, machines: Source) -> None:
+def write_claim(
+    text: str, file: str, device_class: str, machines: Source, *, as_json: bool
+) -> None:
     """Print a file's objects with a claim, and report what the claim leaves out.
 
     Raises :class:`BadInputError`.
@@ -60,7 +64,14 @@ def write_claim(text: str, file: str, device_class: str, machines: Source) -> No
         tell(_nothing(choices, which, f"{set_of(count)} with {constraints.text}"))
         raise typer.Exit(1)
     written = found_in.with_template(choices.sets, device_class)
-    typer.echo(yaml.safe_dump_all(written, sort_keys=False, width=1000), nl=False)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {"apiVersion": "v1", "kind": "List", "items": [*written]}, indent=2, default=str
+            )
+        )
+    else:
+        typer.echo(yaml.safe_dump_all(written, sort_keys=False, width=1000), nl=False)
 
 
 def _nothing(found: Alternatives, nodes: str, wanted: str) -> str:

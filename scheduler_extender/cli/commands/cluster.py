@@ -18,7 +18,7 @@ from scheduler_extender.cli.completion import (
     node_completions,
     pod_completions,
 )
-from scheduler_extender.cli.inputs import check_node_name, name_of, text_of, weakest
+from scheduler_extender.cli.inputs import check_node_name, name_of, one_of, text_of, weakest
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import (
     SYSTEM,
@@ -85,6 +85,9 @@ def claim(
     device_class: Annotated[
         str, typer.Option(metavar="NAME", help="DeviceClass of the GPUs.")
     ] = "gpu.nvidia.com",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FORM", help="Format: yaml, json.")
+    ] = "yaml",
     *,
     machines: Source,
 ) -> None:
@@ -98,10 +101,11 @@ def claim(
     of the nodes with DRA, or of all nodes if none uses DRA; any of these sets will do. Standard
     error says what was left out.
     """
+    as_json = one_of("--output", output, {"yaml": False, "json": True})
     text = text_of(pod)
     from scheduler_extender.cli.claim import write_claim
 
-    write_claim(text, name_of(pod), device_class, machines)
+    write_claim(text, name_of(pod), device_class, machines, as_json=as_json)
 
 
 def nodes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,28 @@ spec:
 """
 
 
-def claim(folder: Path, text: str, cluster: str = GROUP.format("a100-pcie-4-bridged")) -> Done:
+def claim(
+    folder: Path, text: str, cluster: str = GROUP.format("a100-pcie-4-bridged"), *words: str
+) -> Done:
     (folder / "pod.yaml").write_text(text)
     (folder / "cluster.yaml").write_text(cluster)
-    return asked(main, "claim", folder / "pod.yaml", "--cluster", folder / "cluster.yaml")
+    return asked(main, "claim", folder / "pod.yaml", "--cluster", folder / "cluster.yaml", *words)
 
 
 def requests(template: dict[str, Any]) -> Any:
     return template["spec"]["spec"]["devices"]["requests"]
+
+
+def test_as_json_it_is_the_same_list_of_objects(tmp_path: Path) -> None:
+    text = POD.replace("image: x}", "image: x, env: [{name: DAY, value: 2026-01-01}]}")
+    cluster = GROUP.format("a100-pcie-4-bridged")
+    found = json.loads(claim(tmp_path, text, cluster, "-o", "json").stdout)
+    assert found["kind"] == "List"
+    template, made = yaml.safe_load_all(claim(tmp_path, POD).stdout)
+    assert found["items"][0] == template
+    found["items"][1]["spec"]["containers"][0].pop("env")
+    assert found["items"][1] == made
+    refused(claim(tmp_path, text, cluster, "-o", "table"), "--output: allowed are yaml, json, not")
 
 
 def test_the_pod_takes_its_gpus_by_the_claim(tmp_path: Path) -> None:
