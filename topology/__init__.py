@@ -9,6 +9,42 @@ A set of GPUs is a *mask*: an ``int`` whose bit *p* stands for the GPU at positi
 ``NodeTopology.gpus``.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from networkx import Graph
+
+
+def networkx_graph(record: Mapping[str, Any]) -> Graph[str]:
+    """Return a node's topology as a graph of networkx, for your own tools.
+
+    ``record`` is a GPUTopology object as ``kubectl get gputopology NODE -o json`` prints it. The
+    graph's ``name`` is the node's. Its nodes have a ``kind``:
+
+    * ``gpu-0``: ``gpu``, with the ``number`` of the driver, ``uuid``, ``product`` and ``memory`` in
+      bytes
+    * ``nic-mlx5_0``: ``nic``
+    * ``numa-0``: ``numa``, with its ``number``
+
+    Its edges have a ``link``: ``NUMA`` between a device and its NUMA node, and otherwise
+    ``NVLINK``, a PCIe class such as ``PIX``, or ``?`` if it is unknown. Between two GPUs they also
+    have the number of ``nvlinks`` and the ``bandwidth`` in GB/s, both ways, 0 if unknown. Raises
+    :class:`topology.codec.RecordError`.
+
+    >>> from topology.codec import encode
+    >>> from topology.machines import machine
+    >>> graph = networkx_graph(encode(machine("dgx1-v100").topology("n")))
+    >>> graph.edges["gpu-0", "gpu-3"]
+    {'link': 'NVLINK', 'nvlinks': 2, 'bandwidth': 100.0}
+    """
+    from topology.codec import decode
+    from topology.networkxgraph import graph_of
+
+    return graph_of(decode(record).topology)
+
 
 def our_version() -> str:
     """Return the version of this package, or ``unknown`` in a source tree without installation."""

@@ -23,14 +23,16 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # the output cannot
 OURS = ("scheduler_extender", "topology", "")
 
 
+LACKING = {
+    "benchmarks": "simulate and report need a checkout of the source: run make dev there, and then "
+    ".venv/bin/gpu-topology",
+    "networkx": "-o graphml needs the package networkx: install gpu-topology[graph]",
+}
+
+
 def lacks(package: str) -> str:
     """Return the error about a missing package. Each of our two images lacks some packages."""
-    if package == "benchmarks":
-        return (
-            "simulate and report need a checkout of the source: run make dev there, and then "
-            ".venv/bin/gpu-topology"
-        )
-    return (
+    return LACKING.get(package) or (
         f"the package {package} is not installed: install gpu-topology[agent] for the agent, or "
         "gpu-topology[extender] for every other command; each image has only one of the two"
     )

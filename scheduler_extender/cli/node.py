@@ -32,10 +32,12 @@ from scheduler_extender.cli.queries import Look, Told, as_yaml
 from scheduler_extender.explain.gpustates import NodeState, links_of
 from scheduler_extender.explain.wording import duration
 from scheduler_extender.terminal import column, show, table
+from scheduler_extender.untrustedtext import sanitized
 from topology.core.allocators import ALLOCATORS
 from topology.core.graph import NodeTopology
 from topology.core.requests import at_most
 from topology.kubeapi.apiserver import path
+from topology.networkxgraph import graph_of
 from topology.times import age
 
 TIMEOUT = 10.0
@@ -59,6 +61,16 @@ def print_all(name: str, where: Where) -> None:
         found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
     found.pop("record", None)  # kubectl get gputopo shows it
     typer.echo(as_yaml(found).rstrip())
+
+
+def print_graph(look: Look, name: str) -> None:
+    """Print a node's hardware as GraphML. Raises :class:`BadInputError`."""
+    topology = node_named(look, name).topology
+    if topology is None:
+        raise BadInputError(f"node {name} has no record, so its links are unknown")
+    from networkx import generate_graphml
+
+    typer.echo(sanitized("\n".join(generate_graphml(graph_of(topology)))))
 
 
 def forgive(name: str, access: Access) -> None:

@@ -38,12 +38,19 @@ class Form(Enum):
     JSON = "json"
     YAML = "yaml"
     NAME = "name"
+    GRAPHML = "graphml"  # of `node` alone
 
 
-def form_of(word: str) -> Form:
-    """Return the form that a word names. Raises :class:`BadInputError`."""
+FORMS = tuple(form.value for form in Form if form is not Form.GRAPHML)
+
+
+def form_of(word: str, *further: Form) -> Form:
+    """Return the form that a word names. Raises :class:`BadInputError`.
+
+    ``further`` are the forms that this command has beside the usual ones.
+    """
     word = "table" if word == "text" else word  # as some commands called it
-    return Form(one_of("--output", word, same(*(form.value for form in Form))))
+    return Form(one_of("--output", word, same(*FORMS, *(form.value for form in further))))
 
 
 ClusterOption = Annotated[
@@ -106,8 +113,8 @@ OutputOption = Annotated[
         "--output",
         "-o",
         metavar="FORM",
-        help=f"Format: {', '.join(form.value for form in Form)}.",
-        autocompletion=lambda: [form.value for form in Form],
+        help=f"Format: {', '.join(FORMS)}.",
+        autocompletion=lambda: list(FORMS),
     ),
 ]
 SystemNamespaceOption = Annotated[

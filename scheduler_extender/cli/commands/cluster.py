@@ -23,6 +23,7 @@ from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import (
     SYSTEM,
     ClusterOption,
+    Form,
     ListedNamespaceOption,
     Listing,
     OutputOption,
@@ -166,15 +167,20 @@ def node(
     NODE is the name of a node.
 
     With --forward the command prints what the extender knows of it, as YAML. Pods with exclusive
-    CPUs are listed in the record (kubectl get gputopo NODE -o yaml, status.exclusive).
+    CPUs are listed in the record (kubectl get gputopo NODE -o yaml, status.exclusive). -o graphml
+    prints GPUs, NUMA nodes, NICs and links as a graph, with networkx.
     """
     check_node_name("NODE", name)
-    form = form_of(output)
-    from scheduler_extender.cli.node import forgive, print_all, told
-    from scheduler_extender.cli.queries import answer_from
+    form = form_of(output, Form.GRAPHML)
+    if form is Form.GRAPHML and (watch or where.forward):
+        raise BadInputError("-o graphml: not with --watch or --forward")
+    from scheduler_extender.cli.node import forgive, print_all, print_graph, told
+    from scheduler_extender.cli.queries import answer_from, look_once
 
     if resume:
         forgive(name, where.access)
+    elif form is Form.GRAPHML:
+        print_graph(look_once(where.cluster, where.access, namespace, weakest("expected")), name)
     elif where.forward:
         print_all(name, where)
     else:

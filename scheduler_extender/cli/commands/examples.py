@@ -22,7 +22,7 @@ EXAMPLES = {
     "claim": ("claim pod.yaml", "claim pod.yaml --cluster now.yaml"),
     "machines": ("machines", "machines dgx-a100"),
     "nodes": ("nodes --sort-by free", "nodes train-00 train-01 -o wide"),
-    "node": ("node train-01", "node train-01 -o json"),
+    "node": ("node train-01", "node train-01 -o graphml"),
     "map": ("map --open", "map -o wide --watch"),
     "waiting": ("waiting -A --sort-by waits", "waiting -n team-a -l app=train"),
     "pods": ("pods -A --mismatched", "pods -n team-a --node train-01"),
