@@ -110,11 +110,8 @@ class _Lines(Observer):
 
     def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
         gpus = ", ".join(str(self._nodes[entry.node].gpus[p].index) for p in held)
-        note = ""
-        if entry.job.runs == inf and PLAY_SECONDS in entry.manifest["metadata"].get(
-            "annotations", {}
-        ):
-            note = f" ({PLAY_SECONDS} is no number: it runs on)"
+        unread = entry.job.runs == inf and PLAY_SECONDS in (entry.pod.metadata.annotations or {})
+        note = f" ({PLAY_SECONDS} is no number: it runs on)" if unread else ""
         if gpus:
             self._add(entry, f"runs on {entry.node}, GPU {gpus}{note}")
 

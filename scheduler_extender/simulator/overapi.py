@@ -28,6 +28,7 @@ from topology.codec import encode_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.refusal import REJECTED
+from topology.core.report import READY, Condition
 from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, NotFoundError, path
 from topology.kubeapi.reflector import Reflector, Watched
@@ -101,6 +102,7 @@ class PlayedNodes(Server):
         scene = Scene(self.clock, known, kubelets, delays, LINGER, observer=observer)
         self.nodes = {name: Node(scene, name, self) for name in known}
         self.errors: list[BaseException] = []
+        self._ready = Condition(READY, True, "Watching", since=time_text(api.today()))
         self._entries: dict[PodUid, PodEntry] = {}
         self._writes = Writes(self.clock)
         self._reflector = Reflector(api, Watched(PODS_PATH, "played nodes"), self)
@@ -225,7 +227,12 @@ class PlayedNodes(Server):
 
     def publish(self, node: NodeName, published: PublishedReport) -> None:
         """Write a report to the node's record."""
-        status = encode_report(published.report)
+        report = replace(
+            published.report,
+            observed_at=time_text(self._api.today()),
+            conditions=published.report.conditions or (self._ready,),
+        )
+        status = encode_report(report, self.nodes[node].topology)
         self._writes.put(node, partial(self._reported, path(RECORDS_PATH, node), status))
 
     def _reported(self, where: str, status: Any) -> bool:

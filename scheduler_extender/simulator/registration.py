@@ -107,8 +107,8 @@ def remove(api: ApiServer) -> int:
     while left := [pod for pod in _pods_on(api, played - others) if pod.uid not in gone]:
         for pod in left:
             where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
-            options = msgspec.json.encode({**AT_ONCE, "preconditions": {"uid": pod.uid}})
             with suppress(NotFoundError, ConflictError):
+                options = msgspec.json.encode({**AT_ONCE, "preconditions": {"uid": pod.uid}})
                 api.delete(where, options, timeout=TIMEOUT)
             gone.add(pod.uid)
     for where in (LEASES_PATH, RECORDS_PATH):
@@ -118,8 +118,7 @@ def remove(api: ApiServer) -> int:
 
 
 def _pods_on(api: ApiServer, nodes: set[str]) -> list[ObjectMeta]:
-    listing = listed(api, PODS_PATH, PAGE)[0] if nodes else ()
-    pods = map(pod_decoder.decode, listing)
+    pods = map(pod_decoder.decode, listed(api, PODS_PATH, PAGE)[0] if nodes else ())
     return [pod.metadata for pod in pods if pod.spec.node_name in nodes]
 
 
@@ -145,8 +144,7 @@ class RegisteredNodes(PlayedNodes):
     def _register(self, name: NodeName) -> None:
         """Make a node's record, its Lease and, last, the Node, which may get pods at once."""
         topology, metadata = self.nodes[name].topology, {"name": name, "labels": LABELS}
-        record = {**codec.encode(topology), "metadata": metadata}
-        _write(self._api.create, RECORDS_PATH, record)
+        _write(self._api.create, RECORDS_PATH, codec.encode(topology) | {"metadata": metadata})
         lease = _write(self._api.create, LEASES_PATH, _lease(name, metadata))
         self._leases[name] = lease["metadata"]["uid"]
         _write(self._api.create, NODES_PATH, _node(topology, self._content))

@@ -19,6 +19,7 @@ from scheduler_extender.simulator.overapi import PlayedNodes
 from scheduler_extender.simulator.pods import Job, PodEntry
 from scheduler_extender.simulator.scene import Observer, Scene
 from scheduler_extender.verbs import Binding
+from tests.crd import faults
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.waiting import FOREVER, eventually
@@ -27,6 +28,7 @@ from topology.core.report import Report
 from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
+from topology.times import seconds_of
 
 NODE = machine("l40s-4").topology("node")
 PODS = "/api/v1/namespaces/default/pods"
@@ -49,6 +51,7 @@ class Seen(Observer):
 @pytest.fixture
 def server() -> Iterator[FakeApiServer]:
     with FakeApiServer() as found:
+        found.validate(RECORDS_PATH, faults)
         found.put(RECORDS_PATH, dict(codec.encode(NODE, Report("boot", 1))))
         yield found
 
@@ -103,6 +106,9 @@ def test_pods_run_end_and_go_and_the_record_says_which_gpus_they_have(
         assert status["many"]["reason"] == "UnexpectedAdmissionError"
         assert "containerStatuses" not in status["many"]
         eventually(lambda: holders(server) == {"stays"}, "the record shows who runs")
+        record = server.read(f"{RECORDS_PATH}/node")["status"]
+        assert (record["summary"]["free"], record["conditions"][0]["status"]) == (2, "True")
+        assert seconds_of(record["observedAt"])
         deleted = server.read(f"{PODS}/stays")
         deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         server.put(PODS, deleted)

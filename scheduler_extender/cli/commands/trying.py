@@ -157,6 +157,8 @@ def play(
     content = cluster_file(cluster)
     for node in (record.topology for record in content.records):
         if len(node.resources) != 1:
-            said = "a node with one GPU resource can be played, not with"
-            raise BadInputError(f"node {node.name}: {said} {len(node.resources)}")
+            raise BadInputError(
+                f"node {node.name}: a node with one GPU resource can be played, not with "
+                f"{len(node.resources)}"
+            )
     play_until_stopped(content, access, beside=beside_gpu_nodes)

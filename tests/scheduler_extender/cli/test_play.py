@@ -20,6 +20,7 @@ from scheduler_extender.simulator import registration
 from scheduler_extender.simulator.registration import LEASES_PATH, PLAYED, RegisteredNodes, remove
 from scheduler_extender.simulator.scene import Observer
 from tests.commands import Done, asked, refused
+from tests.crd import faults
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.programs import started
@@ -45,6 +46,7 @@ spec: {unschedulable: true, taints: [{key: team, value: a, effect: NoSchedule}]}
 def server() -> Iterator[FakeApiServer]:
     """A cluster with a node of its own that has no GPUs, and a pod on it."""
     with FakeApiServer() as fake:
+        fake.validate(RECORDS_PATH, faults)
         fake.put(NODES_PATH, {"metadata": {"name": "own"}, "status": {"allocatable": {"cpu": "8"}}})
         fake.put(LEASES_PATH, {"metadata": {"name": "own"}})
         fake.put(
@@ -121,6 +123,19 @@ def test_pods_run_until_the_play_ends_and_nothing_is_left(
         f"nodes played: 2, tainted {PLAYED}; Ctrl-C removes them\n"
         "removing the nodes; if that is stopped: gpu-topology play --remove\nnodes removed: 2\n"
     )
+    assert only_own(server)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_the_removal_waits_for_the_api_server(
+    server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    with playing(server, given) as child:
+        server.refuse(503, times=1, path=f"{NODES_PATH}$")
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 130
+    assert "note: trying again until Ctrl-C: 503 " in said
     assert only_own(server)
 
 
