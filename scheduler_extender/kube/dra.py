@@ -31,6 +31,7 @@ from scheduler_extender.kube.draobjects import (
     Unread,
     decode_spec,
     key_of,
+    names_in,
     ways,
 )
 from scheduler_extender.kube.nodedevices import MOST_OF_NODE, MOST_SLICES, Barred, NodeDevices
@@ -113,7 +114,8 @@ class DraNodes:
         # By pool. All allocated claims are at :data:`ALL`, too.
         self._claims = _Places[list[Claimed]]()
         self._wanted = _Places[msgspec.Raw]()  # the specs of claims without devices
-        self._unread = _Places[Unread]()  # all at one place
+        # By each name in them. Those that may concern any node are at :data:`ALL`.
+        self._unread = _Places[Unread]()
         # By each way in which a rule may select a pool: the nodes with slices of it, and the
         # devices to which rules admit no pods. None stands for all devices.
         self._nodes_of = _Places[NodeName]()
@@ -223,8 +225,11 @@ class DraNodes:
 
         Their devices are forgotten if it may change them, to be read anew.
         """
-        if isinstance(obj, DeviceClass | Unread):
+        if isinstance(obj, DeviceClass) or (isinstance(obj, Unread) and obj.names is None):
             return self._agents.keys()
+        if isinstance(obj, Unread):
+            named = [self._nodes_of.at(f"/{pool}").values() for pool in obj.names or ()]
+            return (self._agents.keys() & (obj.names or ())).union(*named)
         if isinstance(obj, Claim):
             pools = map(self._nodes_of.at, obj.by_pool())
             return {name for nodes in pools for name in nodes.values()}
@@ -239,7 +244,8 @@ class DraNodes:
     def _parts(self, obj: Known) -> Iterator[tuple[_Places[Any], str, Any]]:
         """Yield each place at which a part of an object is kept, and that part."""
         if isinstance(obj, Unread):
-            yield self._unread, ALL, obj
+            for name in (ALL,) if obj.names is None else obj.names:
+                yield self._unread, name, obj
         elif isinstance(obj, DeviceClass):
             yield self._classes, ALL, obj
         elif isinstance(obj, Claim):
@@ -297,8 +303,8 @@ class DraNodes:
 
     def _devices_of(self, name: NodeName) -> NodeDevices:
         """Return the devices of a node. Raises :class:`DraError`."""
-        names = {name, *(each.spec.pool.name for each in self._slices.at(name).values())}
-        if any(each.may_name(names) for each in self._unread.at(ALL).values()):
+        pools = (each.spec.pool.name for each in self._slices.at(name).values())
+        if any(each in self._unread for each in (ALL, name, *pools)):
             raise DraError(UNREAD)
         devices = self._devices.get(name)
         if devices is None:
@@ -531,7 +537,8 @@ class DraSink(ObjectSink):
         except UNREADABLE as error:
             self._tell_bad(obj, error)
         metadata = metadata_of(obj) or ObjectMeta()
-        found = Unread(Metadata(metadata.name, metadata.namespace, metadata.uid), bytes(obj))
+        ours = Metadata(metadata.name, metadata.namespace, metadata.uid)
+        found = Unread(ours, names_in(bytes(obj)))
         former = self._known.get(found.key, found)
         same = former.metadata.uid == metadata.uid and former.outlasts_unread
         return former if same else found
@@ -565,7 +572,7 @@ def dra_sinks(cluster: Cache, nodes: DraNodes) -> list[tuple[str, DraSink]]:
 
     There is no room for a taint rule that cannot be read, so it concerns all nodes.
     """
-    classes = Bounds(MOST_ASKED, MOST_ASKED, MOST_ASKED)
+    classes = Bounds(MOST_WANTED, MOST_WANTED, MOST_WANTED)
     claims = Bounds(MOST_WANTED, MOST_WANTED, MOST_ASKED)
     slices = Bounds(MOST_SLICES, MOST_OF_NODE, MOST_OF_NODE)
     return [

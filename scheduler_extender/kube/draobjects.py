@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from typing import Self
@@ -17,6 +18,8 @@ from topology.core.dra import Claimed, Published, claim_holder
 COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have in common
 OF_NVIDIA = {"gpu.nvidia.com": MANAGED[0]}  # the class that NVIDIA's driver installs
 MOST_ASKED = 64 << 10  # bytes of the specs of one pod's claims
+NAMES = re.compile(rb'"([a-z0-9][a-z0-9./-]*)"')
+PER_NAME = 100  # bytes that a name takes beside its text
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that admit no pods
 
 
@@ -193,9 +196,12 @@ class Stored(msgspec.Struct):
 
 
 class Unread(Stored):
-    """An object that cannot be read, as text, or without text if there is no room for it."""
+    """An object that cannot be read.
 
-    text: bytes
+    ``names`` are the texts in it that may name a node or a pool; None if there is no room for them.
+    """
+
+    names: frozenset[str] | None
 
     @property
     def owner(self) -> str:
@@ -204,21 +210,22 @@ class Unread(Stored):
 
     @property
     def size(self) -> int:
-        """The bytes of its text."""
-        return len(self.text)
+        """The bytes of its names."""
+        return sum(len(name) + PER_NAME for name in self.names or ())
 
     def bare(self) -> Self:
-        """Return the object without its text."""
-        return msgspec.structs.replace(self, text=b"")
+        """Return the object without its names."""
+        return msgspec.structs.replace(self, names=None)
 
     @property
     def outlasts_unread(self) -> bool:
         """Never: the newer version may name others."""
         return False
 
-    def may_name(self, names: Iterable[str]) -> bool:
-        """Check whether a field may be one of these names, which JSON does not escape."""
-        return not self.text or any(f'"{name}"'.encode() in self.text for name in names)
+
+def names_in(text: bytes) -> frozenset[str]:
+    """Return the texts in JSON that may name a node or a pool. JSON escapes none of these."""
+    return frozenset(each.decode() for each in NAMES.findall(text))
 
 
 class DeviceClass(Stored):

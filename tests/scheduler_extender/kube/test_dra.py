@@ -157,7 +157,10 @@ def test_a_claim_that_cannot_be_read_concerns_the_nodes_whose_pools_it_names(
 ) -> None:
     bad = json.loads(bytes(claim("d", 1)))
     bad["status"]["allocation"]["devices"]["results"][0] |= {"pool": "another", "device": 7}
-    informed(world).claims.apply(raw(bad))
+    changed: list[str] = []
+    informed(world).cluster.on_change.append(changed.append)
+    world.claims.apply(raw(bad))
+    assert not changed
     assert world.offer.availability.free == 0b0111
     world.slices.apply(a_slice(name="t", pool="another"))
     assert world.problem == UNREAD
@@ -185,8 +188,9 @@ def test_devices_are_unknown_while_a_slice_or_a_rule_cannot_be_read(world: DraWo
     assert world.problem == UNREAD
     world.rules.replace([], "9")
     assert world.offer.availability.free == 0b0111
-    world.classes.apply(raw({"metadata": {"name": "another"}, "spec": {"selectors": 7}}))
-    assert world.offer.availability.free == 0b0111, "claims of this class are not foreseen"
+    for selectors in (7, "x" * 2 * MOST_ASKED):
+        world.classes.apply(raw({"metadata": {"name": "c"}, "spec": {"selectors": selectors}}))
+        assert world.offer.availability.free == 0b0111, "claims of this class are not foreseen"
 
 
 def test_a_pod_with_a_claim_runs_also_if_it_is_unknown(world: DraWorld) -> None:
