@@ -72,8 +72,9 @@ def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
             namespace = _namespace(where, access.context)
     except ApiFailure as error:
         missing = "neither $KUBECONFIG nor ~/.kube/config exists; give --kubeconfig FILE"
-        in_pod = f"{missing} (or run it in a pod; {error})"
-        raise BadInputError(in_pod if where is None else str(error)) from error
+        if "KUBERNETES_SERVICE_HOST" in os.environ:
+            missing += f" ({error})"
+        raise BadInputError(missing if where is None else str(error)) from error
     try:
         yield api, namespace
     except ApiFailure as error:

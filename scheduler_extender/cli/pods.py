@@ -40,15 +40,16 @@ def told(look: Look, whose: Whose, listing: Listing, node: str | None, *, mismat
     ]
     found.sort(key=lambda row: row.pod)
     rows = ordered(found, _columns(look.today), listing.sort_by)
-    where = "" if whose.all_namespaces else f" in the namespace {look.namespace}"
-    none = f"no pod{where} has {'other GPUs than it requires' if mismatched else 'GPUs'}"
+    none = f"has {'other GPUs than it requires' if mismatched else 'GPUs'}"
+    if not whose.all_namespaces:
+        none = f"in the namespace {look.namespace} {none}; -A lists all namespaces"
     return Told(
         {"pods": msgspec.to_builtins(rows)},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
             draw(console, rows, look.today, wide=wide, headers=not listing.no_headers)
             if rows or listing.no_headers
-            else console.print(none)
+            else console.print(f"no pod {none}")
         ),
         look.notes,
     )
@@ -108,5 +109,6 @@ def draw(
     for row in rows:
         since = "" if row.since is None else f"in use for {_age(row, today)}"
         asks = ", ".join(filter(None, [f"asks for {row.asks or '–'}", row.verdict, since]))
-        has = Text.assemble(f"on {row.node}, GPUs {_gpus(row)}: ", _has(row))
+        gpus = f"GPUs {_gpus(row)}" if row.unit == "GPU" else _gpus(row)
+        has = Text.assemble(f"on {row.node}, {gpus}: ", _has(row))
         stacked(console, row.pod, [has, asks])

@@ -110,8 +110,9 @@ def test_no_pod(cluster: Cluster) -> None:
     done = pods(cluster, "-l", "app=none", "--mismatched")
     assert (done.returncode, done.stdout) == (
         0,
-        "no pod in the namespace team-a has other GPUs than it requires\n",
+        "no pod in the namespace team-a has other GPUs than it requires; -A lists all namespaces\n",
     )
+    assert pods(cluster, "-A", "-l", "app=none").stdout == "no pod has GPUs\n"
     refused(pods(cluster, "--node", "train-7"), "there is no node train-7")
     refused(pods(cluster, "--node", "../x"), "--node: allowed are names of")
 
