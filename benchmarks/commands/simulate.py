@@ -169,9 +169,9 @@ def simulate(
         show(table(found), keys=3)
         console().print(
             f"\n{found.runs[0].jobs:,} jobs of {what.jobs}, {what.seeds} seeds. ± is half of the "
-            '95 % confidence interval over the seeds. "× gpu-topology" is the completion time '
-            'divided by the one under gpu-topology; "several GPUs" is the same for jobs with '
-            "several GPUs.",
+            '95 % confidence interval, for at least three seeds. "× gpu-topology" is the '
+            'completion time divided by the one under gpu-topology; "several GPUs" is the same for '
+            "jobs with several GPUs.",
             highlight=False,
             style="dim",
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, floor, log1p, log10
 
 LEFT, RIGHT = 112.0, 348.0  # begin and end of axes
-TOP, BOTTOM = 8.0, 168.0  # of curves
+BEGIN, TOP, BOTTOM = 46.0, 8.0, 168.0  # of curves
 ROW = 24.0  # height of a row of dots
 
 # Ticks of waiting times in seconds.
@@ -104,7 +104,7 @@ def waits(given: Sequence[tuple[str, Sequence[float]]]) -> Curves:
     longest = max(60.0, *(times[-1] for _, times in given))
 
     def across(seconds: float) -> float:
-        return LEFT / 3 + (RIGHT - LEFT / 3) * log1p(seconds / 60) / log1p(longest / 60)
+        return BEGIN + (RIGHT - BEGIN) * log1p(seconds / 60) / log1p(longest / 60)
 
     def up(share: float) -> float:
         return BOTTOM + (TOP - BOTTOM) * share

@@ -5,7 +5,7 @@ The file of figures is untrusted. :func:`read` checks it once, and the rest reli
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,9 @@ _TEMPLATES = Environment(
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
 KEPT, RATIO = _BY_NAME["kept"], _BY_NAME["completion_against_ours"]
+KEPT_AXIS = "promises kept / placed jobs with annotations (%)"
+REFUSED_AXIS = "pods refused by kubelets (mean of the seeds)"
+RATIO_AXIS = f"completion time / that under {OURS}"
 
 
 def page(found: Simulated) -> str:
@@ -76,9 +79,9 @@ def page(found: Simulated) -> str:
     cases, policies = _cases(found), _policies(found)
     refused = any(row.refused for case in cases.values() for row in case)
     drawn = [
-        ("Promises kept, %", list(_dots(cases, KEPT, 100.0))),
-        ("Pods refused by kubelets", list(_dots(cases, REFUSED, float("inf"))) if refused else []),
-        ("Completion, × gpu-topology", list(_dots(cases, RATIO, float("inf")))),
+        ("Promises kept", KEPT_AXIS, _dots(cases, KEPT, 100.0)),
+        ("Pods refused", REFUSED_AXIS, _dots(cases, REFUSED, float("inf")) if refused else {}),
+        ("Completion", RATIO_AXIS, _dots(cases, RATIO, float("inf"))),
     ]
     return _TEMPLATES.get_template("page.html.j2").render(
         title=f"{found.runs[0].jobs:,} {jobs}",
@@ -90,8 +93,8 @@ def page(found: Simulated) -> str:
         lost=any(row.never_placed for case in cases.values() for row in case),
         refused=refused,
         colour=_colours(policies),
-        figures=[(title, panels) for title, panels in drawn if panels],
-        waits=list(_waits(cases)),
+        drawn=drawn,
+        waits=_waits(cases),
         draw=drawing,
         command=command(found.parameters),
     )
@@ -102,7 +105,9 @@ def picture(found: Simulated) -> str:
     jobs, seeds = found.runs[0].jobs, found.parameters.seeds
     return _TEMPLATES.get_template("refused.svg.j2").render(
         title=f"Pods that kubelets refused, of {jobs:,} jobs (mean of {seeds} seeds)",
-        panels=list(_dots(_cases(found), REFUSED, float("inf"))),
+        panels=_dots(_cases(found), REFUSED, float("inf")),
+        axis=REFUSED_AXIS,
+        draw=drawing,
         colour=_colours(_policies(found)),
     )
 
@@ -140,19 +145,22 @@ def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:
 
 def _dots(
     cases: dict[str, list[PolicyRow]], column: Column, ceiling: float
-) -> Iterator[tuple[str, str, drawing.Dots]]:
-    """Yield for each case its name, the figures in words, and the drawing."""
+) -> dict[str, tuple[str, drawing.Dots]]:
+    """Return the figures in words and the drawing of each case, by its name."""
+    found = {}
     for name, case in cases.items():
         known = [(row.policy, value) for row in case if (value := row.interval(column)) is not None]
         if known:
             words = "; ".join(f"{policy} {column.written(value)}" for policy, value in known)
             size = column.size
-            means = [(policy, value.mean / size, value.half / size) for policy, value in known]
-            yield name, words, drawing.dots(means, ceiling)
+            means = [(who, each.mean / size, (each.half or 0.0) / size) for who, each in known]
+            found[name] = words, drawing.dots(means, ceiling)
+    return found
 
 
-def _waits(cases: dict[str, list[PolicyRow]]) -> Iterator[tuple[str, str, drawing.Curves]]:
-    """Yield the same for waiting times. Each quantile is its mean over the seeds."""
+def _waits(cases: dict[str, list[PolicyRow]]) -> dict[str, tuple[str, drawing.Curves]]:
+    """Return the same for waiting times. Each quantile is its mean over the seeds."""
+    found = {}
     for name, case in cases.items():
         given = []
         for row in case:
@@ -165,7 +173,8 @@ def _waits(cases: dict[str, list[PolicyRow]]) -> Iterator[tuple[str, str, drawin
                 f"less, all {times[-1] / 3600:.2f}"
                 for policy, times in given
             )
-            yield name, words, drawing.waits(given)
+            found[name] = words, drawing.waits(given)
+    return found
 
 
 def command(given: Sweep) -> str:

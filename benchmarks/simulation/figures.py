@@ -2,7 +2,7 @@
 
 It has the sweep, its simulations, and means. Times are in seconds, and bandwidth is in GB/s, both
 ways. Under one seed all policies get the same jobs, so ratios are taken seed by seed. An interval
-is the 95 % interval of Student's t over the seeds.
+is the 95 % interval of Student's t over the seeds; fewer than three seeds have none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,10 +89,10 @@ class Simulated(Figures):
 
 
 class Interval(NamedTuple):
-    """A mean, and half the width of its 95 % interval, which is 0 for a single value."""
+    """A mean, and half the width of its 95 % interval; None for fewer than three values."""
 
     mean: float
-    half: float
+    half: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,15 @@ class Column:
 
         >>> COLUMNS[0].written(Interval(0.5, 0.25)), COLUMNS[0].written(None)
         ('50.0 ± 25.0', '–')
+        >>> COLUMNS[0].written(Interval(0.5, None))
+        '50.0 ± n/a'
         """
         if value is None:
             return "–"
-        middle, half = value.mean / self.size, value.half / self.size
-        return f"{middle:{self.form}} ± {half:{self.form}}" if half else f"{middle:{self.form}}"
+        middle = f"{value.mean / self.size:{self.form}}"
+        if value.half is None:
+            return f"{middle} ± n/a"
+        return f"{middle} ± {value.half / self.size:{self.form}}" if value.half else middle
 
 
 HOUR = 3600.0
@@ -197,15 +201,17 @@ def rows(runs: Sequence[Run]) -> list[PolicyRow]:
 
 
 def interval(values: Sequence[float]) -> Interval | None:
-    """Return the mean and half the width of the 95 % interval, which is 0 for a single value.
+    """Return the mean and half the width of the 95 % interval.
 
+    >>> interval([1.0, 2.0])
+    Interval(mean=1.5, half=None)
     >>> [round(x, 3) for x in interval([1.0, 2.0, 3.0])]
     [2.0, 2.484]
     """
     if not values:
         return None
-    if len(values) == 1:
-        return Interval(values[0], 0.0)
+    if len(values) < 3:
+        return Interval(mean(values), None)
     half = stdtrit(len(values) - 1, 0.975) * stdev(values) / len(values) ** 0.5
     return Interval(mean(values), float(half))
 

@@ -30,7 +30,7 @@ def test_the_examples_of_the_docs(jobs: str, tmp_path: Path) -> None:
     done = runner.invoke(app, args)
     assert done.exit_code == 0, done.output
     message = " ".join(done.output.split())
-    assert "± is half of the 95 % confidence interval over the seeds." in message
+    assert "± is half of the 95 % confidence interval, for at least three seeds." in message
     assert '"× gpu-topology" is the completion time divided by' in message
     found = json.loads((tmp_path / "found.json").read_text())
     assert [run["policy"] for run in found["runs"]] == list(POLICIES)

@@ -29,7 +29,7 @@ NASTY = "<script>alert(1)</script>"
 LOADING = {"src", "srcset", "href", "xlink:href", "action", "data", "poster", "background", "ping"}
 
 
-VOID = {"meta", "br", "img", "link", "input", "hr"}
+VOID = {"meta", "br", "img", "link", "input", "hr", "wbr"}
 
 
 class Page(HTMLParser):
@@ -89,9 +89,9 @@ class Page(HTMLParser):
         )
 
     def figures_of(self, policy: str) -> list[str]:
-        """The cells of a policy's only row."""
-        (found,) = (row for row in self.rows if row[:1] == [policy])
-        return found[1:]
+        """The cells of a policy's column in the only table."""
+        head, *rest = self.rows
+        return [row[head.index(policy)] for row in rest]
 
 
 def tiny(**changes: Any) -> Sweep:

@@ -59,8 +59,8 @@ def test_each_case_has_a_drawing_of_each_kind() -> None:
     labels = [given["aria-label"] for _, given in shown.tags if given.get("role") == "img"]
     assert [label.partition(": ")[0] for label in labels] == [
         f"{title}, {CLUSTER}, load {load}"
-        for title in ("Promises kept, %", "Completion, × gpu-topology", "Waiting")
         for load in (0.5, 1.5)
+        for title in ("Promises kept", "Completion", "Waiting")
     ]
     assert all(policy in label for label in labels for policy in POLICIES)
 
@@ -129,19 +129,19 @@ def test_pods_that_kubelets_refused_are_counted_and_drawn(
         for run in found["runs"]:
             run["refused"] = 0 if run["policy"] == "gpu-topology" else 1 + 2 * run["seed"]
 
-    title = "Pods refused by kubelets"
+    title = "Pods refused"
     assert title not in page_of(whole)
     some = changed(whole, refuse)
     shown = Page(page_of(some))
     assert [shown.figures_of(policy)[-1] for policy in POLICIES] == ["0", "8"]
     labels = [given["aria-label"] for _, given in shown.tags if given.get("role") == "img"]
     (label,) = [label for label in labels if label.startswith(title)]
-    assert label.endswith("gpu-topology 0; MostAllocated 4 ± 13")
+    assert label.endswith("gpu-topology 0 ± n/a; MostAllocated 4 ± n/a")
     file, out = tmp_path / "found.json", tmp_path / "refused.svg"
     file.write_text(json.dumps(some))
     assert CliRunner().invoke(app, ["report", str(file), "--out", str(out)]).exit_code == 0
     picture = ET.fromstring(out.read_text())
-    assert "MostAllocated 4 ± 13" in "".join(picture.itertext())
+    assert "MostAllocated 4 ± n/a" in "".join(picture.itertext())
 
 
 def test_a_drawing_without_any_figure_is_left_out(whole: dict[str, Any]) -> None:
@@ -149,5 +149,6 @@ def test_a_drawing_without_any_figure_is_left_out(whole: dict[str, Any]) -> None
         for run in found["runs"]:
             run["kept"] = None
 
-    assert "Promises kept, %" in Page(page_of(whole)).text
-    assert "Promises kept, %" not in Page(page_of(changed(whole, forget))).text
+    axis = "promises kept / placed jobs with annotations (%)"
+    assert axis in Page(page_of(whole)).text
+    assert axis not in Page(page_of(changed(whole, forget))).text
