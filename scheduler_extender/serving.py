@@ -134,7 +134,7 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
     verbs = listen(where.host, where.port)
     people, metrics = listen_on_loopback(where.admin_port), listen(where.host, where.metrics_port)
     admin = create_admin_app(service)
-    listeners = add_map(admin, service)
+    listeners = add_map(admin, service, where.dashboard)
     running = Servers(
         (create_app(service), verbs),
         (admin, people),

@@ -8,14 +8,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.explain.wording import near_names
 from scheduler_extender.untrustedtext import one_line
 
 if TYPE_CHECKING:
@@ -192,9 +191,6 @@ def log_json(*, quiet: bool = False) -> None:
     )
 
 
-MOST_COMPARED = 10_000  # names; any further ones are not compared
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of an error with the known names that are similar; empty if there are none.
 
@@ -203,7 +199,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("other", ["web"])
     ''
     """
-    close = get_close_matches(name, list(islice(known, MOST_COMPARED)), cutoff=0.75)
+    close = near_names(name, known)
     return f": did you mean {', '.join(close)}?" if close else ""
 
 

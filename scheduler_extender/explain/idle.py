@@ -73,7 +73,7 @@ def idle_pods(snapshot: Snapshot, today: float) -> list[IdlePod]:
     ``today`` is the time in seconds since 1970. It is used for agents that do not say when they
     observed the node.
     """
-    found = [pod for info in snapshot.nodes for pod in _on(info, today)]
+    found = [pod for info in snapshot.nodes for pod in idle_on(info, today)]
     return sorted(found, key=lambda pod: (-pod.seconds, pod.node, pod.namespace, pod.pod))
 
 
@@ -151,7 +151,7 @@ def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRec
             yield pods
 
 
-def _on(info: NodeInfo, today: float) -> Iterator[IdlePod]:
+def idle_on(info: NodeInfo, today: float) -> Iterator[IdlePod]:
     """Yield the idle pods of one node."""
     report = info.report
     if report is None or not report.idle:

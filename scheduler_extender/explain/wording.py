@@ -1,6 +1,8 @@
 """Texts for people: verdicts, sets of GPUs, pods, reasons, requests and durations."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
 
 from rich.text import Text
 
@@ -305,6 +307,15 @@ def gpus_text(indices: Sequence[int]) -> str:
     ('GPU 5', 'GPUs 4-6')
     """
     return f"GPU{'s' if len(indices) != 1 else ''} {set_text(indices)}"
+
+
+def near_names(name: str, known: Iterable[str], most: int = 10_000) -> list[str]:
+    """Return up to three names that are similar to ``name``, among the first ``most`` known ones.
+
+    >>> near_names("train-1", ["train-01", "serve-1", "web"])
+    ['train-01']
+    """
+    return get_close_matches(name, list(islice(known, most)), cutoff=0.75)
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:

@@ -41,7 +41,7 @@ class Addresses:
 
     ``host`` is the address of the ports for kube-scheduler and for metrics and probes. The port for
     people is on loopback; ``public_host`` is the name under which a proxy in the same pod serves
-    it.
+    it. ``dashboard`` is the address of the Grafana dashboard that its pages link to.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +50,7 @@ class Addresses:
     metrics_port: int = 0
     tls: Tls | None = None
     public_host: str = ""
+    dashboard: str = ""
 
 
 class PortError(OSError):

@@ -6,16 +6,19 @@ from datetime import UTC, datetime
 from functools import cache  # noqa: TID251 (of our own files)
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scheduler_extender.explain.gpustates import MEANINGS, Flag, Use
-from scheduler_extender.explain.wording import duration, sets_text, verdict_text
+from scheduler_extender.explain.wording import duration, set_text, sets_text, verdict_text
 from scheduler_extender.web.drawing import tile
 from scheduler_extender.web.overview import picture_of, some, who
 from topology.core.requests import at_most
 
 HERE = Path(__file__).parent
+DASHBOARD_MS = 3_600_000
+"""Milliseconds that a linked dashboard shows. map.js has the same number."""
 STATIC = {"map.css": "text/css", "map.js": "text/javascript"}
 """The files that pages load, with their types."""
 
@@ -35,7 +38,7 @@ def _environment() -> Environment:
     environment.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some, who=who)
     environment.globals.update(counted=picture_of, at_most=at_most, duration=duration)
     environment.globals.update(
-        sets=sets_text, verdict=lambda word: verdict_text(word, passes=True).plain
+        sets=sets_text, set_of=set_text, verdict=lambda word: verdict_text(word, passes=True).plain
     )
     return environment
 
@@ -65,6 +68,17 @@ def instant(seconds: float) -> str:
     '1970-01-01 00:00:00Z'
     """
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def dashboard_at(address: str, seconds: float) -> str:
+    """Return the address of a Grafana dashboard with the hour before a time.
+
+    >>> dashboard_at("https://g.example/d/gpus?orgId=1", 3600)
+    'https://g.example/d/gpus?orgId=1&from=0&to=3600000'
+    """
+    parts, to = urlsplit(address), int(seconds * 1000)
+    words = {**dict(parse_qsl(parts.query)), "from": to - DASHBOARD_MS, "to": to}
+    return parts._replace(query=urlencode(words)).geturl()
 
 
 @cache

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -31,6 +33,7 @@ from topology.core.devices import NodeName
 from topology.core.links import Via
 from topology.core.requests import at_most
 
+T = TypeVar("T")
 ALONE = 96
 """The most nodes of which each has its own drawing."""
 TILES = 96
@@ -61,9 +64,11 @@ class Filters:
     kind: str = ""
     use: str = ""
     flag: str = ""
+    namespace: str = ""
     name: str = ""
     like: str = ""
     by: str = ""
+    sort: str = ""  # the column that a table is sorted by, after a minus if it descends
 
     def let(self, nodes: Iterable[NodeState]) -> list[NodeState]:
         """Return the nodes that pass the filters."""
@@ -82,23 +87,36 @@ class Filters:
             return False
         if self.flag and not any(flag.value == self.flag for flag in node.flags):
             return False
-        return not self.name or self.name.lower() in node.name.lower() or bool(self.found(node))
+        if not self.namespace and means(self.name, node.name):
+            return True
+        return bool(self.found(node))
 
     def found(self, node: NodeState) -> frozenset[int]:
-        """Return the positions of GPUs whose pods have the wanted name."""
-        part = self.name.lower()
-        if not part:
+        """Return the positions of GPUs whose pods have the wanted name and namespace."""
+        if not (self.name or self.namespace):
             return frozenset()
         return frozenset(
             p
             for p, gpu in enumerate(node.gpus)
-            if any(part in holder.name.lower() for holder in gpu.holders)
+            if any(self.lets_pod(holder.name) for holder in gpu.holders)
         )
+
+    def lets_pod(self, full_name: str, *words: str) -> bool:
+        """Check whether a pod has the wanted namespace, and the wanted name or such ``words``."""
+        namespace, _, name = full_name.partition("/")
+        wanted = self.namespace
+        there = fnmatchcase(namespace, wanted) if is_glob(wanted) else wanted in ("", namespace)
+        return there and means(self.name, full_name, name, *words)
 
     @property
     def any(self) -> bool:
-        """Whether some node may be left out."""
-        return bool(self.words)
+        """Whether some node or pod may be left out."""
+        return any(name != "sort" for name in self.words)
+
+    @property
+    def names(self) -> str:
+        """The filters by name as the end of an address, for another page."""
+        return Filters(namespace=self.namespace, name=self.name).query()
 
     @property
     def words(self) -> dict[str, str]:
@@ -117,6 +135,35 @@ class Filters:
 
 FILTERS = tuple(each.name for each in fields(Filters))
 """The names of the filters in addresses."""
+
+
+def is_glob(wanted: str) -> bool:
+    """Check whether a word has a wildcard, as in the annotation ``gpu-model``."""
+    return "*" in wanted or "?" in wanted
+
+
+def means(wanted: str, *names: str) -> bool:
+    """Check whether ``wanted`` is a part of one of the names, or a glob over the whole of it.
+
+    >>> means("train", "team-a/train-0"), means("train-?", "team-a/train-0", "train-0")
+    (True, True)
+    >>> means("TRAIN*", "team-a/train-0")
+    False
+    """
+    wanted = wanted.lower()
+    if is_glob(wanted):
+        return any(fnmatchcase(name.lower(), wanted) for name in names)
+    return any(wanted in name.lower() for name in names)
+
+
+def ordered(rows: Iterable[T], columns: Mapping[str, Callable[[T], Any]], sort: str) -> list[T]:
+    """Return the rows by the column ``sort``, after a minus descending; as they are if unknown.
+
+    >>> ordered(["b", "ccc", "aa"], {"length": len}, "-length")
+    ['ccc', 'aa', 'b']
+    """
+    key = columns.get(sort.removeprefix("-"))
+    return sorted(rows, key=key, reverse=sort.startswith("-")) if key is not None else list(rows)
 
 
 @dataclass(frozen=True, slots=True)

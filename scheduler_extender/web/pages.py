@@ -11,24 +11,35 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
 
 from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.explain.answers import answers_to
-from scheduler_extender.explain.gpustates import Nodes, Use, links_of
+from scheduler_extender.explain.explanation import Explanation, explanation_of, group_of
+from scheduler_extender.explain.gpustates import Nodes, NodeState, Use, links_of
 from scheduler_extender.explain.groupfit import room_for
+from scheduler_extender.explain.idle import idle_on, idle_pods
 from scheduler_extender.explain.waitingreasons import waiting_pods
-from scheduler_extender.explain.wording import asks_text
+from scheduler_extender.explain.wording import asks_text, near_names
 from scheduler_extender.files import podfile
 from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.examples import EXAMPLES
-from scheduler_extender.web.html import page
-from scheduler_extender.web.overview import Filters, kinds_of, overview, shown_by
-from scheduler_extender.web.waiting import Outlook, outlook_of, waiting_queues
+from scheduler_extender.web.html import dashboard_at, page
+from scheduler_extender.web.overview import Filters, kinds_of, ordered, overview, shown_by
+from scheduler_extender.web.waiting import (
+    EVERY_POD,
+    SHOWN_PLACES,
+    Outlook,
+    outlook_of,
+    waiting_queues,
+)
 from topology.core.devices import NodeName, PodUid
 from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
@@ -39,9 +50,11 @@ RESTS = 9
 """A page is shown for this many times as long as it took to make, even if something has changed."""
 KEPT_PAGES = 32
 LISTED = 200
-"""Nodes on one page of the list."""
-RUNNING = 200
-"""Pods in the table of running ones, and in that of a node."""
+"""Nodes or pods on one page of a list, and pods in the table of a node."""
+NAMESPACES = 80
+"""Namespaces that the filter suggests."""
+COMPARED = 2000
+"""Names that are compared with one that is unknown."""
 MAX_POD = 64 * 1024
 """The most bytes of a text with pods that are evaluated."""
 MAX_FORM = 4 * MAX_POD
@@ -51,6 +64,25 @@ MOST_ASKED = 8
 """The most pods of one text that are evaluated."""
 WHAT_IF_SECONDS = 10.0
 """Seconds for which one request is evaluated. What is found by then stays cached."""
+
+T = TypeVar("T")
+Common = dict[str, Any]
+"""What every page over the cluster shows: its version, the time, and the dashboard's address."""
+NODE_COLUMNS: dict[str, Callable[[NodeState], Any]] = {
+    "name": lambda node: node.name,
+    "machine": lambda node: node.kind,
+    "gpus": lambda node: [node.uses[use] for use in Use],
+    "pairs": lambda node: node.capacity.pairs,
+    "quads": lambda node: node.capacity.quads,
+    "whole": lambda node: node.capacity.nodes,
+    "notes": lambda node: len(node.flags),
+}
+POD_COLUMNS: dict[str, Callable[[PodRecord], Any]] = {
+    "name": lambda pod: pod.full_name,
+    "requests": lambda pod: pod.request.count if isinstance(pod.request, GpuRequest) else 0,
+    "node": lambda pod: pod.node or "",
+    "since": lambda pod: pod.started or 0.0,
+}
 
 TOO_LONG = (
     f"Not all nodes could be evaluated within {WHAT_IF_SECONDS:.0f} s. Ask again: the answers so "
@@ -87,33 +119,49 @@ class Foreseen:
 class Pages:
     """The pages over one cluster. For any thread."""
 
-    def __init__(self, cluster: Cache) -> None:
+    def __init__(self, cluster: Cache, dashboard: str = "") -> None:
         self._cluster = cluster
         self._clock = cluster.clock
         self._nodes = Nodes(cluster)
-        self._kinds = {kind: _Kind() for kind in ("map", "list", "waiting", "node")}
+        self._dashboard = dashboard
+        kinds = ("map", "list", "waiting", "node", "pods", "pod")
+        self._kinds = {kind: _Kind() for kind in kinds}
 
     def map(self, filters: Filters) -> str:
         """Return the overview of the cluster."""
-        return self._page("map", filters, lambda v: self._map(filters, v))
+        return self._page("map", filters, partial(self._map, filters))
 
     def nodes(self, filters: Filters, at: int = 1) -> str:
         """Return page number ``at`` of the list of nodes, :data:`LISTED` on each."""
-        return self._page("list", (filters, at), lambda v: self._list(filters, at, v))
+        return self._page("list", (filters, at), partial(self._list, filters, at))
 
-    def waiting(self, name: str = "") -> str:
-        """Return the page of waiting and running pods.
+    def waiting(self, filters: Filters = EVERY_POD) -> str:
+        """Return the page of waiting pods."""
+        return self._page("waiting", filters, partial(self._waiting, filters))
 
-        With a ``name``, it has only pods that have it in theirs.
-        """
-        return self._page("waiting", name, lambda v: self._waiting(name, v))
+    def pods(self, filters: Filters = EVERY_POD, at: int = 1) -> str:
+        """Return page number ``at`` of the list of pods on nodes, :data:`LISTED` on each."""
+        return self._page("pods", (filters, at), partial(self._pods, filters, at))
+
+    def pod(self, full_name: str) -> str:
+        """Return the page of one pod, by namespace and name; empty if the pod is unknown."""
+        return self._page("pod", full_name, partial(self._pod, full_name))
+
+    def near_nodes(self, name: str) -> list[str]:
+        """Return nodes with a similar name."""
+        return near_names(name, self._cluster.snapshot().by_name, COMPARED)
+
+    def near_pods(self, full_name: str) -> list[str]:
+        """Return pods with a similar namespace and name."""
+        pods = self._cluster.snapshot().pods
+        return near_names(full_name, (pod.full_name for pod in pods), COMPARED)
 
     def node(self, name: str) -> str | None:
         """Return the page of one node; None if the node is unknown."""
         info = self._cluster.node_info(NodeName(name))
         if not info.known:
             return None
-        return self._page("node", name, lambda v: self._node(info, v))
+        return self._page("node", name, partial(self._node, info))
 
     def what_if(self, text: str | None = None, copies: str = "") -> str:
         """Return the page that says where the pods of a YAML text would go.
@@ -174,7 +222,7 @@ class Pages:
             found.append(Foreseen(pod.name, outlook, pod.notes, copies, fit))
         return found, len(wanted) - len(found)
 
-    def _page(self, kind: str, key: Hashable, make: Callable[[int], str]) -> str:
+    def _page(self, kind: str, key: Hashable, make: Callable[[Common], str]) -> str:
         """Return the kept page, or make a new one.
 
         The page's version is read before the cluster is. So a change in between makes the page old,
@@ -187,7 +235,9 @@ class Pages:
             kept = pages.kept.get(key)
             if kept is not None and (kept[0] == version or now < kept[1]):
                 return kept[2]
-            text = make(version)
+            today = self._cluster.today()
+            dashboard = self._dashboard and dashboard_at(self._dashboard, today)
+            text = make({"version": version, "now": today, "dashboard": dashboard})
             took = self._clock() - now
             pages.kept[key] = (version, now + took + RESTS * took, text)
             pages.kept.move_to_end(key)
@@ -195,68 +245,96 @@ class Pages:
                 pages.kept.popitem(last=False)
             return text
 
-    def _map(self, filters: Filters, version: int) -> str:
-        now, snapshot = self._cluster.today(), self._cluster.snapshot()
+    def _map(self, filters: Filters, common: Common) -> str:
+        snapshot = self._cluster.snapshot()
         found = overview(self._nodes.of_all(snapshot), filters)
         waiting = waiting_pods(snapshot)
-        part = filters.name.lower()
+        named = sum(filters.lets_pod(pod.full_name) for pod in waiting) if filters.names else 0
         return page(
             "map.html",
             "/map",
-            now=now,
+            **common,
+            **_filtering(filters, snapshot, found.seen.nodes + named),
             overview=found,
-            version=version,
             waiting=len(waiting),
-            named=sum(part in pod.full_name.lower() for pod in waiting) if part else 0,
+            waiting_named=named,
+            running_named=len(_running(snapshot, filters)) if filters.names else 0,
         )
 
-    def _list(self, filters: Filters, at: int, version: int) -> str:
-        now, nodes = self._cluster.today(), self._nodes.all()
-        seen = filters.let(nodes)
-        pages = max(1, -(-len(seen) // LISTED))
-        at = min(max(at, 1), pages)
+    def _list(self, filters: Filters, at: int, common: Common) -> str:
+        snapshot = self._cluster.snapshot()
+        nodes = self._nodes.of_all(snapshot)
+        seen = ordered(filters.let(nodes), NODE_COLUMNS, filters.sort)
         return page(
             "nodes.html",
             "/map/nodes",
-            now=now,
-            version=version,
-            filters=filters,
+            **common,
+            **_filtering(filters, snapshot, len(seen)),
+            **_part(seen, at),
             kinds=kinds_of(nodes),
-            nodes=seen[(at - 1) * LISTED : at * LISTED],
-            many=len(seen),
-            at=at,
-            pages=pages,
         )
 
-    def _waiting(self, name: str, version: int) -> str:
-        now, snapshot = self._cluster.today(), self._cluster.snapshot()
-        deadline = within(self._clock, WAITING_SECONDS)
-        found, left_out = waiting_queues(snapshot, deadline, name)
-        part = name.lower()
-        pods = [
-            pod
-            for info in snapshot.nodes
-            for pod in info.pods.living
-            if part in pod.full_name.lower()
-        ]
-        pods.sort(key=lambda pod: (pod.namespace, pod.name))
-        pods.sort(  # pods with the most GPUs first
-            key=lambda pod: pod.request.count if isinstance(pod.request, GpuRequest) else 0,
-            reverse=True,
-        )
+    def _waiting(self, filters: Filters, common: Common) -> str:
+        snapshot, deadline = self._cluster.snapshot(), within(self._clock, WAITING_SECONDS)
+        found, left_out = waiting_queues(snapshot, deadline, filters)
+        running = len(_running(snapshot, filters)) if filters.names else 0
         return page(
             "waiting.html",
             "/map/waiting",
-            now=now,
-            version=version,
+            **common,
+            **_filtering(filters, snapshot, len(found) + running),
             queues=found,
             left_out=left_out,
-            name=name,
-            running=[(pod, asks_text(pod.request)) for pod in pods[:RUNNING]],
-            running_left=max(0, len(pods) - RUNNING),
+            running_named=running,
         )
 
-    def _node(self, info: NodeInfo, version: int) -> str:
+    def _pods(self, filters: Filters, at: int, common: Common) -> str:
+        snapshot = self._cluster.snapshot()
+        idle = {each.uid: each.seconds for each in idle_pods(snapshot, common["now"])}
+        columns = {**POD_COLUMNS, "idle": lambda pod: idle.get(pod.uid, 0.0)}
+        pods = ordered(_running(snapshot, filters), columns, filters.sort or "-requests")
+        return page(
+            "pods.html",
+            "/map/pods",
+            **common,
+            **_filtering(filters, snapshot, len(pods)),
+            **_part(pods, at),
+            asks=asks_text,
+            idle=idle,
+            dated=any(pod.started is not None for pod in pods),
+        )
+
+    def _pod(self, full_name: str, common: Common) -> str:
+        snapshot, deadline = self._cluster.snapshot(), within(self._clock, WAITING_SECONDS)
+        namespace, _, name = full_name.partition("/")
+        pod = snapshot.pod_named(namespace, name)
+        if pod is None:
+            return ""
+        told = explanation_of(snapshot, pod, deadline=deadline)
+        rows = told.nodes if isinstance(told, Explanation) else ()
+        others = [row for row in rows if row.may_come and row.node != pod.node]
+        others.sort(key=lambda row: (-(row.score or 0), row.node))
+        info = None if pod.node is None else snapshot.by_name.get(pod.node)
+        state = None if info is None else self._nodes.of(info)
+        idle = () if info is None else idle_on(info, common["now"])
+        return page(
+            "pod.html",
+            "/map/waiting" if pod.node is None else "/map/pods",
+            **common,
+            pod=pod,
+            told=told,
+            others={"best_nodes": others[:SHOWN_PLACES], "taken_by": len(others)},
+            group=None if pod.group_ref is None else group_of(snapshot, pod.group_ref),
+            node=state,
+            positions=[
+                p
+                for p, gpu in enumerate(state.gpus if state else ())
+                if any(holder.uid == pod.uid for holder in gpu.holders)
+            ],
+            idle=[each for each in idle if each.uid == pod.uid],
+        )
+
+    def _node(self, info: NodeInfo, common: Common) -> str:
         state = self._nodes.of(info)
         topology = state.topology
         pods = info.pods.every
@@ -269,8 +347,7 @@ class Pages:
         return page(
             "node.html",
             "/map/nodes",
-            now=self._cluster.today(),
-            version=version,
+            **common,
             node=state,
             graph=whole(state),
             shows=frozenset(shown_by(state)),
@@ -280,11 +357,53 @@ class Pages:
             nics=topology.nics if topology is not None else (),
             pods=[
                 (pod, asks_text(pod.request), _word(info, pod, mismatched), pod.promised.text)
-                for pod in pods[:RUNNING]
+                for pod in pods[:LISTED]
             ],
-            more_pods=max(0, len(pods) - RUNNING),
+            more_pods=max(0, len(pods) - LISTED),
+            known={pod.uid for pod in pods},
+            idle={each.uid: each.seconds for each in idle_on(info, common["now"])},
             dated=any(pod.started is not None for pod in pods),
         )
+
+
+def _running(snapshot: Snapshot, filters: Filters) -> list[PodRecord]:
+    """Return the pods on nodes that pass the filters, by name or request, in order of names."""
+    pods = (pod for info in snapshot.nodes for pod in info.pods.living)
+    found = (pod for pod in pods if filters.lets_pod(pod.full_name, asks_text(pod.request)))
+    return sorted(found, key=lambda pod: (pod.namespace, pod.name))
+
+
+def _part(rows: Sequence[T], at: int) -> dict[str, Any]:
+    """Return page number ``at`` of the rows of a list; the last one if there are fewer."""
+    pages = max(1, -(-len(rows) // LISTED))
+    at = min(max(at, 1), pages)
+    part = rows[(at - 1) * LISTED : at * LISTED]
+    return {"rows": part, "many": len(rows), "at": at, "pages": pages}
+
+
+def _filtering(filters: Filters, snapshot: Snapshot, found: int) -> dict[str, Any]:
+    """Return the filters of a page with what it suggests for them.
+
+    If nothing was ``found``, this is also ``near``: the same with similar names.
+    """
+    spaces = dict.fromkeys(pod.namespace for pod in snapshot.pods)
+    near = list[Filters]()
+    if not found and filters.names:
+        wanted = Filters(namespace=filters.namespace, name=filters.name)
+        whole = "/" in filters.name
+        pods = dict.fromkeys(pod.full_name if whole else pod.name for pod in snapshot.pods)
+        names = [
+            *near_names(filters.name, snapshot.by_name, COMPARED),
+            *near_names(filters.name, pods, COMPARED),
+        ]
+        near += [replace(wanted, name=name) for name in names if name != filters.name]
+        names = near_names(filters.namespace, spaces, COMPARED)
+        near += [replace(wanted, namespace=name) for name in names if name != filters.namespace]
+    return {
+        "filters": filters,
+        "namespaces": sorted(islice(spaces, NAMESPACES)),
+        "near": near,
+    }
 
 
 def _word(info: NodeInfo, pod: PodRecord, mismatched: Collection[PodUid]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import parse_qs
 
@@ -34,15 +35,18 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 """The pages may load only our own style sheet and script, and no page may stand in a frame."""
-MAX_WORD = 1000
-"""The most characters of a word in an address that are read."""
+MAX_WORD = 317
+"""The most characters of a word in an address that are read: a namespace, a slash and a name."""
 THREADS = 2
 """The most pages that are made at one time."""
 
 
-def add_map(app: FastAPI, service: Service) -> Listeners:
-    """Add the pages. Return the streams, which must be closed when the service stops."""
-    pages = Pages(service.cluster)
+def add_map(app: FastAPI, service: Service, dashboard: str = "") -> Listeners:
+    """Add the pages. Return the streams, which must be closed when the service stops.
+
+    ``dashboard`` is the address of a Grafana dashboard that the pages link to.
+    """
+    pages = Pages(service.cluster, dashboard)
     listeners = Listeners(lambda: service.cluster.version, service.cluster.today)
     queue = RequestQueue(THREADS, PEOPLE_WAITING)
     _add_pages(app, pages, queue)
@@ -81,6 +85,12 @@ def _word(request: Request, name: str) -> str:
     return request.query_params.get(name, "")[:MAX_WORD].strip()
 
 
+def _number(request: Request) -> int:
+    """Return the number of the page in an address."""
+    word = _word(request, "page")
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 9 else 1
+
+
 def _add_pages(app: FastAPI, pages: Pages, queue: RequestQueue) -> None:
     @app.get(PREFIX, include_in_schema=False)
     async def overview(request: Request) -> Response:
@@ -88,21 +98,37 @@ def _add_pages(app: FastAPI, pages: Pages, queue: RequestQueue) -> None:
 
     @app.get(f"{PREFIX}/nodes", include_in_schema=False)
     async def nodes(request: Request) -> Response:
-        word = _word(request, "page")
-        number = word.isascii() and word.isdigit() and len(word) < 9
-        at = int(word) if number else 1
-        return HTMLResponse(await queue.run(partial(pages.nodes, _filters(request), at)))
+        wanted = partial(pages.nodes, _filters(request), _number(request))
+        return HTMLResponse(await queue.run(wanted))
 
     @app.get(f"{PREFIX}/nodes/{{name:path}}", include_in_schema=False)
     async def node(name: str) -> Response:
         found = await queue.run(partial(pages.node, name))
         if found is None:
-            return _problem("Unknown node", f"The extender does not know a node {name[:253]}.", 404)
+            name = name[:MAX_WORD]
+            near = await queue.run(partial(pages.near_nodes, name))
+            problem = f"The extender does not know a node {name}."
+            return _problem("Unknown node", problem, 404, f"{PREFIX}/nodes/", near)
+        return HTMLResponse(found)
+
+    @app.get(f"{PREFIX}/pods", include_in_schema=False)
+    async def pods(request: Request) -> Response:
+        wanted = partial(pages.pods, _filters(request), _number(request))
+        return HTMLResponse(await queue.run(wanted))
+
+    @app.get(f"{PREFIX}/pods/{{name:path}}", include_in_schema=False)
+    async def pod(name: str) -> Response:
+        name = name[:MAX_WORD]
+        found = await queue.run(partial(pages.pod, name))
+        if not found:
+            near = await queue.run(partial(pages.near_pods, name))
+            problem = f"The extender does not know a pod {name}, or the pod requests no GPUs."
+            return _problem("Unknown pod", problem, 404, f"{PREFIX}/pods/", near)
         return HTMLResponse(found)
 
     @app.get(f"{PREFIX}/waiting", include_in_schema=False)
     async def waiting(request: Request) -> Response:
-        return HTMLResponse(await queue.run(partial(pages.waiting, _word(request, "name"))))
+        return HTMLResponse(await queue.run(partial(pages.waiting, _filters(request))))
 
 
 def _add_what_if(app: FastAPI, service: Service, pages: Pages, queue: RequestQueue) -> None:
@@ -173,5 +199,9 @@ class _Events(Response):
             await Response(line, 503, media_type="application/json")(scope, receive, send)
 
 
-def _problem(heading: str, problem: str, status: int) -> HTMLResponse:
-    return HTMLResponse(page("problem.html", "", heading=heading, problem=problem), status)
+def _problem(
+    heading: str, problem: str, status: int, path: str = "", near: Sequence[str] = ()
+) -> HTMLResponse:
+    """Return a page that names a problem, and links to the objects ``near`` it, below ``path``."""
+    text = page("problem.html", "", heading=heading, problem=problem, path=path, near=near)
+    return HTMLResponse(text, status)

@@ -25,12 +25,14 @@ from scheduler_extender.explain.wording import CHANGES_NOT_IN_TIME, NOT_IN_TIME,
 from scheduler_extender.framework.question import alike
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.web.overview import Filters
 from topology.core.requests import GpuRequest
 from topology.times import age
 
 ASKED = 12
 """The most different requests of waiting pods that are evaluated for one page."""
 UNASKED = "not evaluated for this page: too many different requests"
+EVERY_POD = Filters()
 SHOWN_PODS = 200
 SHOWN_REASONS = 8
 SHOWN_PLACES = 20
@@ -70,18 +72,15 @@ class Queue:
 
 
 def waiting_queues(
-    snapshot: Snapshot, deadline: Deadline = NO_DEADLINE, name: str = ""
+    snapshot: Snapshot, deadline: Deadline = NO_DEADLINE, filters: Filters = EVERY_POD
 ) -> tuple[list[Queue], int]:
     """Return the waiting pods in queues of equal requests, and how many pods are left out.
 
-    The longest queue comes first. Only pods with ``name`` in their name or in their request count.
+    The longest queue comes first. Only pods that pass the ``filters``, by name or request, count.
     After the ``deadline`` no more nodes are evaluated. Remedies are tried last.
     """
-    part = name.lower()
     named = (
-        pod
-        for pod in waiting_pods(snapshot)
-        if part in pod.full_name.lower() or part in asked_text(pod).lower()
+        pod for pod in waiting_pods(snapshot) if filters.lets_pod(pod.full_name, asked_text(pod))
     )
     ordered = list(queues(named).values())
     found: list[Queue] = []

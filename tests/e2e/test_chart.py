@@ -154,6 +154,7 @@ def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
         "require": "guaranteed",
         "refusals": "ignore",
         "shadow": True,
+        "dashboard": "https://grafana.example/d/gpus?orgId=1",
         "extraArgs": ["--stale-after=300"],
         "schedulerAddresses": ["192.0.2.10/32"],
     }
@@ -161,8 +162,14 @@ def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
     found = by_name(rendered(helm, extender=values, image=image))
     spec = found["Deployment", "gpu-topology-extender"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    flags = ["--require=guaranteed", "--refusals=ignore", "--shadow", "--stale-after=300"]
-    assert container["args"][-4:] == flags
+    flags = [
+        "--require=guaranteed",
+        "--refusals=ignore",
+        "--shadow",
+        "--dashboard=https://grafana.example/d/gpus?orgId=1",
+        "--stale-after=300",
+    ]
+    assert container["args"][-5:] == flags
     assert (container["image"], container["imagePullPolicy"]) == ("example/gpus:7", "Always")
     assert spec["imagePullSecrets"] == [{"name": "s"}]
     first, _ = found["NetworkPolicy", "gpu-topology-extender"]["spec"]["ingress"]

@@ -71,6 +71,11 @@ class Ports:
         ),
     ] = None
 
+    dashboard: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Grafana dashboard that the map links to."),
+    ] = ""
+
     def addresses(self, tls: Tls | None) -> Addresses:
         """Return the addresses of the service. Raises :class:`BadInputError`."""
         check_ports(self.port, self.admin_port, self.metrics_port)
@@ -79,9 +84,13 @@ class Ports:
             raise BadInputError(
                 f"--public-host: allowed is a DNS name without a port, not {name[:60]!r}"
             )
+        page = self.dashboard
+        if page and not re.fullmatch(r'https?://[A-Za-z0-9.-]+(:\d+)?(/[!-"$-~]*)?', page):
+            raise BadInputError(f"--dashboard: allowed is an http or https URL, not {page[:60]!r}")
         from scheduler_extender.http.servers import Addresses
 
-        return Addresses(self.host, self.port, self.admin_port, self.metrics_port, tls, name or "")
+        ports = self.port, self.admin_port, self.metrics_port
+        return Addresses(self.host, *ports, tls, name or "", page)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,27 @@
     });
   });
   if (!live()) return;
-  if (matchMedia("(max-width: 800px)").matches) {
-    // On a phone the open legend would push the map off the screen.
-    live().querySelectorAll(".legend").forEach((each) => (each.open = false));
-  }
+  // On a phone the open legend and the filters would push the counts off the screen.
+  const narrow = matchMedia("(max-width: 800px)").matches;
+  if (narrow) document.querySelectorAll(".filtering").forEach((each) => (each.open = false));
+  const legend = document.getElementById("legend");
+  if (legend) legend.open = kept() ? kept() === "open" : !narrow;
+  document.addEventListener("click", (event) => {
+    const summary = event.target.closest(".legend > summary");
+    if (summary) kept(summary.parentElement.open ? "closed" : "open"); // it turns after the click
+  });
   let busy = false;
   let wanted = null;
+
+  // Returns whether the reader has opened or closed the legend, where the browser keeps that.
+  function kept(state) {
+    try {
+      if (state) localStorage.setItem("legend", state);
+      return localStorage.getItem("legend");
+    } catch {
+      return null;
+    }
+  }
 
   async function refresh() {
     if (busy || wanted === null || document.hidden) return;
@@ -113,6 +128,13 @@
     } else {
       const time = document.getElementById("as-of");
       time.textContent = time.dateTime = new Date(now * 1000).toISOString().replace("T", " ").replace(".000", "");
+      const link = document.getElementById("dashboard");
+      if (link) {
+        const url = new URL(link.href);
+        url.searchParams.set("from", now * 1000 - 3600000);
+        url.searchParams.set("to", now * 1000);
+        link.href = url.href;
+      }
     }
   };
   events.onerror = () => {

@@ -265,6 +265,14 @@ def test_a_bad_cluster_file_is_one_line_and_exit_code_2(
             "--public-host: allowed is a DNS name without a port, not 'gpus.example:443'",
             id="a host with a port",
         ),
+        *(
+            pytest.param(
+                ["extender", "--cluster", CLUSTER, "--dashboard", url],
+                f"--dashboard: allowed is an http or https URL, not {url!r}",
+                id=f"dashboard {url}",
+            )
+            for url in ("grafana", "javascript:alert(1)", "https://", "https://[a", "http://a/b c")
+        ),
         pytest.param(["demo", "--out", PAIR], "a folder is needed", id="--out a file"),
         pytest.param(["demo", "--out", PAIR / "x"], "a folder is needed", id="--out under a file"),
         pytest.param(["check", "/dev/zero", "--cluster", CLUSTER], "larger than", id="no end"),

@@ -11,7 +11,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
-from topology.core.report import Allocation, Health, Report
+from topology.core.report import Allocation, Health, IdleAllocation, Report
 from topology.core.requests import NO_CONSTRAINTS, Constraints, gpu_request
 from topology.machines import machine
 
@@ -38,8 +38,12 @@ class Building:
         held: list[tuple[PodRecord, tuple[int, ...]]],
         *,
         sick: tuple[int, ...] = (),
+        idle: tuple[PodRecord, ...] = (),
     ) -> None:
-        """A report in which these pods hold the GPUs at these positions."""
+        """A report in which these pods hold the GPUs at these positions.
+
+        The ``idle`` ones have not used them for two hours.
+        """
         allocations = tuple(
             Allocation(
                 pod.uid,
@@ -57,6 +61,12 @@ class Building:
         )
         self.sequence = getattr(self, "sequence", 0) + 1
         report = Report("boot", self.sequence, allocations=allocations, health=health)
+        if idle:
+            unused = (
+                IdleAllocation(pod.uid, "main", "nvidia.com/gpu", "2026-11-20T10:00:00Z")
+                for pod in idle
+            )
+            report = replace(report, idle=tuple(unused), observed_at="2026-11-20T12:30:00Z")
         self.cluster.put_record(node, report)
 
     def pod(
@@ -92,7 +102,7 @@ def small() -> Building:
     a100 = made.node("dgx-a100", "dgx-01")
     quad = made.pod("train-llm", 4, a100, NVLINK)
     one = made.pod("notebook-2", 1, a100, namespace="team-b")
-    made.report(a100, [(quad, (0, 1, 2, 3)), (one, (5,))], sick=(7,))
+    made.report(a100, [(quad, (0, 1, 2, 3)), (one, (5,))], sick=(7,), idle=(one,))
     v100 = made.node("dgx1-v100", "volta-01")
     pair, wrong = made.pod("pair", 2, v100, NVLINK), made.pod("wrong", 2, v100, NVLINK)
     made.report(v100, [(pair, (0, 3)), (wrong, (1, 7))])

@@ -30,6 +30,7 @@ spec:
 """
 EIGHT = PAIR.replace("nvidia.com/gpu: 2", "nvidia.com/gpu: 8")
 MISSPELT = PAIR.replace("link: nvlink", "link: nvswitch")
+DASHBOARD = "https://grafana.example/d/gpu-topology-cluster"
 CROWD = 600  # nodes of the large cluster
 
 
@@ -60,7 +61,7 @@ def served(folder: Path, figures: dict[str, Any] | None = None) -> Iterator[Serv
 @contextmanager
 def _loopback(cluster: Cache) -> Iterator[str]:
     service, _ = in_memory(cluster)
-    with in_thread(service, Addresses()) as serving:
+    with in_thread(service, Addresses(dashboard=DASHBOARD)) as serving:
         yield f"http://127.0.0.1:{serving.ports[1]}"
 
 
@@ -83,13 +84,24 @@ SCENES: dict[str, Callable[[Tab, Served], None]] = {
     "map-filtered": _at("/map?use=in-use-mismatched&name=volta"),
     "map-pod": _at("/map?name=notebook"),
     "map-nothing-found": _at("/map?name=nobody"),
+    "map-similar": _at("/map?name=volt-01"),
+    "map-namespace": _at("/map?namespace=team-b"),
     "map-crowded": lambda tab, served: tab.open(f"{served.crowded}/map"),
     "nodes": _at("/map/nodes"),
+    "nodes-sorted": _at("/map/nodes?sort=-gpus"),
     "nodes-crowded": lambda tab, served: tab.open(f"{served.crowded}/map/nodes?page=2"),
     "node": _at("/map/nodes/volta-01"),
     "node-switched": _at("/map/nodes/dgx-01"),
     "node-unusable": _at("/map/nodes/odd"),
     "node-unknown": _at("/map/nodes/nobody"),
+    "pods": _at("/map/pods"),
+    "pods-sorted": _at("/map/pods?sort=-idle"),
+    "pods-crowded": lambda tab, served: tab.open(f"{served.crowded}/map/pods"),
+    "pod": _at("/map/pods/team-a/train-llm"),
+    "pod-idle": _at("/map/pods/team-b/notebook-2"),
+    "pod-mismatched": _at("/map/pods/team-a/wrong"),
+    "pod-waiting": _at("/map/pods/team-a/wants-0"),
+    "pod-unknown": _at("/map/pods/team-a/train-lm"),
     "waiting": _at("/map/waiting"),
     "waiting-found": _at("/map/waiting?name=wants-16"),
     "waiting-crowded": lambda tab, served: tab.open(f"{served.crowded}/map/waiting"),

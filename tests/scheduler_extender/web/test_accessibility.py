@@ -107,7 +107,9 @@ def test_axe_sees_what_is_wrong(page: Tab, pages: Served) -> None:
     assert {"color-contrast", "svg-img-alt", "html-has-lang"} <= rules
 
 
-@pytest.mark.parametrize("name", ["map", "node", "waiting", "what-if-taken", "report"])
+@pytest.mark.parametrize(
+    "name", ["map", "node", "pods", "pod", "waiting", "what-if-taken", "report"]
+)
 def test_the_keyboard_reaches_everything_in_the_order_of_the_page(
     page: Tab, pages: Served, name: str
 ) -> None:

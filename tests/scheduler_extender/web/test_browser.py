@@ -11,12 +11,14 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from scheduler_extender.http.servers import Addresses
 from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.web.pages import MAX_POD, Pages
+from scheduler_extender.web.html import DASHBOARD_MS
+from scheduler_extender.web.pages import MAX_POD, Common, Pages
 from tests.scheduler_extender.web.browser import BROWSER, Tab, tab
 from tests.scheduler_extender.web.cluster import Building, small
 from tests.waiting import PATIENCE, eventually
@@ -75,7 +77,16 @@ def browse(url: str, folder: Path, *options: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    "path", ["/map", "/map/nodes", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"]
+    "path",
+    [
+        "/map",
+        "/map/nodes",
+        "/map/pods",
+        "/map/pods/team-a/train-llm",
+        "/map/waiting",
+        "/map/what-if",
+        "/map/nodes/dgx-01",
+    ],
 )
 def test_the_browser_finds_nothing_against_the_policy(
     seen: Callable[[str], tuple[str, str]], path: str
@@ -113,7 +124,7 @@ class Rests:
         self._first: dict[Hashable, str] = {}
         made = Pages._page
 
-        def shown(pages: Pages, kind: str, key: Hashable, make: Callable[[int], str]) -> str:
+        def shown(pages: Pages, kind: str, key: Hashable, make: Callable[[Common], str]) -> str:
             text = made(pages, kind, key, make)
             self.looks += 1
             return text if self.over.is_set() else self._first.setdefault((kind, key), text)
@@ -158,7 +169,17 @@ def test_the_page_says_of_when_it_is_and_when_the_extender_has_not_answered(
         eventually(lambda: page.value(AS_OF) > last)
 
 
-@pytest.mark.parametrize("path", ["/map", "/map/nodes", "/map/waiting", "/map/nodes/dgx-01"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/map",
+        "/map/nodes",
+        "/map/pods",
+        "/map/pods/team-a/train-llm",
+        "/map/waiting",
+        "/map/nodes/dgx-01",
+    ],
+)
 def test_every_page_says_of_when_it_is(seen: Callable[[str], tuple[str, str]], path: str) -> None:
     dom, _ = seen(path)
     assert re.search(r"As of <time [^>]*>20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ</time>", dom)
@@ -209,8 +230,67 @@ def test_an_open_row_stays_open_when_the_rows_change_order(
 
 def test_the_pages_fit_a_narrow_screen(page: Tab, address: str) -> None:
     page.look(400, 800)
-    for path in ("/map", "/map/nodes", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"):
+    for path in (
+        "/map",
+        "/map/nodes",
+        "/map/pods",
+        "/map/pods/team-a/wants-0",
+        "/map/waiting",
+        "/map/what-if",
+        "/map/nodes/dgx-01",
+    ):
         page.open(address + path)
         if page.value("!!document.querySelector('.legend')"):
             eventually(partial(page.value, "!document.querySelector('.legend').open"))
         assert page.value("document.documentElement.scrollWidth") <= 400, path
+
+
+@pytest.mark.parametrize("path", ["/map", "/map?namespace=team-b"])
+def test_on_a_phone_the_counts_come_first(page: Tab, address: str, path: str) -> None:
+    """The filters are one press away, and say what they filter by."""
+    page.look(390, 800)
+    page.open(address + path)
+    numbers = "document.querySelector('.numbers').getBoundingClientRect().bottom"
+    assert page.value(numbers) < 300
+    words = page.value("document.querySelector('.filtering summary').innerText")
+    assert words == ("Filter: team-b" if "=" in path else "Filter")
+    assert not page.value("document.querySelector('.filters').checkVisibility()")
+    page.value("document.querySelector('.filtering summary').click()")
+    assert page.value("document.querySelector('.filters').checkVisibility()")
+    page.look(1400)
+    page.open(address + path)
+    assert page.value("document.querySelector('.filters').checkVisibility()")
+
+
+def test_the_legend_stays_as_the_reader_has_left_it(page: Tab, address: str) -> None:
+    def is_open(path: str) -> bool:
+        page.open(address + path)
+        return page.value("document.querySelector('.legend').open") is True
+
+    page.look(1400)
+    assert is_open("/map")
+    page.value("document.querySelector('.legend summary').click()")
+    assert not is_open("/map"), "it is the reader's choice"
+    assert not is_open("/map/nodes/dgx-01"), "on every page"
+    page.value("document.querySelector('.legend summary').click()")
+    page.look(390)
+    assert is_open("/map"), "also where it would be closed"
+    page.value("localStorage.clear()")
+    assert not is_open("/map")
+    page.look(1400)
+    assert is_open("/map")
+
+
+def test_the_link_to_the_dashboard_follows_the_time(page: Tab, made: Building) -> None:
+    service, _ = in_memory(made.cluster)
+    where = Addresses(dashboard="https://grafana.example/d/gpus?var-cluster=a")
+    with in_thread(service, where) as serving:
+        page.open(f"http://127.0.0.1:{serving.ports[1]}/map")
+        link = "document.getElementById('dashboard').href"
+        first = page.value(link)
+        assert first.startswith("https://grafana.example/d/gpus?var-cluster=a&from=")
+        eventually(lambda: page.value(link) != first)
+        words = dict(parse_qsl(urlsplit(page.value(link)).query))
+        assert int(words["to"]) - int(words["from"]) == DASHBOARD_MS
+        time = "new Date(document.getElementById('as-of').dateTime.replace(' ', 'T')).getTime()"
+        assert abs(int(words["to"]) - page.value(time)) <= 10_000

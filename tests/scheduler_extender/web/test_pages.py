@@ -11,15 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain.answers import answers_to
 from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.gpustates import Flag, NodeState, Use, node_state
 from scheduler_extender.framework import equivalence
 from scheduler_extender.framework.capacity import Capacities, Capacity
 from scheduler_extender.framework.nodedecision import decide
+from scheduler_extender.groupreference import Group, GroupReference
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.web.drawing import tile, whole
@@ -32,9 +35,10 @@ from topology.core.devices import NodeName
 from topology.core.memo import forget
 from topology.core.placement import Reason
 
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&"
+NAMESPACE = HOSTILE.replace("/", "")  # a page of a pod is found by what stands before the slash
 MOST = 300_000  # bytes of a page
 NOW = STARTED + 3 * 3600.0
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&"
 
 
 class Tags(HTMLParser):
@@ -195,13 +199,18 @@ def test_the_number_of_a_gpu_that_is_held_in_part_can_be_read(draw: Callable[...
     assert seen == [{"free"}, {"in-use"}]
 
 
+def heads(text: str) -> set[str]:
+    """The words above the columns of a table that can be sorted."""
+    return set(re.findall(r'<th scope="col"[^>]*><a [^>]*>([^<]*)', text))
+
+
 def test_a_column_that_no_pod_fills_is_left_out() -> None:
-    assert "Since (UTC)" in page(small(), "waiting")
+    assert {"Since (UTC)", "GPUs idle for"} <= heads(page(small(), "pods"))
     made = Building()
     made.pod("bound", 1, made.node("l40s-4", "n"), running=False)
-    html = page(made, "waiting")
-    assert "team-a/bound" in html
-    assert "Since (UTC)" not in html
+    told = page(made, "pods")
+    assert "team-a/bound" in told
+    assert heads(told) == {"Pod", "Asks for", "Node"}
 
 
 def test_the_summary_counts_nodes_in_words() -> None:
@@ -240,10 +249,12 @@ def test_each_waiting_pod_can_be_looked_for_and_says_how_long_it_waits() -> None
     assert re.search(r"1 pod</span>\s", text), "nobody knows for how long"
     pages = Pages(made.cluster)
     for name, there in (("crowd-07", ["crowd-07"]), ("16 GPUs", ["wants-16"]), ("nobody", [])):
-        found = pages.waiting(name)
-        assert re.findall(r"<li>team-a/([\w-]+)", found.partition('id="running"')[0]) == there
-    assert "team-a/train-llm" in pages.waiting("train-l").partition('id="running"')[2]
-    assert "No pod like that waits" in pages.waiting("nobody")
+        found = pages.waiting(Filters(name=name))
+        assert re.findall(r"<li><a [^>]*>team-a/([\w-]+)", found) == there
+    train = Filters(name="train-l")
+    assert '<a href="/map/pods?name=train-l">1 running pod matches' in pages.waiting(train)
+    assert "team-a/train-llm" in pages.pods(train)
+    assert "No pod like that waits" in pages.waiting(Filters(name="nobody"))
 
 
 @pytest.mark.parametrize(
@@ -266,13 +277,18 @@ def test_a_request_beyond_those_that_are_asked_is_answered_when_it_is_looked_for
         made.pod(f"other-{number}", number + 1, None, NVLINK)
     pages = Pages(made.cluster)
     assert UNASKED in pages.waiting()
-    assert UNASKED not in pages.waiting(f"other-{ASKED + 1}")
+    assert UNASKED not in pages.waiting(Filters(name=f"other-{ASKED + 1}"))
 
 
-PAGES = ["map", "nodes", "waiting", "node", "what-if"]
+PAGES = ["map", "nodes", "pods", "waiting", "node", "pod", "pod-waiting", "what-if"]
 
 
-def page(made: Building, which: str, node: str = "dgx-01") -> str:
+def page(
+    made: Building,
+    which: str,
+    node: str = "dgx-01",
+    pods: tuple[str, str] = ("team-a/train-llm", "team-a/wants-0"),
+) -> str:
     pages = Pages(made.cluster)
     if which == "map":
         return pages.map(Filters())
@@ -280,6 +296,10 @@ def page(made: Building, which: str, node: str = "dgx-01") -> str:
         return pages.nodes(Filters())
     if which == "waiting":
         return pages.waiting()
+    if which == "pods":
+        return pages.pods()
+    if which.startswith("pod"):
+        return pages.pod(pods[which == "pod-waiting"])
     if which == "node":
         return pages.node(node) or ""
     return pages.what_if(POD)
@@ -312,11 +332,11 @@ def test_pages_are_well_formed_and_have_landmarks(which: str) -> None:
 def test_untrusted_names_are_text(which: str) -> None:
     made = Building()
     hostile = replace(made.node("l40s-4", "x"), name=NodeName(HOSTILE))
-    pod = made.pod(HOSTILE, 1, hostile, namespace=HOSTILE)
+    pod = made.pod(HOSTILE, 1, hostile, namespace=NAMESPACE)
     made.report(hostile, [(pod, (0,))])
-    made.pod(HOSTILE, 8, None, NVLINK, namespace=HOSTILE)
+    waits = made.pod("waits" + HOSTILE, 8, None, NVLINK, namespace=NAMESPACE)
     made.cluster.put_problem(NodeName("odd" + HOSTILE), HOSTILE)
-    text = page(made, which, HOSTILE)
+    text = page(made, which, HOSTILE, (pod.full_name, waits.full_name))
     assert "alert(1)" in text or which == "what-if"
     tags = Tags(text)
     assert tags.open == []
@@ -334,7 +354,7 @@ def test_what_is_looked_for_is_text(which: str, word: str) -> None:
     made = {
         "map": lambda: pages.map(filters),
         "nodes": lambda: pages.nodes(filters),
-        "waiting": lambda: pages.waiting(HOSTILE),
+        "waiting": lambda: pages.waiting(Filters(name=HOSTILE)),
     }
     tags = Tags(made[which]())
     assert tags.open == []
@@ -441,10 +461,14 @@ def test_a_page_is_made_anew_when_something_has_changed_and_it_has_rested() -> N
     assert "l40s-99" not in first
 
 
+WAITS = "team-a/waits-0"
+
+
 @pytest.mark.parametrize("which", PAGES)
 def test_pages_stay_small_over_5000_nodes(which: str, crowd: Building) -> None:
     began = time.monotonic()
-    text = page(crowd, which, "node-00000.rack-0.example")
+    pods = next(pod.full_name for pod in crowd.cluster.snapshot().pods if pod.node), WAITS
+    text = page(crowd, which, "node-00000.rack-0.example", pods)
     print(f"{which}: {len(text.encode()):,} bytes in {time.monotonic() - began:.2f} s")
     assert len(text.encode()) <= MOST
 
@@ -490,6 +514,168 @@ def test_each_example_can_be_asked_about(name: str) -> None:
     pages = Pages(small().cluster)
     form = Tags(pages.what_if_form(EXAMPLES[name]))
     assert " ".join(EXAMPLES[name].split()) in form.text
-    html = pages.what_if(EXAMPLES[name])
-    assert 'class="queue answer"' in html
-    assert 'class="problem" id="problem"' not in html
+    told = pages.what_if(EXAMPLES[name])
+    assert 'class="queue answer"' in told
+    assert 'class="problem" id="problem"' not in told
+
+
+def test_a_pod_says_what_it_asks_for_and_has_and_who_else_would_take_it() -> None:
+    text = Tags(page(small(), "pod")).text
+    assert "Asks for 4 GPUs: every two linked by NVLink (link=nvlink)" in text
+    assert "on dgx-01" in text
+    assert "it got GPUs 0-3, which meet its constraints" in text
+    others = text.partition("Other nodes")[2]
+    assert "volta-02 guaranteed" in others
+    assert "dgx-01" not in others
+
+
+def test_a_pod_with_other_gpus_than_it_requires_says_so() -> None:
+    made = small()
+    text = page(made, "pod", pods=("team-a/wrong", ""))
+    fault = re.search(r'<p class="told problem">([^<]*)</p>', text)
+    assert fault is not None
+    assert "which do not meet link=nvlink" in fault[1]
+    assert text.count('class="found"') == 2, "its GPUs are marked in the drawing"
+
+
+def test_a_waiting_pod_has_the_answer_of_why() -> None:
+    made = small()
+    why = explanation_of(made.cluster.snapshot(), made.pod("wants-0", 8, None, NVLINK))
+    assert isinstance(why, Explanation)
+    text = Tags(page(made, "pod-waiting")).text
+    for words in (why.headline, why.request, *(miss.words for miss in why.nearest)):
+        assert words in text
+    assert why.nearest
+    assert all(each.words in text for each in why.helps)
+
+
+def test_a_pod_whose_annotations_cannot_be_read_has_a_page() -> None:
+    made = small()
+    made.cluster.put_pod(replace(made.pod("odd", 1), request=Malformed("link: no such level")))
+    assert "no node takes it: link: no such level" in page(made, "pod", pods=("team-a/odd", ""))
+
+
+def test_a_member_says_where_its_gang_is() -> None:
+    made = small()
+    there = made.node("l40s-4", "l40s-03")
+    gang = GroupReference(Group("team-a", "train"), gang=True, size=2)
+    for pod in (made.pod("train-0", 1, there), made.pod("train-1", 1)):
+        made.cluster.put_pod(replace(pod, group_ref=gang))
+    text = Tags(page(made, "pod", pods=("team-a/train-1", ""))).text
+    assert "Gang train: 1 of 2 members are placed, on l40s-03" in text
+
+
+def test_what_a_pod_does_not_use_is_shown_wherever_the_pod_is() -> None:
+    made = small()
+    assert "<td>2 h</td>" in page(made, "node")
+    assert "<td>2 h</td>" in page(made, "pods")
+    pod = page(made, "pod", pods=("team-b/notebook-2", ""))
+    assert "GPU 5 has been idle for 2 h" in pod
+    assert "idle" not in page(made, "pod"), "train-llm uses its GPUs"
+
+
+@pytest.mark.parametrize(
+    ("page", "to"),
+    [("node", "team-a/train-llm"), ("pods", "team-a/train-llm"), ("waiting", "team-a/wants-0")],
+)
+def test_pods_are_links_to_their_pages(page: str, to: str) -> None:
+    made = small()
+    text = globals()["page"](made, page)
+    assert f'<a href="/map/pods/{to}">{to}</a>' in text
+    assert Pages(made.cluster).pod(to)
+
+
+def rows(text: str) -> list[str]:
+    return re.findall(r'<tr><th scope="row"><a [^>]*>([^<]*)', text)
+
+
+def test_tables_are_sorted_by_a_column_both_ways() -> None:
+    pages = Pages(small().cluster)
+    names = rows(pages.nodes(Filters()))
+    assert names == sorted(names)
+    assert rows(pages.nodes(Filters(sort="-name"))) == names[::-1]
+    assert rows(pages.nodes(Filters(sort="-quads")))[0] == "volta-02"
+    assert rows(pages.nodes(Filters(sort="nothing"))) == names
+    assert rows(pages.pods())[0] == "team-a/train-llm", "the most GPUs first"
+    assert rows(pages.pods(Filters(sort="-idle")))[0] == "team-b/notebook-2"
+    assert rows(pages.pods(Filters(sort="node")))[0] == "team-a/serve-1"
+
+
+def test_a_sorted_column_says_so_and_its_link_sorts_the_other_way() -> None:
+    pages = Pages(small().cluster)
+    text = pages.nodes(Filters(name="volta", sort="-quads"))
+    head = '<th scope="col" aria-sort="descending"><a href="/map/nodes?name=volta&amp;sort=quads">'
+    assert text.count("aria-sort") == 1
+    assert head in text
+    assert 'href="/map/nodes?name=volta&amp;sort=-pairs"' in text, "counts begin with the most"
+    assert "all nodes" not in pages.nodes(Filters(sort="-quads")), "nothing is left out"
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        (Filters(name="wants-?"), []),
+        (Filters(name="serve-*"), ["team-a/serve-1", "team-a/serve-2", "team-a/serve-3"]),
+        (Filters(name="team-?/notebook*"), ["team-b/notebook-2"]),
+        (Filters(name="rve-*"), []),
+        (Filters(name="VE-2"), ["team-a/serve-2"]),
+        (Filters(namespace="team-b"), ["team-b/notebook-2"]),
+        (Filters(namespace="team"), []),
+        (Filters(namespace="*-b", name="note"), ["team-b/notebook-2"]),
+        (Filters(namespace="team-a", name="note"), []),
+        (Filters(name="1 GPU", namespace="team-b"), ["team-b/notebook-2"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, list) else f"{value.namespace} {value.name}",
+)
+def test_pods_are_found_by_part_by_glob_and_by_namespace(
+    filters: Filters, names: list[str]
+) -> None:
+    assert rows(Pages(small().cluster).pods(filters)) == names
+
+
+def test_a_glob_finds_nodes_too_and_a_namespace_the_nodes_of_its_pods() -> None:
+    pages = Pages(small().cluster)
+    assert rows(pages.nodes(Filters(name="*-02"))) == ["bridge-02", "l40s-02", "volta-02"]
+    assert rows(pages.nodes(Filters(namespace="team-b"))) == ["dgx-01"]
+
+
+@pytest.mark.parametrize(
+    ("which", "filters", "near"),
+    [
+        ("map", Filters(name="volt-01", kind="x"), ["/map?name=volta-01"]),
+        ("nodes", Filters(name="volt-01"), ["/map/nodes?name=volta-01"]),
+        ("pods", Filters(name="trian-llm"), ["/map/pods?name=train-llm"]),
+        ("waiting", Filters(name="want-16"), ["/map/waiting?name=wants-16"]),
+        ("pods", Filters(namespace="taem-b"), ["/map/pods?namespace=team-b"]),
+        ("pods", Filters(name="qqqq"), []),
+    ],
+)
+def test_similar_names_are_links_where_nothing_is_found(
+    which: str, filters: Filters, near: list[str]
+) -> None:
+    pages = Pages(small().cluster)
+    text = getattr(pages, which)(filters)
+    links = re.findall(r'<a class="flag" href="([^"]*)', text.partition("Similar names")[2])
+    assert set(near) <= set(links)
+    assert bool(links) is bool(near)
+    for link in links:
+        wanted = Filters(**dict(parse_qsl(urlsplit(link).query)))
+        assert "Similar names" not in getattr(pages, which)(wanted), "something is found there"
+
+
+def test_similar_names_of_many_long_ones_cost_little() -> None:
+    made = Building()
+    for number in range(4000):
+        made.pod(f"{'a' * 200}{number:05d}", 1)
+    began = time.process_time()
+    Pages(made.cluster).pods(Filters(name="a" * 190 + "b"))
+    assert time.process_time() - began < 10, "all 4,000 take several times as long"
+
+
+def test_a_dashboard_is_linked_at_the_time_of_the_page() -> None:
+    made = small()
+    made.cluster.today = lambda: 7200.0
+    assert "Grafana" not in Pages(made.cluster).map(Filters())
+    text = Pages(made.cluster, "https://grafana.example/d/gpus?orgId=1&from=now-6h").pods()
+    link = "https://grafana.example/d/gpus?orgId=1&amp;from=3600000&amp;to=7200000"
+    assert f'href="{link}"' in text

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from scheduler_extender.web import live
 from scheduler_extender.web.pages import MAX_POD
 from scheduler_extender.web.routes import HEADERS
-from tests.nodes import pcie, switched
+from tests.nodes import pcie, switched, waiting
 from tests.scheduler_extender.serving import Running, running
 from tests.scheduler_extender.web.test_pages import POD
 from tests.waiting import FOREVER
 from topology.core.report import Report
+from topology.core.requests import gpu_request
 
-PAGES = ["/map", "/map/waiting", "/map/what-if", "/map/nodes/switched"]
+ABSENT = ["/map/nobody", "/map/nodes/nobody", "/map/pods/a/nobody"]
+PAGES = ["/map", "/map/waiting", "/map/what-if", "/map/nodes/switched", "/map/pods"]
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def local() -> Iterator[Running]:
         yield found
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/map/static/map.js", "/map/nobody", "/map/nodes/nobody"])
+@pytest.mark.parametrize("path", [*PAGES, *ABSENT, "/map/static/map.js"])
 def test_every_answer_has_the_strict_policy(local: Running, path: str) -> None:
     headers = local.admin.get(path).headers
     assert headers["content-security-policy"] == HEADERS["content-security-policy"]
@@ -105,3 +109,23 @@ def test_a_heartbeat_sends_no_event(local: Running) -> None:
     before = local.cluster.version
     local.cluster.put_record(switched(), Report("boot", 2))
     assert local.cluster.version == before
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("/map/nodes/swiched", ["/map/nodes/switched"]),
+        ("/map/nodes/qqqq", []),
+        ("/map/pods/team-a/trian", ["/map/pods/team-a/train"]),
+        ("/map/pods/train", []),
+    ],
+)
+def test_an_unknown_name_is_answered_with_similar_ones(
+    local: Running, path: str, near: list[str]
+) -> None:
+    local.cluster.put_pod(replace(waiting(gpu_request(1)), namespace="team-a", name="train"))
+    answer = local.admin.get(path)
+    assert answer.status_code == 404
+    links = re.findall(r'<a class="flag" href="([^"]*)', answer.text)
+    assert links == near
+    assert all(local.admin.get(link).status_code == 200 for link in links)
