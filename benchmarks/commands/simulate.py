@@ -139,7 +139,7 @@ def simulate(
         typer.Option("--html", metavar="FILE", help="Write a page with tables and plots there."),
     ] = None,
 ) -> None:
-    """Play weeks of jobs with and without the extender.
+    """Simulate weeks of jobs with and without the extender.
 
     The table compares the policies: the promises that they keep, the bandwidth that jobs get, and
     how long jobs wait. docs/evidence/results.md explains the columns.

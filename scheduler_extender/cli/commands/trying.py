@@ -140,7 +140,7 @@ def play(
     ] = False,
     access: Access,
 ) -> None:
-    """Play GPU nodes in a cluster that has none, until Ctrl-C removes them again.
+    """Play GPU nodes in a cluster that has none, until Ctrl-C.
 
     The cluster needs the CustomResourceDefinition of GPUTopology, and nothing else of ours.
 
