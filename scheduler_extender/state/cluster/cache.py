@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 from math import inf
 
 from scheduler_extender.groupreference import NVLINK_DOMAIN
@@ -433,6 +434,8 @@ class Cache:
             self._put(transitions.without_pod(self.nodes.get(earlier.node), pod.uid))
         if pod.node is not None:
             self._put(transitions.with_pod(self.nodes.get(pod.node), pod, listed=listed))
+        elif earlier is None or _what_peers_see(earlier) != _what_peers_see(pod):
+            self._tell_of_group(pod)
 
     def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
         """Forget a pod that is gone, and its bind if it is assumed.
@@ -477,10 +480,8 @@ class Cache:
         for name in concerned:
             self._reserve(name)
         if pod is None or pod.node is None:
-            if pod is not None and pod.group_ref is not None:
-                # This pod may have kept its group waiting. A change of any node makes the listeners
-                # try all nodes for the group again, so one name is enough.
-                self.tell_of(list(self.nodes.infos)[:1])
+            if pod is not None:
+                self._tell_of_group(pod)
             return
         info = self.nodes.get(pod.node)
         report = info.report
@@ -494,6 +495,15 @@ class Cache:
         else:
             info = transitions.with_unconfirmed(info, pod, version)
         self._put(info)
+
+    def _tell_of_group(self, pod: PodRecord) -> None:
+        """Call the listeners, because groups may no longer wait for what this pod has asked for.
+
+        A change of any node makes the listeners try all nodes for every group again, so one name is
+        enough.
+        """
+        if pod.group_ref is not None:
+            self.tell_of(islice(self.nodes.infos, 1))
 
     def _verify(self, before: NodeInfo, after: NodeInfo) -> None:
         """Compare a report with the prediction; an error of ours here must not lose the report."""
@@ -694,6 +704,12 @@ def _what_decides_nominees(info: NodeInfo) -> object:
     node = info.node_object
     eligibility = (node.exists, node.cordoned, node.labels, node.taints)
     return (info.serves_claims, info.allocates_before_bind, *eligibility)
+
+
+def _what_peers_see(pod: PodRecord) -> object:
+    """Return the part of a waiting pod on which its group's answers depend."""
+    coming = not (pod.ended or pod.terminating)
+    return coming, pod.group_ref, pod.request, pod.attributes.eligible_nodes.tolerate_cordon
 
 
 def _claimed(info: NodeInfo) -> frozenset[PodUid]:

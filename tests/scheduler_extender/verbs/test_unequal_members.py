@@ -68,6 +68,29 @@ def test_a_member_is_woken_once_a_larger_one_is_gone() -> None:
     assert api.woken == [worker.uid]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_member_is_woken_once_a_sibling_asks_for_less(*, ends: bool) -> None:
+    """A missing member counts as large as the member that asks."""
+    scheduler = Scheduler({"a": 2})
+    hold(scheduler, "a-01", 3)
+    leader, small, large = (
+        record_of(member(n, size=2, gpus=g)) for n, g in [("leader", 4), ("small", 1), ("large", 3)]
+    )
+    cluster = scheduler.cluster
+    if ends:
+        cluster.put_pod(small)
+        cluster.put_pod(large)
+    cluster.put_pod(replace(leader, called_unschedulable=True))
+    api = Api()
+    waker = Waker(cluster, api, clock=lambda: 0.0)
+    cluster.tell_of_all_nodes()
+    waker.round(0.0)
+    assert not api.woken
+    cluster.put_pod(replace(large, terminating=True) if ends else replace(small, gated=True))
+    waker.round(10.0)
+    assert api.woken == [leader.uid]
+
+
 @pytest.mark.parametrize("sibling", [True, False])
 def test_a_cordoned_tray_is_reserved_for_members_that_tolerate_it(*, sibling: bool) -> None:
     scheduler = Scheduler({"a": 2})
