@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from io import BytesIO
 
 import networkx as nx
@@ -61,6 +62,15 @@ def test_it_comes_back_from_graphml() -> None:
 def test_a_bad_record_is_refused() -> None:
     with pytest.raises(RecordError):
         networkx_graph({"spec": {"devices": 1}})
+
+
+def test_a_missing_networkx_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    done = asked(main, "node", "v100-00", "-o", "graphml", "--cluster", MIXED)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: -o graphml needs the package networkx: install gpu-topology[graph]\n"
+    )
 
 
 @pytest.mark.parametrize(
