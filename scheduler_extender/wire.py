@@ -194,32 +194,15 @@ class Node(msgspec.Struct, rename="camel", frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class EventObject(msgspec.Struct, frozen=True):
-    """The object that an Event is about."""
-
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-
-
-class EventSource(msgspec.Struct, frozen=True):
-    """The program that has written an Event. ``host`` is its node."""
-
-    host: str = ""
-
-
 class Event(msgspec.Struct, rename="camel", frozen=True):
-    """The fields of an Event that are read."""
+    """The fields of an Event that are read. ``source`` has the node of its writer."""
 
     metadata: ObjectMeta = ObjectMeta()
     reason: str = ""
     message: str = ""
-    involved_object: EventObject = EventObject()
-    source: EventSource = EventSource()
-    reporting_instance: str = ""
+    involved_object: dict[str, str] = {}
+    source: dict[str, str] = {}
     last_timestamp: str | None = None
-    event_time: str | None = None
 
 
 class _NamedMeta(msgspec.Struct, frozen=True):

@@ -4,20 +4,13 @@
 entry of :data:`FINDINGS`. Nothing here does I/O.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from scheduler_extender.audit import freegpus, refusals, spreadpods, trapnodes, waitingpods
 from scheduler_extender.audit.evidence import Evidence
 from scheduler_extender.audit.finding import Finding
 
-FINDINGS: tuple[Callable[[Evidence], Finding], ...] = (
-    refusals.find,
-    spreadpods.find,
-    freegpus.find,
-    trapnodes.find,
-    waitingpods.find,
-)
+FINDINGS = (refusals.find, spreadpods.find, freegpus.find, trapnodes.find, waitingpods.find)
 """The findings in the order in which they are shown."""
 WITHOUT_RECORDS = ("refusedPods", "waitingPods")
 """The findings that need no agents."""
@@ -25,14 +18,9 @@ WITHOUT_RECORDS = ("refusedPods", "waitingPods")
 
 def audited(evidence: Evidence) -> list[Finding]:
     """Return all findings. Those that need a record, where none is there, are not known."""
-    found = [find(evidence) for find in FINDINGS]
-    if evidence.recorded:
-        return found
     return [
-        finding
-        if finding.name in WITHOUT_RECORDS
-        else replace(
-            finding, headline="not known without records", rows=(), figures=(), known=False
-        )
-        for finding in found
+        found
+        if evidence.recorded or found.name in WITHOUT_RECORDS
+        else replace(found, headline="not known without records", figures={}, rows=(), known=False)
+        for found in (find(evidence) for find in FINDINGS)
     ]

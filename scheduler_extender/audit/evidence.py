@@ -5,9 +5,10 @@ the history in the node's record. Each pod counts once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
+from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import Deadline
 from scheduler_extender.explain.answers import Answer, answers_to
 from scheduler_extender.explain.gpustates import NodeState
@@ -18,7 +19,6 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Event
 from topology.core.devices import PodUid
 from topology.core.refusal import OTHER, Refusal
-from topology.core.report import RefusedPod
 from topology.core.requests import GpuRequest, gpu_request
 from topology.times import seconds_of
 
@@ -31,13 +31,17 @@ NVIDIA = "nvidia.com/"
 class Refused:
     """A pod that a kubelet has refused."""
 
-    uid: PodUid
     pod: str  # namespace and name
     node: str
     reason: str  # one word of the kubelet
     at: float | None  # in seconds since 1970
-    request: GpuRequest | None = None  # None if it is not known any more
+    asked: GpuRequest | Malformed | None  # None if it is not known any more
     doubtful: bool = False  # it may have asked for no GPUs; its node has some
+
+    @property
+    def request(self) -> GpuRequest | None:
+        """Its request, if it is known."""
+        return self.asked if isinstance(self.asked, GpuRequest) else None
 
 
 @dataclass(frozen=True)
@@ -74,45 +78,32 @@ class Evidence:
 
 def refused_pods(
     pods: Iterable[PodRecord],
-    nodes: Iterable[NodeInfo],
+    nodes: Sequence[NodeInfo],
     events: Iterable[Event],
     known: Mapping[PodUid, PodRecord],
 ) -> list[Refused]:
     """Return the refused pods, the latest first.
 
-    ``known`` are pods with GPUs.
+    ``known`` are pods with GPUs. Times that are not known count as the earliest.
     """
     found: dict[PodUid, Refused] = {}
-    nodes = tuple(nodes)
     with_gpus = {info.name for info in nodes if not info.serves_nothing}
     for event in events:
-        if Refusal(event.reason).label == OTHER or event.involved_object.kind != "Pod":
-            continue
-        refused = _of_event(event, known)
-        if refused.uid in known or NVIDIA in event.reason or NVIDIA in event.message:
-            found[refused.uid] = refused
-        elif refused.node in with_gpus:
-            found[refused.uid] = replace(refused, doubtful=True)
+        about, node = event.involved_object, event.source.get("host", "")
+        uid = PodUid(about.get("uid", ""))
+        sure = uid in known or NVIDIA in event.reason or NVIDIA in event.message
+        if Refusal(event.reason).label != OTHER and (sure or node in with_gpus):
+            name = f"{about.get('namespace')}/{about.get('name')}"
+            asked = known[uid].request if uid in known else None
+            at = seconds_of(event.last_timestamp or "")
+            found[uid] = Refused(name, node, event.reason, at, asked, doubtful=not sure)
     for info in nodes:
         for each in info.report.history if info.report is not None else ():
-            found[each.pod_uid] = _of_history(info, each)
+            request = gpu_request(each.devices, resource=each.resource)
+            name, at = f"{each.namespace}/{each.pod}", seconds_of(each.at)
+            found[each.pod_uid] = Refused(name, info.name, each.reason, at, request)
     for pod in pods:
         if pod.refusal is not None and pod.node is not None:
-            request = pod.request if isinstance(pod.request, GpuRequest) else None
-            reason, at = pod.refusal.reason, pod.started
-            found[pod.uid] = Refused(pod.uid, pod.full_name, pod.node, reason, at, request)
+            why = pod.refusal.reason
+            found[pod.uid] = Refused(pod.full_name, pod.node, why, pod.started, pod.request)
     return sorted(found.values(), key=lambda each: (-(each.at or 0.0), each.pod))
-
-
-def _of_event(event: Event, known: Mapping[PodUid, PodRecord]) -> Refused:
-    about, pod = event.involved_object, known.get(PodUid(event.involved_object.uid))
-    request = pod.request if pod is not None and isinstance(pod.request, GpuRequest) else None
-    name, node = f"{about.namespace}/{about.name}", event.source.host or event.reporting_instance
-    at = seconds_of(event.last_timestamp or event.event_time or "")
-    return Refused(PodUid(about.uid), name, node, event.reason, at, request)
-
-
-def _of_history(info: NodeInfo, each: RefusedPod) -> Refused:
-    request = gpu_request(each.devices, resource=each.resource)
-    name, at = f"{each.namespace}/{each.pod}", seconds_of(each.at)
-    return Refused(each.pod_uid, name, info.name, each.reason, at, request)

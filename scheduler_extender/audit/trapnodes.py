@@ -4,13 +4,11 @@ kube-scheduler counts the free GPUs of a node and sends it pods that its kubelet
 again. The refusals follow from the same model as every answer of the extender.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 from scheduler_extender.audit.evidence import Evidence
 from scheduler_extender.audit.finding import Finding, many
-from scheduler_extender.explain import Struct
-from scheduler_extender.explain.wording import listed
 from scheduler_extender.state.node.history import kind_of
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.admission import AFFINITY
@@ -18,55 +16,30 @@ from topology.core.availability import Availability
 from topology.core.placement import Rejection, assess
 from topology.core.requests import Exclusive, GpuRequest
 
-ALWAYS = "even when it is empty"
-NOW = "now"
-MAY = "now, depending on which GPUs its plugin chooses"
-
-
-class TrapNodes(Struct, frozen=True):
-    """Nodes with one policy that refuse one request."""
-
-    policy: str
-    asks: str
-    pods: int  # the running and waiting pods with this request
-    refuses: str
-    nodes: list[str]
+COLUMNS = {"nodes": "nodes", "policy": "policy", "refuses pods with": "asks", "when": "refuses"}
 
 
 def find(evidence: Evidence) -> Finding:
     """Return the trap nodes for the requests of all running and waiting pods."""
-    kinds: defaultdict[GpuRequest, int] = defaultdict(int)
-    for pod in evidence.snapshot.pods:
-        if isinstance(pod.request, GpuRequest) and pod.request.effective_count and not pod.ended:
-            kinds[kind_of(pod.request)] += 1
-    found: defaultdict[tuple[str, GpuRequest, str], list[str]] = defaultdict(list)
-    late = False
+    requests = [pod.request for pod in evidence.snapshot.pods if not pod.ended]
+    kinds = Counter(kind_of(each) for each in requests if isinstance(each, GpuRequest))
+    found = defaultdict[tuple[str, GpuRequest, str], list[str]](list)
     for node in evidence.nodes:
-        late = late or evidence.deadline.passed()
-        for kind in () if late else kinds:
-            if node.topology is not None and (when := refuses(node.info, kind)):
+        for kind in kinds if node.topology and not evidence.deadline.passed() else ():
+            if (when := refuses(node.info, kind)) and node.topology:
                 policy = node.topology.allocator.topology_manager_policy
                 found[policy, kind, when].append(node.name)
     rows = [
-        TrapNodes(policy, kind.text, kinds[kind], when, names)
+        {"nodes": names, "policy": policy, "asks": kind.text, "pods": kinds[kind], "refuses": when}
         for (policy, kind, when), names in sorted(found.items(), key=lambda each: -len(each[1]))
     ]
-    traps = len({name for row in rows for name in row.nodes})
-    return Finding(
-        "trapNodes",
-        "Trap nodes",
+    traps = len({name for names in found.values() for name in names})
+    words = (
         f"the Topology Manager of {many(traps, 'node')} would refuse pods of a size that runs or "
         "waits here, although enough GPUs are free"
-        + ("; not all nodes were evaluated in time" if late else ""),
-        rows,
-        (
-            ("nodes", lambda row: listed(row.nodes)),
-            ("policy", lambda row: row.policy),
-            ("refuses pods with", lambda row: row.asks),
-            ("when", lambda row: row.refuses),
-        ),
-        (("nodes", traps),),
     )
+    words += "; not all nodes were evaluated in time" if evidence.deadline.passed() else ""
+    return Finding("trapNodes", "Trap nodes", words, {"nodes": traps}, COLUMNS, rows)
 
 
 def refuses(info: NodeInfo, request: GpuRequest) -> str:
@@ -74,15 +47,15 @@ def refuses(info: NodeInfo, request: GpuRequest) -> str:
 
     Empty if it does not. If too few are free now, the node is judged as if it were empty.
     """
-    offer = info.last_offer(request.resource)
-    if isinstance(offer, Rejection):
+    offer, kind = info.last_offer(request.resource), kind_of(request)
+    if isinstance(offer, Rejection) or not request.effective_count:
         return ""
-    now, kind = offer.available_to(request), kind_of(request)
+    now = offer.available_to(request)
     empty = Availability(now.widest(endings=True), width=now.width, gone=now.gone)
     alone = assess(offer.kubelet, empty, replace(kind, exclusive=Exclusive.NOTHING))
     if alone.refusal is not None and AFFINITY in alone.hazards:
-        return ALWAYS
+        return "even when it is empty"
     found = assess(offer.kubelet, now, kind)
     if not found.fits or AFFINITY not in found.hazards:
         return ""
-    return NOW if found.refusal is not None else MAY
+    return "now" if found.refusal else "now, depending on which GPUs its plugin chooses"

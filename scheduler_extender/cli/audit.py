@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from scheduler_extender.audit import audited
 from scheduler_extender.audit.evidence import Evidence, refused_pods
-from scheduler_extender.audit.finding import Finding, many
+from scheduler_extender.audit.finding import Finding, cell, many
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.kubeconfig import asking
@@ -38,16 +40,16 @@ NO_RECORDS = (
 def told(source: Source, namespace: str | None, seconds: float, html: Path | None) -> Told:
     """Return the audit of the last ``seconds``, and write it as a page, too."""
     look = look_once(source.cluster, source.access, namespace, Verdict.EXPECTED, bare=True)
-    notes = list(look.notes)
+    notes, deadline = list(look.notes), NO_DEADLINE
     if look.content is not None:
-        evidence = _evidence(look, seconds, look.content.pods, look.content.events, NO_DEADLINE)
+        pods, events = look.content.pods, look.content.events
     else:
         from scheduler_extender.kube.reading import refusals
 
         with asking(source.access) as (api, _):
             pods, events, unread = refusals(api, look.cluster.settings.managed)
-        notes += unread
-        evidence = _evidence(look, seconds, pods, events, within(time.monotonic, SECONDS))
+        notes, deadline = [*notes, *unread], within(time.monotonic, SECONDS)
+    evidence = _evidence(look, seconds, pods, events, deadline)
     findings = audited(evidence)
     notes += [] if evidence.recorded else [NO_RECORDS]
     if html is not None:
@@ -58,11 +60,14 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
         except OSError as error:
             raise BadInputError(f"--html: {html}: {error.strerror}") from error
         tell(f"{html} was written")
-    traps = next(finding for finding in findings if finding.name == "trapNodes")
+    since, until = (time_text(int(at)) for at in (evidence.since, evidence.until))
+    data = {finding.name: finding.as_json() for finding in findings}
+    traps = {f"node/{name}" for row in data["trapNodes"]["rows"] for name in row["nodes"]}
+    head = f"{many(len(evidence.nodes), 'node')} with GPUs, {since} to {until}"
     return Told(
-        {**_times(evidence), **{finding.name: finding.as_json() for finding in findings}},
-        sorted({f"node/{name}" for row in traps.rows for name in row.nodes}),
-        lambda console, wide: _draw(console, evidence, findings, wide=wide),
+        {"since": since, "until": until, **data},
+        sorted(traps),
+        lambda console, wide: _draw(console, head, findings, wide=wide),
         notes,
     )
 
@@ -83,28 +88,28 @@ def _evidence(
         times = [each.at for each in refused] + [seconds_of(each.observed_at) for each in reports]
         until = max((at for at in times if at is not None), default=until)
     recent = [each for each in refused if each.at is None or each.at >= until - seconds]
-    nodes = [node for node in Nodes(look.cluster).of_all(snapshot) if has_gpus(node.info)]
     sure = [each for each in recent if not each.doubtful]
-    others = len(recent) - len(sure)
-    return Evidence(snapshot, nodes, sure, others, until - seconds, until, deadline)
+    nodes = [node for node in Nodes(look.cluster).of_all(snapshot) if has_gpus(node.info)]
+    doubtful = len(recent) - len(sure)
+    return Evidence(snapshot, nodes, sure, doubtful, until - seconds, until, deadline)
 
 
-def _times(evidence: Evidence) -> dict[str, str]:
-    return {"since": time_text(int(evidence.since)), "until": time_text(int(evidence.until))}
-
-
-def _draw(console: Console, evidence: Evidence, findings: Sequence[Finding], *, wide: bool) -> None:
+def _draw(console: Console, head: str, findings: Sequence[Finding], *, wide: bool) -> None:
     """Print a paragraph for each finding, with its table."""
-    nodes, times = many(len(evidence.nodes), "node"), _times(evidence)
-    console.print(f"{nodes} with GPUs, {times['since']} to {times['until']}")
+    console.print(head)
     for finding in findings:
         console.print()
         console.print(Text(finding.title, "bold"))
-        console.print(f"{finding.headline[0].upper()}{finding.headline[1:]}.")
+        console.print(finding.sentence)
         rows = finding.rows if wide else finding.rows[:SHOWN]
         if rows:
             console.print()
-            columns = (column(head, cell, folds=True) for head, cell in finding.columns)
-            show(console, table(rows, *columns))
+            keys = finding.columns.items()
+            cells = (column(head, partial(_cell, key), folds=True) for head, key in keys)
+            show(console, table(rows, *cells))
         if left := len(finding.rows) - len(rows):
             console.print(Text(f"… {many(left, 'more row')} (-o wide shows them)", "dim"))
+
+
+def _cell(key: str, row: Mapping[str, Any]) -> str:
+    return cell(row[key])

@@ -240,15 +240,15 @@ def unbound_pods(api: ApiServer, namespace: str | None) -> list[msgspec.Raw]:
 
 def refusals(
     api: ApiServer, managed: tuple[str, ...]
-) -> tuple[list[PodRecord], list[Event], list[str]]:
+) -> tuple[tuple[PodRecord, ...], tuple[Event, ...], list[str]]:
     """Return the failed pods, the Events about pods, and notes on what the caller may not read."""
-    pods, events, notes = list[PodRecord](), list[Event](), list[str]()
+    pods, events, notes = tuple[PodRecord, ...](), tuple[Event, ...](), list[str]()
+    about_pods = [("fieldSelector", "type=Warning,involvedObject.kind=Pod")]
     try:
         failed = listed(api, PODS_PATH, PAGE, [("fieldSelector", "status.phase=Failed")])[0]
         records = (counting_record(pod_decoder.decode(raw), managed) for raw in failed)
-        pods = [record for record in records if record is not None]
-        selected = [("fieldSelector", "type=Warning,involvedObject.kind=Pod")]
-        events = [event_decoder.decode(raw) for raw in listed(api, EVENTS_PATH, PAGE, selected)[0]]
+        pods = tuple(record for record in records if record is not None)
+        events = tuple(map(event_decoder.decode, listed(api, EVENTS_PATH, PAGE, about_pods)[0]))
     except ApiError as error:
         if error.status not in FORBIDDEN:
             raise

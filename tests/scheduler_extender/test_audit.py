@@ -101,7 +101,7 @@ def test_a_fragmented_cluster(folder: Path) -> None:
         "waitingPods": {"pods": 1, "placeable": 0},
     }
     (row,) = found["spreadPods"]["rows"]
-    assert (row["pod"], row["gpus"], row["betterNodes"]) == ("default/across", [0, 2], ["good"])
+    assert (row["pod"], row["gpus"], row["better"]) == ("default/across", "0,2", ["good"])
 
 
 BARE = [

@@ -116,7 +116,15 @@ class Metrics(Collector):
             yield from _of_record(self.picture)
             yield from self._of_gpus(self.picture)
             yield _idle(self.picture.report)
-            yield _spread_pods(self.picture)
+            spread = lacking(self.picture.topology, self.picture.report.allocations)
+            apart: list[Sample] = [([lacks], pods) for lacks, pods in spread.items()]
+            yield _gauge(
+                "spread_pods",
+                "Pods with GPUs that lack NVLinks to each other, or are on several NUMA nodes, "
+                "although as many GPUs of the empty node would do better.",
+                apart,
+                "lacks",
+            )
 
     def _of_gpus(self, picture: Picture) -> Iterator[Metric]:
         """Yield the values that change on each GPU, with the pod that holds it."""
@@ -196,19 +204,6 @@ def _idle(report: Report) -> Metric:
         "When the container stopped using its GPUs; absent while it uses them.",
         found,
         *("namespace", "pod", "container", "resource"),
-    )
-
-
-def _spread_pods(picture: Picture) -> Metric:
-    """Return how many pods hold GPUs that lie further apart than this machine requires."""
-    pods = lacking(picture.topology, picture.report.allocations)
-    samples: list[Sample] = [([lacks], n) for lacks, n in pods.items()]
-    return _gauge(
-        "spread_pods",
-        "Pods with GPUs that lack NVLinks to each other, or are on several NUMA nodes, although "
-        "as many GPUs of the empty node would do better.",
-        samples,
-        "lacks",
     )
 
 
