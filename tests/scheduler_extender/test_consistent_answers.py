@@ -440,6 +440,17 @@ def beside_two_nominated_pods(first: int, second: int) -> Scene:
     return Scene(cluster, asks(1, {}, 5), [PAIRS.name, OTHER.name])
 
 
+def beside_a_nominated_pod_that_cannot_come() -> Scene:
+    """Two pods are nominated to the pairs: one for all four GPUs, then one for two of them."""
+    cluster = cluster_of({PAIRS: {"holds": Held((0,))}, OTHER: {}})
+    for name, gpus, priority in (("all", 4, 9), ("pair", 2, 8)):
+        nominee = pod(gpus, NVLINK if gpus == 2 else {}, name=name, uid=name)
+        nominee["spec"]["priority"] = priority
+        nominee["status"]["nominatedNodeName"] = PAIRS.name
+        cluster.put_pod(record_of(nominee))
+    return Scene(cluster, asks(2, NVLINK, 5), [PAIRS.name, OTHER.name])
+
+
 def with_claims_for_a_network_card() -> Scene:
     world = two_pairs()
     card = {"request": "r", "driver": "nic.example.com", "pool": "p", "device": "nic-0"}
@@ -681,6 +692,11 @@ SITUATIONS = [
             ("the pair first", 8, 9, False),
             ("and the pair gives way", 9, 4, False),
         )
+    ),
+    case(
+        "10: two pods are nominated, and the first cannot come",
+        beside_a_nominated_pod_that_cannot_come,
+        Right({"pairs": Reason.RESERVED, "other": None}, unblocks="other"),
     ),
     case(
         "11: its status names a claim",

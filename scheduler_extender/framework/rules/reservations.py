@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scheduler_extender.framework.rule import NodeEvaluation, Rule
 from scheduler_extender.state.node.nodeinfo import NodeInfo
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.availability import coming, unacknowledged_order
 from topology.core.placement import NOT_SERVED, Reason, Rejection, keeps, short_of_memory
 from topology.core.requests import GpuRequest
@@ -15,37 +15,33 @@ class Reservations(Rule):
 
     def check(self, node: NodeEvaluation) -> Rejection | None:
         """Return why the pod may not come while the reservation stands."""
-        info, request = node.info, node.without_peers
-        reasons = (reserved_for_another(*each, request) for each in info.for_reservations)
-        return next(filter(None, reasons), None)
+        return reserved_for_another(node.info, node.without_peers)
 
 
-def reserved_for_another(
-    waiting: PodRecord, then: NodeInfo, request: GpuRequest
-) -> Rejection | None:
+def reserved_for_another(info: NodeInfo, request: GpuRequest) -> Rejection | None:
     """Return why a node takes no pod with this request because of another pod's reservation.
 
-    ``then`` is the node as the ``waiting`` pod will find it (:attr:`.NodeInfo.for_reservations`).
-    A pod passes if it surely leaves the reservation whole, whether or not the reservation's victims
-    are still on the node when it comes. The reservation of a nominated pod has no end. If it cannot
-    be met anyway, for example while the node does not report, or because of the pods with earlier
-    reservations, it delays no pod. To ask about the pod with the reservation itself, use the info
-    without it (:meth:`.NodeInfo.without`).
+    A pod passes if it surely leaves each reservation whole, whether or not its victims are still on
+    the node when the pod comes. The reservation of a nominated pod has no end. If it cannot be met
+    anyway, for example while the node does not report, or because of the pods with earlier
+    reservations, it delays no pod, and the reservations behind it count without it. To ask about a
+    pod with a reservation, use the info without the pod (:meth:`.NodeInfo.without`).
     """
-    if waiting.reservation is None or not isinstance(waiting.request, GpuRequest):
-        return None
-    if waiting.request.resource != request.resource:
-        return None
-    if then.last_offer(request.resource) is NOT_SERVED:
-        return None  # there is no such device to reserve
-    if leaves_whole(then, waiting, request):
-        return None
-    if waiting.reservation.by_nomination and not leaves_whole(then, waiting):
-        return None
-    # The text does not name the other pod, because the answer becomes an Event of this pod, which
-    # may belong to another team.
-    words = f"reserved for another pod until {waiting.reservation.until_text}"
-    return Rejection(words, False, Reason.RESERVED)
+    for waiting, then in info.for_reservations:
+        if waiting.reservation is None or resource_of(waiting) != request.resource:
+            continue
+        if then.last_offer(request.resource) is NOT_SERVED:
+            continue  # there is no such device to reserve
+        if leaves_whole(then, waiting, request):
+            continue
+        if waiting.reservation.by_nomination and not leaves_whole(then, waiting):
+            left = tuple(pod for pod in info.reservations if pod is not waiting)
+            return reserved_for_another(replace(info, reservations=left), request)
+        # The text does not name the other pod, because the answer becomes an Event of this pod,
+        # which may belong to another team.
+        words = f"reserved for another pod until {waiting.reservation.until_text}"
+        return Rejection(words, False, Reason.RESERVED)
+    return None
 
 
 def leaves_whole(
