@@ -40,10 +40,30 @@ def networkx_graph(record: Mapping[str, Any]) -> Graph[str]:
     >>> graph.edges["gpu-0", "gpu-3"]
     {'link': 'NVLINK', 'nvlinks': 2, 'bandwidth': 100.0}
     """
-    from topology.codec import decode
-    from topology.networkxgraph import graph_of
+    import networkx  # an extra
 
-    return graph_of(decode(record).topology)
+    from topology.codec import decode
+
+    topology = decode(record).topology
+    graph: Graph[str] = networkx.Graph(name=topology.name)
+    homes = {}
+    for gpu in topology.gpus:
+        homes[f"gpu-{gpu.index}"] = gpu.numa_node
+        about = {"uuid": gpu.uuid, "product": gpu.product, "memory": gpu.memory}
+        graph.add_node(f"gpu-{gpu.index}", kind="gpu", number=gpu.index, **about)
+    for nic in topology.nics:
+        homes[f"nic-{nic.name}"] = nic.numa_node
+        graph.add_node(f"nic-{nic.name}", kind="nic")
+        for index, kind in nic.distances:
+            graph.add_edge(f"gpu-{index}", f"nic-{nic.name}", link=kind.label)
+    for device, number in homes.items():
+        if number is not None:
+            graph.add_node(f"numa-{number}", kind="numa", number=number)
+            graph.add_edge(device, f"numa-{number}", link="NUMA")
+    for link in topology.links:
+        speed = {"nvlinks": link.nvlinks, "bandwidth": float(link.bandwidth)}
+        graph.add_edge(f"gpu-{link.a}", f"gpu-{link.b}", link=link.kind.label, **speed)
+    return graph
 
 
 def our_version() -> str:

@@ -33,11 +33,12 @@ from scheduler_extender.explain.gpustates import NodeState, links_of
 from scheduler_extender.explain.wording import duration
 from scheduler_extender.terminal import column, show, table
 from scheduler_extender.untrustedtext import sanitized
+from topology import networkx_graph
+from topology.codec import encode
 from topology.core.allocators import ALLOCATORS
 from topology.core.graph import NodeTopology
 from topology.core.requests import at_most
 from topology.kubeapi.apiserver import path
-from topology.networkxgraph import graph_of
 from topology.times import age
 
 TIMEOUT = 10.0
@@ -70,7 +71,7 @@ def print_graph(look: Look, name: str) -> None:
         raise BadInputError(f"node {name} has no record, so its links are unknown")
     from networkx import generate_graphml
 
-    typer.echo(sanitized("\n".join(generate_graphml(graph_of(topology)))))
+    typer.echo(sanitized("\n".join(generate_graphml(networkx_graph(encode(topology))))))
 
 
 def forgive(name: str, access: Access) -> None:
