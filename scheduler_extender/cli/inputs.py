@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.explain.wording import near_names
 from scheduler_extender.untrustedtext import one_line
 
 if TYPE_CHECKING:
@@ -199,6 +198,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("other", ["web"])
     ''
     """
+    from scheduler_extender.explain.wording import near_names  # loads the model
+
     close = near_names(name, known)
     return f": did you mean {', '.join(close)}?" if close else ""
 
