@@ -22,6 +22,7 @@ from scheduler_extender.explain.explanation import Explanation, explanation_of, 
 from scheduler_extender.explain.gpustates import Nodes, NodeState, Use, links_of
 from scheduler_extender.explain.groupfit import room_for
 from scheduler_extender.explain.idle import idle_on, idle_pods
+from scheduler_extender.explain.runningpods import running_pods
 from scheduler_extender.explain.waitingreasons import waiting_pods
 from scheduler_extender.explain.wording import asks_text, near_names
 from scheduler_extender.files import podfile
@@ -290,16 +291,30 @@ class Pages:
 
     def _pods(self, filters: Filters, at: int, common: Common) -> str:
         snapshot = self._cluster.snapshot()
+        states, order = self._nodes.of_all(snapshot), [*Use]
+        uses = {h.uid: h.use for state in states for gpu in state.gpus for h in gpu.holders}
         idle = {each.uid: each.seconds for each in idle_pods(snapshot, common["now"])}
-        columns = {**POD_COLUMNS, "idle": lambda pod: idle.get(pod.uid, 0.0)}
+        columns = {
+            **POD_COLUMNS,
+            "state": lambda pod: order.index(uses.get(pod.uid, Use.ASSUMED)),
+            "idle": lambda pod: idle.get(pod.uid, 0.0),
+        }
         pods = ordered(_running(snapshot, filters), columns, filters.sort or "-requests")
+        part = _part(pods, at)
+        shown = {pod.uid for pod in part["rows"]}
         return page(
             "pods.html",
             "/map/pods",
             **common,
             **_filtering(filters, snapshot, len(pods)),
-            **_part(pods, at),
-            asks=asks_text,
+            **part,
+            running={
+                pod.uid: row
+                for state in states
+                if not shown.isdisjoint(state.info.pods.here)
+                for row, pod in running_pods(state)
+                if pod is not None
+            },
             idle=idle,
             dated=any(pod.started is not None for pod in pods),
         )

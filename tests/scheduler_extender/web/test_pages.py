@@ -210,7 +210,7 @@ def test_a_column_that_no_pod_fills_is_left_out() -> None:
     made.pod("bound", 1, made.node("l40s-4", "n"), running=False)
     told = page(made, "pods")
     assert "team-a/bound" in told
-    assert heads(told) == {"Pod", "Asks for", "Node"}
+    assert heads(told) == {"Pod", "Asks for", "State", "Node"}
 
 
 def test_the_summary_counts_nodes_in_words() -> None:
@@ -599,6 +599,17 @@ def test_tables_are_sorted_by_a_column_both_ways() -> None:
     assert rows(pages.pods())[0] == "team-a/train-llm", "the most GPUs first"
     assert rows(pages.pods(Filters(sort="-idle")))[0] == "team-b/notebook-2"
     assert rows(pages.pods(Filters(sort="node")))[0] == "team-a/serve-1"
+    assert rows(pages.pods(Filters(sort="-state")))[:2] == ["team-a/leaves", "team-a/wrong"]
+
+
+def test_the_table_of_pods_says_which_gpus_each_has() -> None:
+    made = small()
+    made.cluster.assume(NodeName("l40s-02"), made.pod("assumed", 1))
+    text = page(made, "pods")
+    lines = dict(zip(rows(text), text.split("<tr>")[2:], strict=True))
+    wrong = Tags(lines["team-a/wrong"].partition("</tr>")[0]).text
+    assert re.search(r"1,7 \S+ in use \(mismatched\) volta-01", wrong)
+    assert "assumed l40s-02" in Tags(lines["team-a/assumed"].partition("</tr>")[0]).text
 
 
 def test_a_sorted_column_says_so_and_its_link_sorts_the_other_way() -> None:
