@@ -1,7 +1,7 @@
 """A certificate authority of our own, small enough for two certificates.
 
 It signs the certificate of the extender's server and the client certificate of kube-scheduler.
-Neither of the two needs the authority's key, so the key stays with its owner. Keys are ECDSA over
+Neither of the two needs the authority's key. Keys are ECDSA over
 P-256. Certificates follow RFC 5280 as far as OpenSSL and Go check it.
 """
 
@@ -13,11 +13,12 @@ from enum import Enum
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+NAME = "gpu-topology"  # the common name of a new authority
 AUTHORITY_DAYS = 3650  # how long a new authority is valid
 # The validity of a certificate begins this long before it is made, for machines whose clock is
 # slow.
@@ -97,6 +98,36 @@ class Authority:
             raise AuthorityError(f"the certificate expired on {expires:%Y-%m-%d}")
         return cls(loaded, secret)
 
+    def renewed(self, now: datetime) -> Self | None:
+        """Return this authority with the same key and a new validity; None if it is not yet due.
+
+        Clients that trust the former certificate trust what the new one signs, until the former
+        expires. So an authority of another name, which others have made, is not renewed.
+        """
+        ours = self._certificate.subject == _common_name(NAME)
+        due = ours and _due(self._certificate, now)
+        return type(self).new(NAME, now, self.key) if due else None
+
+    def reissue(self, certificate: bytes, now: datetime) -> Issued | None:
+        """Issue a certificate again, with a new key and the same names, use and days.
+
+        None if it is not yet due, or if this authority has not signed it.
+        """
+        try:
+            old = x509.load_pem_x509_certificate(certificate)
+            old.verify_directly_issued_by(self._certificate)
+            found = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            (use,) = old.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            (common,) = old.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+            return None
+        if not _due(old, now):
+            return None
+        names = found.get_values_for_type(x509.DNSName)
+        names += map(str, found.get_values_for_type(x509.IPAddress))
+        days = (old.not_valid_after_utc - old.not_valid_before_utc).days
+        return self.issue(str(common.value), Use(use), names, now, days)
+
     def issue(
         self, name: str, use: Use, names: Collection[str], now: datetime, days: int
     ) -> Issued:
@@ -125,6 +156,12 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256())
         pem = signed.public_bytes(serialization.Encoding.PEM)
         return Issued(pem, _pem(key), signed.not_valid_after_utc)
+
+
+def _due(certificate: x509.Certificate, now: datetime) -> bool:
+    """Check whether less than a third of a certificate's validity is left."""
+    since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return (until - now) * 3 < until - since
 
 
 def _loaded(key: bytes) -> SigningKey:

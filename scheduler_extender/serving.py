@@ -98,9 +98,18 @@ def replica_service(
     with _following(api, cluster, leader) as service:
         service.metrics.show_term(lambda: leader.term)
         leader.start()
+        stopping = threading.Event()
+        if replication.renews:
+            from scheduler_extender.kube.tlssecrets import TlsSecrets
+            from scheduler_extender.leader.renewal import renew_daily
+
+            secrets = TlsSecrets(api, replication.own.namespace)
+            what = (secrets, replication.renews, leader.leads, stopping)
+            threading.Thread(target=renew_daily, args=what, name="renewal", daemon=True).start()
         try:
             yield replace(service, standby=leader.standby, term=lambda: leader.term), leader
         finally:
+            stopping.set()
             leader.stop()
 
 

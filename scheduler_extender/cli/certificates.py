@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import yaml
 
 from scheduler_extender.certificateauthority import (
     MAX_COMMON_NAME,
+    NAME,
     Authority,
     AuthorityError,
     Issued,
@@ -19,15 +19,21 @@ from scheduler_extender.certificateauthority import (
 from scheduler_extender.cli import atomicfile
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, folder, is_dns, is_ip, text_of
+from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import SCHEDULER_SECRET, SECRET, Names, Secrets
+from scheduler_extender.kube.tlssecrets import AUTHORITY, TlsSecrets, secret
+from topology.kubeapi.apiserver import ApiFailure
 
 # The names of two pairs of files in the folder, NAME.crt and NAME.key. The authority's files are
 # beside them.
 EXTENDER, SCHEDULER = "extender", "scheduler"
 # The name of the Service by which kube-scheduler calls the extender.
 SERVICE = "gpu-topology"
-LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
 MAX_PEM = 64 * 1024
+FOREIGN = (
+    f"The Secrets were made without the Secret {AUTHORITY}, and stay as they are: renew them as "
+    "they were made"
+)
 
 
 def make(output: Path, ca: Path | None, names: Names, days: int, printed: Secrets) -> None:
@@ -49,8 +55,38 @@ def make(output: Path, ca: Path | None, names: Names, days: int, printed: Secret
     _tell(output, authority, pairs[EXTENDER], days, now)
     wanted = [(SECRET, EXTENDER)] if printed.secret else []
     wanted += [(SCHEDULER_SECRET, SCHEDULER)] if printed.scheduler_secret else []
-    texts = [_secret(name, names.namespace, authority, pairs[which]) for name, which in wanted]
-    typer.echo("---\n".join(texts), nl=False)
+    made = [secret(name, names.namespace, pairs[which], authority) for name, which in wanted]
+    typer.echo("---\n".join(str(yaml.safe_dump(each, sort_keys=False)) for each in made), nl=False)
+
+
+def keep_in_cluster(access: Access, names: Names, days: int) -> None:
+    """Create the Secrets in the cluster, or renew their certificates if they are due.
+
+    Secrets that this command has not made are left as they are. Raises :class:`BadInputError`.
+    """
+    now = datetime.now(UTC).replace(microsecond=0)
+    subjects = {
+        SECRET: (SERVICE, Use.SERVER, _of_extender(names)),
+        SCHEDULER_SECRET: (names.client_name, Use.CLIENT, _of_scheduler(names)),
+    }
+    with asking(access) as (api, _):
+        secrets = TlsSecrets(api, names.namespace)
+        try:
+            missing, authority = secrets.missing(subjects), secrets.authority(now)
+            if authority is None:
+                if set(subjects) - set(missing):
+                    typer.echo(FOREIGN)
+                    return
+                authority = Authority.new(NAME, now)
+                secrets.create(AUTHORITY, authority, authority)
+                typer.echo(f"Secret {AUTHORITY}: created")
+            for name in missing:
+                secrets.create(name, authority.issue(*subjects[name], now, days), authority)
+                typer.echo(f"Secret {name}: created")
+            for name in secrets.renew(subjects, now):
+                typer.echo(f"Secret {name}: renewed")
+        except (ApiFailure, AuthorityError) as error:
+            raise BadInputError(f"Secrets of {names.namespace}: {error}") from error
 
 
 def _of_extender(names: Names) -> list[str]:
@@ -90,7 +126,7 @@ def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
         path = output / "ca.key"
         kept = text_of(path, MAX_PEM).encode() if path.exists() else None
         try:
-            return Authority.new("gpu-topology", now, kept)
+            return Authority.new(NAME, now, kept)
         except AuthorityError as error:
             raise BadInputError(f"--output: {path}: {error}") from error
     certificate, key = text_of(ca / "ca.crt", MAX_PEM), text_of(ca / "ca.key", MAX_PEM)
@@ -120,19 +156,3 @@ def _tell(output: Path, authority: Authority, issued: Issued, days: int, now: da
             "outlive the authority; make a new authority soon",
             err=True,
         )
-
-
-def _secret(name: str, namespace: str, authority: Authority, issued: Issued) -> str:
-    content = {
-        "ca.crt": authority.certificate,
-        "tls.crt": issued.certificate,
-        "tls.key": issued.key,
-    }
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": namespace, "labels": LABELS},
-        "type": "kubernetes.io/tls",
-        "data": {name: base64.b64encode(pem).decode() for name, pem in content.items()},
-    }
-    return str(yaml.safe_dump(secret, sort_keys=False))

@@ -231,7 +231,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """The Secrets that are printed."""
+    """The Secrets that are printed, or kept in the cluster."""
 
     secret: Annotated[
         bool,
@@ -246,6 +246,13 @@ class Secrets:
             "--scheduler-secret",
             help=f"Print kube-scheduler's certificate as the Secret {SCHEDULER_SECRET}, for a "
             "second kube-scheduler. Risk: users who can read Secrets there can have pods bound.",
+        ),
+    ] = False
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="Keep the CA and both certificates in Secrets of the cluster, not in a folder.",
         ),
     ] = False
 

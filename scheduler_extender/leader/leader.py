@@ -44,6 +44,7 @@ class Replication:
     lease: str = "gpu-topology"  # the name of the Lease, in that pod's namespace
     seconds: float = 10.0  # the Lease's duration
     address: Address | None = None  # what the leader writes into the Service
+    renews: tuple[str, ...] = ()  # the Secrets whose certificates the leader renews
 
 
 class Leader:

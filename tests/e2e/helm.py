@@ -57,13 +57,22 @@ class Helm:
         *words: str,
         values: Mapping[str, Any] | None = None,
         chart: Path = CHART,
+        hooks: bool = False,
     ) -> str:
         """Install or change the release, and return the notes that Helm shows.
 
-        The image is the base's.
+        The image is the base's. With ``hooks``, the caller runs their Jobs (:mod:`.hookjobs`).
         """
         where = ("--kubeconfig", str(kubeconfig), "--namespace", namespace, "--create-namespace")
-        install = ("upgrade", RELEASE, str(chart), "--install", *where, *words)
+        install = (
+            "upgrade",
+            RELEASE,
+            str(chart),
+            "--install",
+            *where,
+            *words,
+            *(() if hooks else ("--no-hooks",)),
+        )
         done = self(*install, values={"image": {"repository": IMAGE}, **(values or {})})
         assert done.returncode == 0, done.stderr
         return done.stdout.partition("NOTES:")[2]

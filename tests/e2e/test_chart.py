@@ -190,6 +190,7 @@ def test_each_image_has_a_digest_of_its_own(helm: Helm) -> None:
     image = {"repository": "localhost:5000/gpus", "digest": DIGESTS[0]}
     agent = {"image": {"digest": DIGESTS[1]}}
     assert images(rendered(helm, image=image, agent=agent, scheduler=on)) == {
+        "certificates": f"localhost:5000/gpus@{DIGESTS[0]}",
         "extender": f"localhost:5000/gpus@{DIGESTS[0]}",
         "agent": f"localhost:5000/gpus-agent@{DIGESTS[1]}",
         "kube-scheduler": f"registry.k8s.io/kube-scheduler@{DIGESTS[2]}",
@@ -426,6 +427,36 @@ def test_only_the_second_scheduler_reaches_the_extender(helm: Helm) -> None:
     assert first["from"] == [{"podSelector": {"matchLabels": labels}}]
 
 
+@pytest.mark.parametrize(
+    ("values", "makes"),
+    [
+        pytest.param({"scheduler": {"enabled": True}}, True, id="second-scheduler"),
+        pytest.param({}, False, id="the-first-alone"),
+        pytest.param({"scheduler": {"enabled": True, "certificates": False}}, False, id="by-hand"),
+        # A release that was installed before the value existed (--reuse-values).
+        pytest.param({"scheduler": {"enabled": True, "certificates": None}}, False, id="older"),
+        pytest.param(
+            {"scheduler": {"enabled": True}, "certManager": {"enabled": True}},
+            False,
+            id="cert-manager",
+        ),
+    ],
+)
+def test_the_chart_makes_the_certificates_if_no_other_does(
+    helm: Helm, values: Object, makes: bool
+) -> None:
+    found = by_name(rendered(helm, **values))
+    (extender,) = found["Deployment", "gpu-topology-extender"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert ("--renew-certificates" in extender["args"]) is makes
+    named = {kind for kind, name in found if name.startswith("gpu-topology-certificates")}
+    assert named == ({"Job", "Role", "RoleBinding", "ServiceAccount"} if makes else set())
+    if makes:
+        (job,) = found["Job", "gpu-topology-certificates"]["spec"]["template"]["spec"]["containers"]
+        assert job["args"] == ["certificates", "--keep", f"--namespace={NAMESPACE}"]
+
+
 STEERING = [
     pytest.param("auto", True, {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}, id="new"),
     pytest.param("auto", False, {"ValidatingAdmissionPolicy"}, id="old"),
@@ -480,7 +511,7 @@ def test_a_release_is_installed_changed_and_removed(
         image = api.get(scheduler).json()["spec"]["template"]["spec"]["containers"][0]["image"]
         kubernetes = api.get("/version").json()["gitVersion"]
         assert image.endswith(f":{kubernetes.partition('-')[0]}")
-        assert "--scheduler-secret" in notes
+        assert "A Job has made it" in notes
         steering = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
         assert api.get(f"{steering}/gpu-topology-steering").is_success
 

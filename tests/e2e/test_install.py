@@ -30,6 +30,7 @@ from tests.e2e.cluster import RealCluster
 from tests.e2e.conftest import programs
 from tests.e2e.controlplane import SCHEDULER
 from tests.e2e.helm import Helm
+from tests.e2e.hookjobs import jobs_run
 from tests.e2e.test_documents import DOCKER
 from tests.e2e.test_second_scheduler import TwoSchedulers
 from tests.programs import free_port
@@ -276,19 +277,20 @@ class Beside(TwoSchedulers):
         self.reader = Reader(folder / "reader", folder)
 
     def make_certificates(self, *words: object) -> None:
-        """The page's commands make them."""
-        self.reader.types(steps(SECOND)[:-1], self.control_plane.kubeconfig())
-        self.tls = self.reader.tls
+        """The Job of the chart, which the page's commands install, makes them."""
+        with jobs_run(self.control_plane, NAMESPACE):
+            self.reader.types(steps(SECOND)[:-1], self.control_plane.kubeconfig())
+        self.mount_extender()
 
     def install(self) -> None:
         """Helm has installed the chart already."""
         self.until(self._watches_records, "records can be watched")
 
 
-def test_five_steps_beside_a_managed_control_plane(
+def test_four_steps_beside_a_managed_control_plane(
     control_plane_binaries: Path, helm: Helm, tmp_path: Path
 ) -> None:
-    assert len(steps(SECOND)) == 5
+    assert len(steps(SECOND)) == 4
     with Beside(tmp_path, control_plane_binaries, helm) as cluster:
         cluster.add_machine(machine("hgx-h100-8").topology("h100"))
         cluster.reader.types(steps(SECOND)[-1:], cluster.control_plane.kubeconfig())

@@ -24,8 +24,10 @@ from tests.documents.blocks import Block, shell_blocks, statements
 from tests.documents.running import BINARIES
 from tests.e2e.cluster import RECORDS, ROOT
 from tests.e2e.helm import Helm
+from tests.e2e.hookjobs import jobs_run
 from tests.e2e.test_documents import PLAYED, ran, reader
 from tests.e2e.test_second_scheduler import TwoSchedulers
+from tests.manifests.building import NAMESPACE
 from tests.programs import started
 from tests.waiting import PATIENCE
 
@@ -51,7 +53,9 @@ class AsThePageSays(TwoSchedulers):
         self.reader = reader(folder)
 
     def install(self) -> None:
-        self.run(INSTALL)
+        with jobs_run(self.control_plane, NAMESPACE):
+            self.run(INSTALL)
+        self.mount_extender()
         self.until(self._watches_records, "records can be watched")
 
     def run(self, block: Block) -> str:

@@ -7,8 +7,9 @@ one has the configuration and the rights that the chart gives it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_extender.cli import main
-from tests.commands import asked
-from tests.e2e.cluster import PODS, STOCK, RealCluster
+from scheduler_extender.certificateauthority import Use
+from scheduler_extender.cli.options import SCHEDULER_SECRET, SECRET
+from scheduler_extender.kube.tlssecrets import AUTHORITY, TlsSecrets, secret
+from tests.e2e.cluster import EXTENDER, PODS, STOCK, RealCluster
 from tests.e2e.controlplane import SCHEDULER, Process
 from tests.e2e.helm import Helm
+from tests.e2e.hookjobs import jobs_run
 from tests.manifests.building import NAMESPACE
+from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -30,6 +34,7 @@ SECOND = f"system:serviceaccount:{NAMESPACE}:gpu-topology-scheduler"
 GROUPS = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated")
 OURS, STOCKS = "gpu-topology", "default-scheduler"
 NVLINK = {"link": "nvlink"}
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 
@@ -42,9 +47,32 @@ class TwoSchedulers(RealCluster):
         self._helm = helm
         self._second: Process | None = None
 
+    def make_certificates(self, *words: object) -> None:
+        """Leave them to the chart's Job: :meth:`install`."""
+
     def install(self) -> None:
+        self.upgrade()
+        self.mount_extender()
+
+    def upgrade(self) -> list[str]:
+        """Install or upgrade the release, and return what the chart's Job prints."""
         values = {"scheduler": {"enabled": True}}
-        self._helm.install(self.control_plane.kubeconfig(), NAMESPACE, values=values)
+        with jobs_run(self.control_plane, NAMESPACE) as printed:
+            where = (self.control_plane.kubeconfig(), NAMESPACE)
+            self._helm.install(*where, values=values, hooks=True)
+        return printed
+
+    def mount_extender(self) -> None:
+        """Write the files of the extender's Secret where the extender reads them."""
+        files = {"ca.crt": "ca.crt", "tls.crt": "extender.crt", "tls.key": "extender.key"}
+        self.mount(SECRET, self.tls, files)
+
+    def mount(self, secret: str, folder: Path, files: Mapping[str, str]) -> None:
+        """Write the files of a Secret, by the names that the process reads."""
+        folder.mkdir(exist_ok=True)
+        found = self.api.get(f"{SECRETS}/{secret}").raise_for_status().json()["data"]
+        for key, name in files.items():
+            (folder / name).write_bytes(base64.b64decode(found[key]))
 
     def start_schedulers(self, stack: ExitStack) -> None:
         self.control_plane.start_scheduler(STOCK)
@@ -55,7 +83,7 @@ class TwoSchedulers(RealCluster):
         """Start the second kube-scheduler with what the ConfigMap says, as its account."""
         maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         shipped = self.api.get(f"{maps}/gpu-topology-scheduler").json()["data"]["config.yaml"]
-        config = self.adapted(yaml.safe_load(shipped), self._mounted())
+        config = self.adapted(yaml.safe_load(shipped), self.mount_schedulers())
         kubeconfig = str(self.control_plane.kubeconfig(SECOND))
         config["clientConnection"] = {"kubeconfig": kubeconfig}  # its pod needs none
         path = self._folder / "second.yaml"
@@ -64,18 +92,11 @@ class TwoSchedulers(RealCluster):
         log = self._folder / "second.log"
         self._second = Process("second", [str(self._program), *flags], log)
 
-    def _mounted(self) -> dict[str, str]:
-        """The files of the Secret that `certificates --scheduler-secret` prints, as mounted."""
+    def mount_schedulers(self) -> dict[str, str]:
+        """The files of the scheduler's Secret, as its pod mounts them."""
         folder = self._folder / "mounted"
-        folder.mkdir(exist_ok=True)
-        renewed = asked(
-            main,
-            *("certificates", "--scheduler-secret", "--output", self.tls, "--ca", self.tls),
-        )
-        assert renewed.returncode == 0, renewed.stderr
-        for name, data in yaml.safe_load(renewed.stdout)["data"].items():
-            (folder / name).write_bytes(base64.b64decode(data))
         files = {"caFile": "ca.crt", "certFile": "tls.crt", "keyFile": "tls.key"}
+        self.mount(SCHEDULER_SECRET, folder, {name: name for name in files.values()})
         return {field: str(folder / name) for field, name in files.items()}
 
     def _logs(self) -> str:
@@ -253,3 +274,58 @@ def test_the_second_one_asks_for_nothing_that_it_may_not(real: TwoSchedulers) ->
         and event.get("responseStatus", {}).get("code") == HTTPStatus.FORBIDDEN
     }
     assert refused == set()
+
+
+def test_an_upgrade_keeps_the_certificates_and_the_extender_may_only_renew_them(
+    real: TwoSchedulers,
+) -> None:
+    names = {AUTHORITY, SECRET, SCHEDULER_SECRET}
+    before = {name: real.api.get(f"{SECRETS}/{name}").json() for name in names}
+    assert real.upgrade() == [""]
+    assert {name: real.api.get(f"{SECRETS}/{name}").json() for name in names} == before
+    real.kubectl("-n", NAMESPACE, "create", "secret", "generic", "of-another")
+    with real.control_plane.client(EXTENDER) as client:
+        for name in names:
+            assert client.get(f"{SECRETS}/{name}").is_success
+            assert client.delete(f"{SECRETS}/{name}").status_code == HTTPStatus.FORBIDDEN
+        for path in (SECRETS, f"{SECRETS}/of-another"):
+            assert client.get(path).status_code == HTTPStatus.FORBIDDEN
+        again = {"metadata": {"name": "new"}}
+        assert client.post(SECRETS, json=again).status_code == HTTPStatus.FORBIDDEN
+
+
+def test_nothing_is_left_of_the_job_and_its_rights(real: TwoSchedulers) -> None:
+    job = "gpu-topology-certificates-job"
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
+    for path in (
+        f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/gpu-topology-certificates",
+        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{job}",
+        f"{rbac}/roles/{job}",
+        f"{rbac}/rolebindings/{job}",
+    ):
+        assert real.api.get(path).status_code == HTTPStatus.NOT_FOUND, path
+
+
+def test_a_renewal_by_the_leaders_account_reaches_a_scheduler_that_runs(
+    real: TwoSchedulers,
+) -> None:
+    """kube-scheduler was started with a certificate that had expired; it stays up."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    api = ApiServer.from_kubeconfig(real.control_plane.kubeconfig(EXTENDER))
+    secrets = TlsSecrets(api, NAMESPACE)
+    authority = secrets.authority(now)
+    assert authority is not None
+    names, early = ["kube-scheduler"], now - timedelta(days=11)
+    expired = authority.issue("kube-scheduler", Use.CLIENT, names, early, 10)
+    real.stop_second()
+    made = secret(SCHEDULER_SECRET, NAMESPACE, expired, authority)
+    real.api.put(f"{SECRETS}/{SCHEDULER_SECRET}", json=made).raise_for_status()
+    real.start_second()
+    real.add_pod("waits", 1)
+    real.until(
+        lambda: "SchedulerError" in str(real.pod("waits")["status"]), "the certificate is refused"
+    )
+    assert secrets.renew((SECRET, SCHEDULER_SECRET), now) == [SCHEDULER_SECRET]
+    api.close()
+    real.mount_schedulers()
+    assert real.node_of("waits") == "gpus"

@@ -10,8 +10,8 @@ import yaml
 from cryptography import x509
 
 from scheduler_extender.cli import main
-from scheduler_extender.cli.certificates import LABELS
 from scheduler_extender.cli.options import SECRET
+from scheduler_extender.kube.tlssecrets import LABELS
 from tests.commands import asked
 from tests.manifests.building import BASE, NAMESPACE, arguments
 

@@ -18,7 +18,7 @@ from scheduler_extender.annotations import MANAGED
 from tests.manifests.building import ROOT, Object, container, objects
 
 CHART = ROOT / "manifests" / "chart"
-HANDMADE = {"NOTES.txt", "_helpers.tpl", "scheduler.yaml", "steering.yaml"}
+HANDMADE = {"NOTES.txt", "_helpers.tpl", "certificates.yaml", "scheduler.yaml", "steering.yaml"}
 
 
 def values() -> Object:

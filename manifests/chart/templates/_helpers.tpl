@@ -35,6 +35,22 @@ app.kubernetes.io/component: scheduler
 app.kubernetes.io/name: gpu-topology
 {{- end }}
 
+{{- define "gpu-topology.certificatesLabels" -}}
+app.kubernetes.io/component: certificates
+app.kubernetes.io/name: gpu-topology
+{{- end }}
+
+{{- /* Not empty if the chart makes the certificates. */ -}}
+{{- define "gpu-topology.certificates" -}}
+{{- if and .Values.scheduler.enabled .Values.scheduler.certificates (not .Values.certManager.enabled) }}yes{{ end }}
+{{- end }}
+
+{{- define "gpu-topology.hook" -}}
+helm.sh/hook: pre-install,pre-upgrade
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
 {{- define "gpu-topology.steering" -}}
 {{- $mutating := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" -}}
 {{- if ne .Values.scheduler.steering "auto" }}{{ .Values.scheduler.steering }}

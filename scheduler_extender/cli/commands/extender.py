@@ -19,7 +19,12 @@ from scheduler_extender.cli.inputs import (
     weakest,
 )
 from scheduler_extender.cli.kubeconfig import ContextOption
-from scheduler_extender.cli.options import MetricsPortOption, WeakestOption
+from scheduler_extender.cli.options import (
+    SCHEDULER_SECRET,
+    SECRET,
+    MetricsPortOption,
+    WeakestOption,
+)
 
 if TYPE_CHECKING:
     from scheduler_extender.http.certificates import Tls
@@ -242,6 +247,14 @@ class Replica:
             metavar="NAME", help="Service through which kube-scheduler reaches the leader."
         ),
     ] = "gpu-topology"
+    renew_certificates: Annotated[
+        bool,
+        typer.Option(
+            "--renew-certificates",
+            help=f"While leading, renew the Secrets {SECRET} and {SCHEDULER_SECRET}, as "
+            "`gpu-topology certificates --keep` does.",
+        ),
+    ] = False
 
     def replication(self, port: int) -> Replication:
         """Return the settings of the election, and the address that the leader publishes."""
@@ -271,7 +284,8 @@ class Replica:
             if not NAME.fullmatch(part):
                 raise BadInputError(f"{option}: {part!r} is no name of a Kubernetes object")
         own = OwnPod(self.pod_namespace, self.pod_name)
-        return Replication(own, self.lease, self.lease_seconds, address)
+        renews = (SECRET, SCHEDULER_SECRET) if self.renew_certificates else ()
+        return Replication(own, self.lease, self.lease_seconds, address, renews)
 
 
 def extender(
@@ -300,6 +314,8 @@ def extender(
         if cluster is not None:
             raise BadInputError("--leader-elect needs an API server; --cluster has none")
         replication = replica.replication(ports.port)
+    elif replica.renew_certificates:
+        raise BadInputError("--renew-certificates needs --leader-elect")
     log_json()
     from scheduler_extender.cli.extender import serve_cluster, serve_file
 

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import Asked, Doing, Names, Secrets
 
 
 def certificates(
     output: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder for the certificates and keys.")
-    ],
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for the certificates and keys.")
+    ] = None,
     ca: Annotated[
         Path | None,
         typer.Option(
@@ -29,19 +31,28 @@ def certificates(
         typer.Option(metavar="NUMBER", help="Validity of the two certificates.", min=1, max=3650),
     ] = 365,
     printed: Secrets,
+    access: Access,
 ) -> None:
     """Make the certificates for kube-scheduler and the extender.
 
     Keep ca.key secret: with it anyone can make a certificate for a scheduler.
 
-    The command writes a CA (ca.crt, ca.key), the extender's certificate (extender.crt,
+    With --output, it writes a CA (ca.crt, ca.key), the extender's certificate (extender.crt,
     extender.key) and kube-scheduler's (scheduler.crt, scheduler.key). To renew the certificates,
-    run it again with the same folder as --output and --ca. The extender and kube-scheduler load
-    changed certificates without a restart.
+    run it again with the same folder as --output and --ca. With --keep, it creates the Secrets
+    that are missing in the cluster, and renews certificates with less than a third of their
+    validity left. The extender and kube-scheduler load changed certificates without a restart.
     """
-    from scheduler_extender.cli.certificates import make
+    if printed.keep == (output is not None):
+        raise BadInputError("give either --output FOLDER or --keep")
+    from scheduler_extender.cli.certificates import keep_in_cluster, make
 
-    make(output, ca, names, days, printed)
+    if output is not None:
+        make(output, ca, names, days, printed)
+        return
+    if ca or printed.secret or printed.scheduler_secret:
+        raise BadInputError("--ca, --secret and --scheduler-secret need --output")
+    keep_in_cluster(access, names, days)
 
 
 def install(

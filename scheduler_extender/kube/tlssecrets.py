@@ -1,0 +1,103 @@
+"""Keeps a certificate authority and the certificates that it signs in Secrets of the cluster.
+
+A certificate that another authority has signed, such as cert-manager's, is left as it is.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from scheduler_extender.certificateauthority import Authority, AuthorityError, Issued
+from topology.kubeapi.apiserver import ApiServer, NotFoundError, path
+
+AUTHORITY = "gpu-topology-authority"  # the Secret with the authority and its key
+LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
+TIMEOUT = 10.0  # seconds for one request
+
+Object = dict[str, Any]
+
+
+def secret(name: str, namespace: str, held: Authority | Issued, authority: Authority) -> Object:
+    """Return the Secret with a certificate and its key, and the authority's certificate."""
+    content = {"ca.crt": authority.certificate, "tls.crt": held.certificate, "tls.key": held.key}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": LABELS},
+        "type": "kubernetes.io/tls",
+        "data": {name: base64.b64encode(pem).decode() for name, pem in content.items()},
+    }
+
+
+class TlsSecrets:
+    """The Secrets of one namespace. All methods raise :class:`.ApiFailure`."""
+
+    def __init__(self, api: ApiServer, namespace: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._collection = path("/api/v1/namespaces", namespace, "secrets")
+
+    def authority(self, now: datetime) -> Authority | None:
+        """Return the authority, after its renewal if that is due; None if it has no Secret.
+
+        Raises :class:`AuthorityError` if the Secret has no usable authority.
+        """
+        found = self._read(AUTHORITY)
+        if found is None:
+            return None
+        held = Authority.load(_pem(found, "tls.crt"), _pem(found, "tls.key"), now)
+        if (renewed := held.renewed(now)) is None:
+            return held
+        self._update(found, renewed, renewed)
+        return renewed
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Return those of the names that no Secret has."""
+        return [name for name in names if self._read(name) is None]
+
+    def create(self, name: str, held: Authority | Issued, authority: Authority) -> None:
+        """Create a Secret. Raises :class:`.ConflictError` if it exists."""
+        made = secret(name, self._namespace, held, authority)
+        self._api.create(self._collection, msgspec.json.encode(made), timeout=TIMEOUT)
+
+    def renew(self, names: Iterable[str], now: datetime) -> list[str]:
+        """Renew the certificates that are due, and return the names of their Secrets.
+
+        Raises :class:`AuthorityError` and, after a write of another client,
+        :class:`.ConflictError`.
+        """
+        renewed: list[str] = []
+        if (authority := self.authority(now)) is None:
+            return renewed
+        for name in names:
+            found = self._read(name)
+            issued = authority.reissue(_pem(found, "tls.crt"), now) if found else None
+            if found and issued is not None:
+                self._update(found, issued, authority)
+                renewed.append(name)
+        return renewed
+
+    def _read(self, name: str) -> Object | None:
+        try:
+            body = self._api.get(f"{self._collection}/{name}", timeout=TIMEOUT)
+        except NotFoundError:
+            return None
+        return msgspec.json.decode(body, type=Object)
+
+    def _update(self, found: Object, held: Authority | Issued, authority: Authority) -> None:
+        name = found["metadata"]["name"]
+        data = secret(name, self._namespace, held, authority)["data"]
+        body = msgspec.json.encode({**found, "data": {**(found.get("data") or {}), **data}})
+        self._api.update(f"{self._collection}/{name}", body, timeout=TIMEOUT)
+
+
+def _pem(found: Object, key: str) -> bytes:
+    """Return a PEM text of a Secret; empty if it has none."""
+    try:
+        return base64.b64decode((found.get("data") or {}).get(key, ""), validate=True)
+    except binascii.Error as error:
+        raise AuthorityError(f"{key} of the Secret is not base64") from error
