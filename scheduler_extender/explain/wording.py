@@ -312,10 +312,14 @@ def gpus_text(indices: Sequence[int]) -> str:
 def near_names(name: str, known: Iterable[str], most: int = 10_000) -> list[str]:
     """Return up to three names that are similar to ``name``, among the first ``most`` known ones.
 
-    >>> near_names("train-1", ["train-01", "serve-1", "web"])
-    ['train-01']
+    Names that begin with it come first. An empty name is similar to none.
+
+    >>> near_names("train-1", ["train-01", "serve-1", "train-1-gpu", "web"])
+    ['train-1-gpu', 'train-01']
     """
-    return get_close_matches(name, list(islice(known, most)), cutoff=0.75)
+    names = list(islice(known, most))
+    longer = (each for each in names if name and each.startswith(name))
+    return list(dict.fromkeys([*longer, *get_close_matches(name, names, cutoff=0.75)]))[:3]
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:

@@ -25,10 +25,12 @@ class UnknownMachine(ValueError):  # noqa: N818 - it is a bad value, and reads a
     def __init__(self, name: str) -> None:
         self.name = name
         shown = name if len(name) <= 60 else f"{name[:57]}..."
-        self.close = tuple(get_close_matches(shown.lower(), MACHINES, n=3, cutoff=0.5))
-        hint = f" (close: {', '.join(self.close)})" if self.close else ""
+        longer = [each for each in MACHINES if each.startswith(shown.lower())]
+        similar = get_close_matches(shown.lower(), MACHINES, n=3, cutoff=0.5)
+        self.close = tuple(dict.fromkeys([*longer, *similar]))[:3]
+        hint = f": did you mean {', '.join(self.close)}? " if self.close else "; "
         super().__init__(
-            f"{shown!r} is not in the catalogue{hint}; `gpu-topology machines` lists them"
+            f"{shown!r} is not in the catalogue{hint}`gpu-topology machines` lists them"
         )
 
 

@@ -220,7 +220,8 @@ class TestWhatCannotBeAnswered:
         assert "permission" not in done.stderr
 
     def test_a_word_that_is_no_form(self, cluster: Cluster, command: list[str]) -> None:
-        message = "error: --output: allowed are table, wide, json, yaml, name, not 'xml'\n"
+        more = ", graphml" if command[0] == "node" else ""
+        message = f"error: --output: allowed are table, wide, json, yaml, name{more}, not 'xml'\n"
         refused(cluster.asked(*command, "-o", "xml"), message)
 
     def test_no_such_context(self, cluster: Cluster, command: list[str]) -> None:

@@ -13,7 +13,7 @@ WHY = "examples/clusters/why.yaml"
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["node", "serve-0"], "did you mean serve-03, serve-02, serve-01?"),
+        (["node", "serve-0"], "did you mean serve-00, serve-01, serve-02?"),
         (["node", "elsewhere"], ""),
         (["why", "finetune"], "did you mean team-a/finetune?"),
         (["why", "team-a/finetun"], "did you mean finetune?"),

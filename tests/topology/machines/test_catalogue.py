@@ -210,6 +210,8 @@ def test_an_unknown_name_is_named_with_the_closest_ones() -> None:
         machine("DGX1-V10")
     assert e.value.name == "DGX1-V10"
     assert e.value.close[0] == "dgx1-v100"
+    with pytest.raises(ValueError, match=r"catalogue: did you mean dgx1-p100, dgx1-v100, dgx2\? "):
+        machine("dgx1")
     with pytest.raises(ValueError, match=r"^'qqq' is not in the catalogue; "):
         machine("qqq")
 
