@@ -186,6 +186,12 @@ HELM = ProgramSet(
     # Which Kubernetes it takes to be there when it is not asked about a cluster.
     f"-X {_HELM}/pkg/chartutil.k8sVersionMajor=1 -X {_HELM}/pkg/chartutil.k8sVersionMinor=36",
 )
+ACTIONLINT = ProgramSet(
+    HERE / "actionlint",
+    ("actionlint",),
+    ("github.com/rhysd/actionlint/cmd/actionlint",),
+    "",
+)
 KREW = ProgramSet(HERE / "krew", ("krew",), ("sigs.k8s.io/krew/cmd/krew",), "")
 
 
