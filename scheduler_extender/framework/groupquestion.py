@@ -56,6 +56,7 @@ from scheduler_extender.state.groups.groups import (
     RESERVED_FOR_GROUP,
     TOO_SMALL,
     GroupStatus,
+    Requests,
     by_domain,
     in_no_domain,
     members_domain,
@@ -333,11 +334,17 @@ class _GroupQuestion:
 
     def _packs(self, domain: str, on: NodeName | None) -> bool:
         """Work out what :meth:`_holds` returns."""
+        if on is None:
+            return self._packed(domain, self._wanted, self._reserved) is not None
+        here = self._member.group_ref.group, arrivals_of(self._member.request.without_peers, 1)
+        reserved = {**self._reserved, on: (*self._reserved.get(on, ()), here)}
+        return self._packed(domain, self._others, reserved) is not None
+
+    def _packed(
+        self, domain: str, wanted: Requests, reserved: Mapping[NodeName, Reserved]
+    ) -> frozenset[NodeName] | None:
+        """Return the nodes on which members are placed as a trial; None if not all are placed."""
         group, kind = self._member.group_ref.group, self._member.group_ref.domain or NODE
-        reserved, wanted = self._reserved, self._wanted
-        if on is not None:
-            here = (group, arrivals_of(self._member.request.without_peers, 1))
-            reserved, wanted = {**reserved, on: (*reserved.get(on, ()), here)}, self._others
         number = sum(count for _, count in wanted)
         status = GroupStatus(
             group,
@@ -346,16 +353,30 @@ class _GroupQuestion:
             tolerates_cordon=self._asked.cordoned,
         )
         found = self._counter.beside(status, (kind, domain), reserved)
-        return reserved_by_group(found)[group] == self._needed
+        before = sum(
+            arrivals.count for each in reserved.values() for of, arrivals in each if of == group
+        )
+        if reserved_by_group(found)[group] - before < number:
+            return None
+        return frozenset(n for n, each in found.reserved.items() if each != reserved.get(n, ()))
 
     def _keep_room(self, by_rejection: dict[Rejection | None, list[str]]) -> None:
-        """Reject the nodes on which the pod would leave too little for the other members."""
+        """Reject the nodes on which the pod would leave too little for the other members.
+
+        One trial places the others alone. The pod may go to each node that is as those that are
+        left then.
+        """
         known: dict[Hashable, bool] = {}
+        left: dict[str, set[Hashable]] = {}
         for name in map(NodeName, by_rejection.pop(None)):
-            domain = self._domains.of[name]
-            here = domain, self._class_of[name]
+            domain, class_of = self._domains.of[name], self._class_of[name]
+            if domain not in left:
+                packed = self._packed(domain, self._others, self._reserved)
+                nodes = set() if packed is None else {*self._domains.nodes[domain]} - packed
+                left[domain] = set(map(self._class_of.__getitem__, nodes))
+            here = domain, class_of
             if here not in known:
-                known[here] = self._holds(domain, name)
+                known[here] = class_of in left[domain] or self._holds(domain, name)
             by_rejection.setdefault(None if known[here] else NO_ROOM_FOR_OTHERS, []).append(name)
 
     def _hopeless(self, domains: Collection[str]) -> list[str]:

@@ -106,6 +106,16 @@ def test_a_cordoned_tray_is_reserved_for_members_that_tolerate_it(*, sibling: bo
     assert bool(scheduler.passing(other)) != sibling
 
 
+def test_few_trials_are_made_however_different_the_nodes_are() -> None:
+    """The leader fits wherever the worker goes, since two nodes are free."""
+    scheduler = Scheduler({"a": 5})
+    for gpus in (1, 2, 3):
+        hold(scheduler, f"a-0{gpus}", gpus)
+    wait(scheduler, member("leader", size=2))
+    assert scheduler.passing(member("worker", size=2, gpus=1)) == scheduler.names
+    assert len(scheduler.cluster.answers.packed.young) == 1
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_group_that_has_begun_is_placed_whole(seed: int) -> None:
     """No other pod comes, and each member goes to any node that passes."""
