@@ -12,7 +12,7 @@ from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid, positions
 from topology.core.links import LinkKind
-from topology.core.placement.spread import spread_pods
+from topology.core.spread import spread_pods
 from topology.core.requests import Constraints, gpu_request
 
 ANOTHER = PodUid("another")

@@ -21,7 +21,7 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology import our_version
 from topology.core.devices import NodeName
 from topology.core.placement import Reason, Verdict
-from topology.core.placement.spread import lacking
+from topology.core.spread import lacking
 
 GPU_STATES = (
     "free",

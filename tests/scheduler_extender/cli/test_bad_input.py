@@ -95,7 +95,7 @@ BAD_CLUSTERS = [
         id="nodes without records",
     ),
     pytest.param("kind: [", "not YAML", id="not YAML"),
-    pytest.param("kind: Deployment", "kind: allowed are GPUTopology", id="kind"),
+    pytest.param("kind: Deployment", "kind: allowed are Event, GPUTopology", id="kind"),
     pytest.param(
         "{kind: MachineGroup, machine: dgx9, count: 1, namePrefix: a-}", "dgx9", id="machine"
     ),
