@@ -208,6 +208,27 @@ def test_the_installed_wheel_says_its_version_and_has_its_data(
     assert any((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize("kind", ["kubeadm", "k3s"])
+def test_the_wheel_alone_connects_the_scheduler_of_a_node(
+    images: dict[str, Image], kind: str, tmp_path: Path
+) -> None:
+    """The wheel is in an empty environment, and no checkout is on the node."""
+    image, node, tls = images["extender"], tmp_path / "node", tmp_path / "tls"
+    pod = ROOT / "tests" / "scheduler_extender" / "installing" / "kube-scheduler.yaml"
+    for path, text in {
+        "etc/kubernetes/manifests/kube-scheduler.yaml": pod.read_text(),
+        "etc/rancher/k3s/k3s.yaml": "kind: Config\n",
+    }.items():
+        (node / path).parent.mkdir(parents=True)
+        (node / path).write_text(text)
+    done = image.run(["gpu-topology", "certificates", "--output", str(tls)], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    where = ("--root", str(node), "--tls", str(tls), "--address", "10.96.7.8")
+    done = image.run(["gpu-topology", "install", kind, "--dry-run", *where], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "+- urlPrefix: https://10.96.7.8:8888/scheduler" in done.stdout
+
+
 @pytest.mark.parametrize("stage", ["agent", "extender"])
 def test_the_image_has_no_builder(images: dict[str, Image], stage: str) -> None:
     image = images[stage]
