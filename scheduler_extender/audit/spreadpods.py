@@ -12,8 +12,8 @@ from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid, positions
 from topology.core.links import LinkKind
-from topology.core.spread import spread_pods
 from topology.core.requests import Constraints, gpu_request
+from topology.core.spread import spread_pods
 
 ANOTHER = PodUid("another")
 """The UID of a pod like the running one, whose GPUs count as held."""

@@ -23,8 +23,8 @@ from topology.agent.model.observations import NvmlState
 from topology.agent.model.record import Picture
 from topology.agent.publisher import Counts
 from topology.core.devices import GpuUuid, PodUid, base_uuid
-from topology.core.spread import lacking
 from topology.core.report import READY, UNACCOUNTED_USE, Report
+from topology.core.spread import lacking
 from topology.times import seconds_of
 
 PREFIX = "gpu_topology_agent"
