@@ -186,10 +186,9 @@ def test_the_command_does_not_wait_for_what_kubectl_has_started(
     kubectl: Installed, *, ready: bool
 ) -> None:
     with running(switched()) as service:
-        if ready:
-            kubectl.forwards(service.ports[1], *STARTED, STAYS)
-        else:
-            kubectl.does(*STARTED, "print('error: logged out', flush=True)", STAYS)
+        forwards = f"Forwarding from 127.0.0.1:{service.ports[1]} -> 8889"
+        message = forwards if ready else "error: logged out"
+        kubectl.does(*STARTED, f"print({message!r}, flush=True)", STAYS)
         command = [sys.executable, "-m", "scheduler_extender", "nodes", "--forward"]
         with started([*command, "--kubeconfig", str(kubectl.kubeconfig)]) as child:
             if not ready:
