@@ -41,7 +41,8 @@ def find(evidence: Evidence) -> Finding:
         )
     count, nodes = len(evidence.refused), len({node for node, _ in groups})
     words = f"kubelets refused {many(count, 'pod')} with GPUs on {many(nodes, 'node')}"
-    words += f"; as these are now, the extender would keep {kept:,} off" if count else ""
+    if count:
+        words += f"; as the nodes are now, the extender would keep {kept:,} of the pods off"
     words += f", and of {unknown:,} it is not known" if unknown else ""
     if evidence.doubtful:
         words += f"; {many(evidence.doubtful, 'more pod')} may have asked for no GPUs"

@@ -52,12 +52,12 @@ def find(evidence: Evidence) -> Finding:
             )
     unlinked, over = (sum(word in row["lacks"] for row in rows) for word in ("nvlink", "numa"))
     now = sum(bool(row["better"]) for row in rows)
-    words = f"{many(several, 'pod')} with several GPUs: none has GPUs that lie too far apart"
+    words = f"{many(several, 'pod')} with several whole GPUs: no pod's GPUs lie too far apart"
     if rows:
         words = (
-            f"{many(several, 'pod')} with several GPUs: {unlinked:,} without NVLinks between its "
-            f"GPUs, {over:,} over several NUMA nodes, although the machine has better sets; for "
-            f"{now:,} a node has better GPUs now, and what was free at the start is not known"
+            f"{many(several, 'pod')} with several whole GPUs: {unlinked:,} without NVLinks between "
+            f"its GPUs, {over:,} over several NUMA nodes, although the machine has better sets. "
+            f"A node has better GPUs now for {now:,}; what was free at the start is not known"
         )
     figures = {"pods": several, "withoutNvlinks": unlinked, "overNumaNodes": over, "better": now}
     return Finding("spreadPods", "Pods with several GPUs", words, figures, COLUMNS, rows)

@@ -38,6 +38,8 @@ def find(evidence: Evidence) -> Finding:
         f"the Topology Manager of {many(traps, 'node')} would refuse pods of a size that runs or "
         "waits here, although enough GPUs are free"
     )
+    if not traps:
+        words = "no node's Topology Manager would refuse a pod of a size that runs or waits here"
     words += "; not all nodes were evaluated in time" if evidence.deadline.passed() else ""
     return Finding("trapNodes", "Trap nodes", words, {"nodes": traps}, COLUMNS, rows)
 
