@@ -21,6 +21,7 @@ from tests.e2e.cluster import PODS, ROOT, RealCluster
 from tests.e2e.conftest import programs
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.emulated import Kubelets
+from tests.e2e.hookjobs import jobs_run
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -178,7 +179,10 @@ def test_the_chart_is_installed_as_the_pages_say(
     control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("chart")
-    with ControlPlane(folder, control_plane_binaries) as plane:
+    with (
+        ControlPlane(folder, control_plane_binaries) as plane,
+        jobs_run(plane, "gpu-topology-system"),
+    ):
         given = {"KUBECONFIG": str(plane.kubeconfig())}
         release = steps(SECOND)[:2]
         asking = [block for page in CHART for block in ASKING if block.page == page]
