@@ -16,7 +16,7 @@ from topology.core.availability import Availability
 from topology.core.placement import Rejection, assess
 from topology.core.requests import Exclusive, GpuRequest
 
-COLUMNS = {"nodes": "nodes", "policy": "policy", "refuses pods with": "asks", "when": "refuses"}
+COLUMNS = {"nodes": "nodes", "policy": "policy", "refuses pods with": "request", "when": "refuses"}
 
 
 def find(evidence: Evidence) -> Finding:
@@ -30,7 +30,13 @@ def find(evidence: Evidence) -> Finding:
                 policy = node.topology.allocator.topology_manager_policy
                 found[policy, kind, when].append(node.name)
     rows = [
-        {"nodes": names, "policy": policy, "asks": kind.text, "pods": kinds[kind], "refuses": when}
+        {
+            "nodes": names,
+            "policy": policy,
+            "request": kind.text,
+            "pods": kinds[kind],
+            "refuses": when,
+        }
         for (policy, kind, when), names in sorted(found.items(), key=lambda each: -len(each[1]))
     ]
     traps = len({name for names in found.values() for name in names})

@@ -6,7 +6,12 @@ from scheduler_extender.explain.answers import counts_of
 from scheduler_extender.explain.waitingreasons import reason_of
 from scheduler_extender.explain.wording import asked_text
 
-COLUMNS = {"pods": "pods", "first": "first", "asks for": "asks", "the extender's answer": "answer"}
+COLUMNS = {
+    "pods": "pods",
+    "first": "first",
+    "request": "request",
+    "the extender's answer": "answer",
+}
 
 
 def find(evidence: Evidence) -> Finding:
@@ -17,7 +22,7 @@ def find(evidence: Evidence) -> Finding:
         placeable += len(pods) * any(answer.may_come for answer in answers)
         answer = reason_of(pods[0], counts) if evidence.recorded else "unknown without records"
         first, asks = pods[0].full_name, asked_text(pods[0]) or "unreadable"
-        rows.append({"pods": len(pods), "first": first, "asks": asks, "answer": answer})
+        rows.append({"pods": len(pods), "first": first, "request": asks, "answer": answer})
     waiting = sum(len(pods) for pods, _ in evidence.waiting)
     words = f"{many(waiting, 'pod')} {'waits' if waiting == 1 else 'wait'} for GPUs"
     words += f"; the extender has a node for {placeable:,} of them" if evidence.recorded else ""

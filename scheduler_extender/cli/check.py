@@ -199,7 +199,7 @@ class Checked(Struct, frozen=True):
     """Every node's answer to one pod. ``group`` is set if it is the only pod and has a group."""
 
     pod: str
-    asks: str
+    request: str
     file: str
     nodes: list[NodeAnswer]
     copies: Annotated[int, Meta(description="number of pods that its object creates at once")] = 1
@@ -265,7 +265,7 @@ def _draw_outlook(console: Console, each: Judged, outlook: Outlook, *, wide: boo
     """
     names = list(dict.fromkeys(pod.name for pod in each.pods))
     word = "asks" if len(names) == 1 else "each ask"
-    console.print(Text.assemble((listed(names), "bold"), f" {word} for {outlook.asks}"))
+    console.print(Text.assemble((listed(names), "bold"), f" {word} for {outlook.request}"))
     for pod in each.pods:
         if fit := each.fit(pod):
             told = f"{pod.name}: {fit:,} of its {pod.copies:,} pods fit at once"

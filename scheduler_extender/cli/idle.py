@@ -92,7 +92,7 @@ class Row:
             "completes": [
                 {
                     "pods": [p.full_name for p in each.pods],
-                    "asks": asked_text(each.pods[0]),
+                    "request": asked_text(each.pods[0]),
                     "together": [self.others[uid] for uid in each.together],
                 }
                 for each in self.completes

@@ -122,7 +122,9 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
         return ": ".join(filter(None, (in_use, names)))
 
     def asks(p: int) -> str:
-        return ", ".join(dict.fromkeys(holder.asks for holder in states[p].holders if holder.asks))
+        return ", ".join(
+            dict.fromkeys(holder.request for holder in states[p].holders if holder.request)
+        )
 
     def since(p: int) -> str:
         """Return for how long the pods have been on the GPU."""
@@ -140,7 +142,7 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
         column("NUMA", numa, figure=True, when=wide),
         column("UUID", lambda p: gpus[p].uuid, when=wide),
         column("pods", by, folds=True, when=held),
-        column("asks for", asks, folds=True, when=held),
+        column("request", asks, folds=True, when=held),
         column("in use for", since, figure=True, when=aged),
         column("problem", lambda p: Text(states[p].problem, "red"), folds=True, when=problem),
     )

@@ -84,7 +84,7 @@ def _columns(today: float) -> list[list[Shown[RunningPod]]]:
         column("pod", lambda row: row.pod, folds=True),
         column("node", lambda row: row.node, folds=True),
         column("GPUs", _gpus, folds=True, amount=lambda row: row.devices),
-        column("asks for", lambda row: row.asks or "–", folds=True),
+        column("request", lambda row: row.request or "–", folds=True),
         column("has", _has, folds=True),
         column(
             "verdict", lambda row: Text(row.verdict or "–", STYLES.get(row.verdict, "")), folds=True
@@ -108,7 +108,7 @@ def draw(
         return
     for row in rows:
         since = "" if row.since is None else f"in use for {_age(row, today)}"
-        asks = ", ".join(filter(None, [f"asks for {row.asks or '–'}", row.verdict, since]))
+        asks = ", ".join(filter(None, [f"asks for {row.request or '–'}", row.verdict, since]))
         gpus = f"GPUs {_gpus(row)}" if row.unit == "GPU" else _gpus(row)
         has = Text.assemble(f"on {row.node}, {gpus}: ", _has(row))
         stacked(console, row.pod, [has, asks])

@@ -109,7 +109,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
         since = pod.created
         yield WaitingPod(
             pod=pod.full_name,
-            asks=asked_text(pod),
+            request=asked_text(pod),
             since=None if since is None else datetime.fromtimestamp(since, UTC).isoformat(),
             gated=pod.gated,
             reason=NO_CLAIMS if pod.uid in not_judged else reason_of(pod, counts),
@@ -139,7 +139,7 @@ def _columns(today: float, *, wide: bool) -> list[list[Shown[WaitingPod]]]:
             figure=True,
             amount=lambda row: age(seconds_of(row.since or ""), today),
         ),
-        column("asks for", lambda row: row.asks or "–", folds=True),
+        column("request", lambda row: row.request or "–", folds=True),
         column(
             "nodes",
             lambda row: "–" if row.nodes is None else f"{row.takes}/{row.nodes}",
@@ -160,7 +160,7 @@ def draw(
         show(console, rows_table)
         return
     for row in rows:
-        asks = f"asks for {row.asks}" if row.asks else "invalid request"
+        asks = f"asks for {row.request}" if row.request else "invalid request"
         waits = _waits(row, today)
         since = f", waits for {waits}" if waits else ""
         stacked(console, row.pod, [f"{asks}{since}", _why(row)])

@@ -145,7 +145,7 @@ def show(console: Console, explanation: Explanation | Unreadable, unblock: str) 
     if isinstance(explanation, Unreadable):
         paragraph(console, explanation.headline, "red")
     else:
-        paragraph(console, f"asks for {explanation.request}")
+        paragraph(console, f"asks for {explanation.request_in_words}")
         paragraph(
             console,
             explanation.headline,

@@ -55,7 +55,7 @@ class Outcome:
     """
 
     pod: str
-    asks: str
+    request: str
     node: str | None = None
     required: bool = False
     met: bool | None = None

@@ -40,7 +40,7 @@ def by_request(play: Play) -> Table:
     """
     by_asks: dict[str, list[tuple[Outcome, Outcome]]] = {}
     for pair in zip(play.outcomes, play.stock, strict=True):
-        by_asks.setdefault(pair[0].asks, []).append(pair)
+        by_asks.setdefault(pair[0].request, []).append(pair)
     rows = [
         (
             asks,

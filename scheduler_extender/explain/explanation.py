@@ -63,8 +63,8 @@ class Explanation(Struct, frozen=True):
     pod: str
     node: str | None
     headline: Annotated[str, Meta(description="the pod's state in one line")]
-    asks: Annotated[str, Meta(description="the request and the group, in short form")]
-    request: Annotated[str, Meta(description="the request in a sentence")]
+    request: Annotated[str, Meta(description="the request and the group, in short form")]
+    request_in_words: Annotated[str, Meta(description="the request in a sentence")]
     takes: Annotated[int, Meta(description="nodes that would take the pod")]
     ineligible: Annotated[
         int,
@@ -130,8 +130,8 @@ def explanation_of(
         pod=pod.full_name,
         node=pod.node,
         headline=counts.headline if placed is None else placed.words[0],
-        asks=asked_text(pod),
-        request=request_text(request),
+        request=asked_text(pod),
+        request_in_words=request_text(request),
         takes=counts.takes,
         ineligible=counts.ineligible,
         rejections={reason.value: nodes for reason, nodes in by_reason(counts.rejected).items()},

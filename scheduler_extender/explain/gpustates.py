@@ -97,7 +97,7 @@ class GpuHolder:
     name: str
     use: Use
     devices: int  # the number of the GPU's devices that it holds
-    asks: str = ""
+    request: str = ""
     since: float | None = None  # when its kubelet admitted it, in seconds since 1970
 
 

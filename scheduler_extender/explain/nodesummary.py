@@ -93,7 +93,7 @@ class Refusal(Struct, frozen=True):
     """The consecutive refusals of a node's kubelet, for pods with one request."""
 
     resource: str
-    asks: str
+    request: str
     in_a_row: Annotated[int, Meta(ge=0)]
     reason: str
     takes_no_pods: bool
@@ -118,7 +118,7 @@ class PodInBrief(Struct, frozen=True):
     uid: str
     namespace: str
     name: str
-    asks: str
+    request: str
 
 
 class NodeInBrief(Struct, frozen=True):
@@ -276,7 +276,7 @@ def _refusals(cluster: Cache, info: NodeInfo) -> Iterator[Refusal]:
             paused = max(0.0, backoff.until - cluster.clock()) if backoff.paused else 0.0
             yield Refusal(
                 resource=resource,
-                asks=asks,
+                request=asks,
                 in_a_row=len(backoff.refusals),
                 reason=backoff.reason,
                 takes_no_pods=shut and not ignored,

@@ -21,7 +21,7 @@ class RunningPod(Struct, frozen=True):
 
     pod: str
     node: str
-    asks: Annotated[str, Meta(description="the request in short form; empty if unknown")]
+    request: Annotated[str, Meta(description="the request in short form; empty if unknown")]
     gpus: Annotated[list[int], Meta(description="driver indices; empty until a report shows them")]
     devices: Annotated[int, Meta(description="the number of devices that the pod holds")]
     unit: Annotated[str, Meta(description="the word for one device, such as GPU")]
@@ -60,7 +60,7 @@ def _running(node: NodeState, pod: PodRecord | None, on: dict[int, GpuHolder]) -
     return RunningPod(
         pod=first.name if first else pod.full_name if pod else "",
         node=node.name,
-        asks=asks_text(pod.request) if pod else "",
+        request=asks_text(pod.request) if pod else "",
         gpus=indices,
         devices=sum(holder.devices for holder in on.values()),
         unit=node.gpus[next(iter(on))].unit if on else "GPU",

@@ -61,7 +61,7 @@ class WaitingPod(Struct, frozen=True):
     """A pod that waits for GPUs, and why."""
 
     pod: str
-    asks: str  # empty if that cannot be read
+    request: str  # empty if that cannot be read
     since: str | None  # when it was created (RFC 3339), if known
     gated: bool  # it has scheduling gates
     reason: str
@@ -72,7 +72,7 @@ class WaitingPod(Struct, frozen=True):
     @property
     def hopeless(self) -> bool:
         """Whether no node would take it."""
-        return self.takes == 0 or not self.asks
+        return self.takes == 0 or not self.request
 
 
 def waiting_pods(snapshot: Snapshot) -> list[PodRecord]:

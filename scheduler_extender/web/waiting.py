@@ -42,7 +42,7 @@ SHOWN_PLACES = 20
 class Outlook:
     """What all nodes answer to one pod."""
 
-    asks: str
+    request: str
     words: str  # the same words as ``why`` prints
     taken_by: int  # nodes that may take the pod
     reasons: Sequence[tuple[str, int]]  # the most frequent reasons that the words do not contain
@@ -59,7 +59,7 @@ class Queue:
 
     key: str  # equal for the same queue on another page
     pods: tuple[tuple[str, float | None], ...]  # each with the seconds for which it waits
-    asks: str
+    request: str
     outlook: Outlook | None  # None: the nodes were not evaluated
     problem: str = ""  # why the nodes were not evaluated
     note: str = ""  # nodes would take the pods, but kube-scheduler has found none
@@ -100,7 +100,7 @@ def waiting_queues(
         )
         if isinstance(first.request, Malformed):
             asks = "Unreadable annotations"
-            queue = replace(queue, asks=asks, problem=first.request.reason)
+            queue = replace(queue, request=asks, problem=first.request.reason)
         elif len(told) >= ASKED:
             queue = replace(queue, problem=UNASKED)
         else:
@@ -112,7 +112,7 @@ def waiting_queues(
         found.append(queue)
     for number, (answered, missing) in told.items():
         queue, pods = found[number], ordered[number]
-        outlook = outlook_of(snapshot, pods[0], answered, queue.asks, deadline, missing)
+        outlook = outlook_of(snapshot, pods[0], answered, queue.request, deadline, missing)
         note = _passed_over(snapshot, pods) if outlook.taken_by else ""
         found[number] = replace(queue, outlook=outlook, note=note)
     return found, sum(map(len, ordered)) - shown

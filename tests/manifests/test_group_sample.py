@@ -40,7 +40,7 @@ def test_it_goes_where_a_whole_rack_is_free(trays: int, reasons: set[str], tmp_p
     cluster.write_text(yaml.safe_dump_all(groups))
     done = asked(main, "check", str(PATH), f"--cluster={cluster}", "--output=json")
     answer = json.loads(done.stdout)
-    assert answer["asks"] == "4 GPUs link=nvlink group-size=18 group-domain=nvlink-domain"
+    assert answer["request"] == "4 GPUs link=nvlink group-size=18 group-domain=nvlink-domain"
     rows = answer["nodes"]
     taken = {row["node"].partition("-")[0] for row in rows if not row["message"]}
     assert taken == ({"rack"} if trays == 18 else set())

@@ -72,7 +72,7 @@ def test_trap_nodes(folder: Path) -> None:
         "trapNodes": {"nodes": 2},
         "waitingPods": {"pods": 2, "placeable": 1},
     }
-    traps = {(row["asks"], row["refuses"]): row["nodes"] for row in found["trapNodes"]["rows"]}
+    traps = {(row["request"], row["refuses"]): row["nodes"] for row in found["trapNodes"]["rows"]}
     assert traps == {
         ("4 GPUs", "now"): ["spread"],
         ("8 GPUs", "even when it is empty"): ["packed", "spread"],

@@ -71,7 +71,7 @@ def test_check_says_why_a_node_that_passes_promises_nothing() -> None:
         assert row["outcomes"], "the pod fits: some set will be handed out to it"
         assert row["containers"] == [{"name": "main", "outcomes": row["outcomes"]}]
     assert done.stdout.count("fits, preferred: never") == 4
-    assert answer.keys() == {"pod", "asks", "file", "nodes", "notes"}
+    assert answer.keys() == {"pod", "request", "file", "nodes", "notes"}
 
 
 STATIC = """

@@ -63,7 +63,7 @@ def test_json_and_yaml_are_the_same_and_complete() -> None:
     assert yaml.safe_load(idle("-n", "team-b", *FILE, "-o", "yaml").stdout) == found
     debug = found["idle"][0]
     assert debug["completes"] == [
-        {"pods": ["team-a/train"], "asks": "2 GPUs link=nvlink", "together": ["team-b/sweep-0"]}
+        {"pods": ["team-a/train"], "request": "2 GPUs link=nvlink", "together": ["team-b/sweep-0"]}
     ]
     assert (debug["pod"], debug["node"], debug["gpus"]) == ("team-b/debug", "train-02", [0])
     assert (debug["idleSince"], debug["idleSeconds"]) == ("2026-03-02T11:20:00Z", 20640)

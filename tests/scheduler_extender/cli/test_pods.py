@@ -69,7 +69,7 @@ def test_each_pod_has_its_gpus_its_links_and_its_promise(cluster: Cluster) -> No
     assert list(rows) == ["team-a/one", "team-a/pair", "team-a/wrong", "team-b/four"]
     pair, four = rows["team-a/pair"], rows["team-b/four"]
     assert (pair["node"], pair["gpus"], pair["links"]) == ("train-07", [0, 1], ["NV12"])
-    assert (pair["asks"], pair["numaNodes"], pair["state"]) == (
+    assert (pair["request"], pair["numaNodes"], pair["state"]) == (
         "2 GPUs link=nvlink",
         [0],
         "in-use-as-asked",
@@ -83,7 +83,7 @@ def test_the_table_says_the_same(cluster: Cluster) -> None:
     done = pods(cluster)
     assert (done.returncode, done.stderr) == (0, "")
     header, *lines = [re.split(r"  +", line) for line in done.stdout.splitlines()]
-    assert header == ["pod", "node", "GPUs", "asks for", "has", "verdict", "in use for"]
+    assert header == ["pod", "node", "GPUs", "request", "has", "verdict", "in use for"]
     asks = "2 GPUs link=nvlink"
     assert lines == [
         ["team-a/one", "train-01", "4", "1 GPU", "NUMA 1", "–", "–"],
@@ -120,7 +120,7 @@ def test_no_pod(cluster: Cluster) -> None:
 def test_a_pod_on_its_way_has_no_gpus_yet(cluster: Cluster) -> None:
     cluster.pod(pod(2, name="coming", uid="coming", node="train-01"))
     coming = listed(cluster)["team-a/coming"]
-    assert (coming["gpus"], coming["state"], coming["asks"]) == ([], "assumed", "2 GPUs")
+    assert (coming["gpus"], coming["state"], coming["request"]) == ([], "assumed", "2 GPUs")
     assert "no report shows its GPUs yet" in pods(cluster).stdout
 
 

@@ -57,7 +57,7 @@ def test_the_pods_of_the_namespace(cluster: Cluster, monkeypatch: pytest.MonkeyP
     done = cluster.asked("waiting")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (
-        "pod           waits  asks for     why\n"
+        "pod           waits  request      why\n"
         "team-a/large    2 d  8 GPUs       no node takes it: node has fewer GPUs than\n"
         "                                  requested (2 nodes)\n"
         "team-a/train    3 h  2 GPUs       no node takes it: no set of 2 free GPUs with\n"
@@ -134,7 +134,7 @@ def test_a_pod_that_the_extender_is_not_asked_about_reads_so_and_what_helps(
     found = json.loads(cluster.asked("waiting", "-o", "json").stdout)["pods"]
     (row,) = (row for row in found if row["pod"] == "team-a/unseen")
     assert row["reason"].startswith(f"{UNASKED}; no node takes it: ")
-    assert "2 GPUs" in row["asks"]
+    assert "2 GPUs" in row["request"]
     assert UNASKED in " ".join(cluster.why("unseen").stdout.split())
     main_container["resources"]["limits"]["nvidia.com/gpu"] = "0"
     cluster.pod(unseen)

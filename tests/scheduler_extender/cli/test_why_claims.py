@@ -226,7 +226,7 @@ def test_a_file_does_not_judge_what_claims_get(written: bool, tmp_path: Path) ->
     assert "pod ns/train requests GPUs through claims: not evaluated: " in done.stderr
     listed = asked(main, "waiting", "-A", "--cluster", file, "-o", "json")
     [row] = json.loads(listed.stdout)["pods"]
-    assert (row["pod"], row["asks"]) == ("ns/train", "the GPUs of its claims link=nvlink")
+    assert (row["pod"], row["request"]) == ("ns/train", "the GPUs of its claims link=nvlink")
     assert row["reason"].startswith("not evaluated: ")
     assert (listed.returncode, row["nodes"]) == (0, None)
 

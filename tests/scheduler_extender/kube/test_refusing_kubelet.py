@@ -138,7 +138,7 @@ def test_a_controller_cannot_run_away(world: World, tmp_path: Path) -> None:
         counted = metrics.get_sample_value("gpu_topology_refusals_total", {"reason": ERROR})
         assert counted == world.binds
         row = world.service.admin.get(f"/v1/nodes/{NODE}").json()["refusals"][0]
-        assert (row["asks"], row["inARow"], row["takesNoPods"]) == ("1 GPU", world.binds, True)
+        assert (row["request"], row["inARow"], row["takesNoPods"]) == ("1 GPU", world.binds, True)
         assert 0 < row["triedAgainInSeconds"] <= 240
         asked = world.service.filter(pod(1, uid="another"), NODE)
         assert asked["FailedAndUnresolvableNodes"] == {NODE: refusing(ERROR, alike=True).message}
@@ -163,7 +163,7 @@ def test_people_see_what_was_asked(world: World, tmp_path: Path) -> None:
         world.fake.put(PODS, pinned)
         world.pass_time(3)
         rows = world.service.admin.get(f"/v1/nodes/{NODE}").json()["refusals"]
-        assert [row["asks"] for row in rows] == ["anything", "1 GPU", "1 GPU, 2 exclusive CPUs"]
+        assert [row["request"] for row in rows] == ["anything", "1 GPU", "1 GPU, 2 exclusive CPUs"]
         assert [row["takesNoPods"] for row in rows] == [True, True, True]
 
 

@@ -163,7 +163,7 @@ def test_every_node_is_in_a_drawing_or_counted_as_left_out() -> None:
 def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> None:
     found, left_out = waiting_queues(small().cluster.snapshot())
     assert left_out == 0
-    assert [(queue.asks, len(queue.pods)) for queue in found] == [
+    assert [(queue.request, len(queue.pods)) for queue in found] == [
         ("8 GPUs link=nvlink", 3),
         ("16 GPUs", 1),
     ]
@@ -543,7 +543,7 @@ def test_a_waiting_pod_has_the_answer_of_why() -> None:
     why = explanation_of(made.cluster.snapshot(), made.pod("wants-0", 8, None, NVLINK))
     assert isinstance(why, Explanation)
     text = Tags(page(made, "pod-waiting")).text
-    for words in (why.headline, why.request, *(miss.words for miss in why.nearest)):
+    for words in (why.headline, why.request_in_words, *(miss.words for miss in why.nearest)):
         assert words in text
     assert why.nearest
     assert all(each.words in text for each in why.helps)
