@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from scheduler_extender.audit.evidence import Evidence, Refused
 from scheduler_extender.audit.finding import Finding, many
-from scheduler_extender.audit.trapnodes import refuses
+from scheduler_extender.audit.trapnodes import PERHAPS, refuses
 from topology.core.devices import NodeName
 from topology.times import time_text
 
@@ -27,14 +27,15 @@ def find(evidence: Evidence) -> Finding:
     for (node, reason), pods in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0])):
         info = evidence.snapshot.by_name.get(NodeName(node))
         known = [refuses(info, p.request) for p in pods if p.request and info and info.topology]
-        kept, unknown = kept + sum(map(bool, known)), unknown + len(pods) - len(known)
+        kept_here = sum(when not in ("", PERHAPS) for when in known)
+        kept, unknown = kept + kept_here, unknown + len(pods) - len(known)
         last = max((each.at for each in pods if each.at is not None), default=None)
         rows.append(
             {
                 "node": node,
                 "reason": reason,
                 "pods": len(pods),
-                "keptOff": sum(map(bool, known)) if known else None,
+                "keptOff": kept_here if known else None,
                 "last": None if last is None else time_text(int(last)),
                 "names": [each.pod for each in pods],
             }

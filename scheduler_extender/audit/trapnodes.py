@@ -16,6 +16,8 @@ from topology.core.availability import Availability
 from topology.core.placement import Rejection, assess
 from topology.core.requests import Exclusive, GpuRequest
 
+PERHAPS = "now, depending on which GPUs its plugin chooses"
+"""When a node refuses a pod that the extender lets in, unless its constraints are required."""
 COLUMNS = {"nodes": "nodes", "policy": "policy", "refuses pods with": "request", "when": "refuses"}
 
 
@@ -66,4 +68,4 @@ def refuses(info: NodeInfo, request: GpuRequest) -> str:
     found = assess(offer.kubelet, now, kind)
     if not found.fits or AFFINITY not in found.hazards:
         return ""
-    return "now" if found.refusal else "now, depending on which GPUs its plugin chooses"
+    return "now" if found.refusal else PERHAPS

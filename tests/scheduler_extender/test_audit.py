@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.audit.trapnodes import PERHAPS
 from scheduler_extender.cli import main
 from tests.commands import asked
+from tests.nodes import pod
 from tests.scheduler_extender.auditing import (
     AFFINITY,
     CLEAN,
@@ -86,6 +88,20 @@ def test_trap_nodes(folder: Path) -> None:
         ("packed", "OutOfnvidia.com/gpu"),
     }
     assert [row["node"] for row in found["freeGpus"]["rows"]] == ["spread"]
+
+
+def test_a_pod_that_the_extender_lets_in_is_not_kept_off(folder: Path) -> None:
+    # A pod with two GPUs runs, and no report says which. Its kubelet refuses four GPUs only if two
+    # on each NUMA node are taken, so the extender lets a plain pod in.
+    policies = {"policy": "any", "topologyManagerPolicy": "single-numa-node"}
+    group = {"kind": "MachineGroup", "machine": "hgx-h100-8", "count": 1, "namePrefix": "a-"}
+    runs = pod(2, name="runs", uid="runs", node="a-00", phase="Running")
+    pods = [{**each, "kind": "Pod"} for each in (runs, pod(4, name="waits", uid="waits"))]
+    refused = failed("refused", 4, "a-00", "11:00")
+    found = audit(folder, [{**group, "allocator": policies}, *pods, refused])
+    assert figures(found)["refusedPods"]["keptOff"] == 0
+    (trap,) = found["trapNodes"]["rows"]
+    assert (trap["request"], trap["refuses"]) == ("4 GPUs", PERHAPS)
 
 
 def test_a_fragmented_cluster(folder: Path) -> None:
