@@ -108,6 +108,14 @@ class Authority:
         due = ours and _due(self._certificate, now)
         return type(self).new(NAME, now, self.key) if due else None
 
+    def has_signed(self, certificate: bytes) -> bool:
+        """Check whether this authority has signed a certificate."""
+        try:
+            x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
     def reissue(self, certificate: bytes, now: datetime) -> Issued | None:
         """Issue a certificate again, with a new key and the same names, use and days.
 

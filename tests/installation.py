@@ -493,6 +493,14 @@ CASES = [
         "is for somebody, but the extender accepts only kube-sch",
         "client",
     ),
+    case(removed(SECRET), "certificates", "fail", "Secret gpu-topology-tls is missing", "secret"),
+    case(
+        second_scheduler,
+        "certificates",
+        "fail",
+        "Secret gpu-topology-scheduler is missing",
+        "second",
+    ),
     case(of_a_class, "scheduler", "fail", "kube-scheduler exits because of such a name", "class"),
     case(unasked, "probe", "warn", "default/unseen: kube-scheduler does not send", "unasked"),
     case(

@@ -72,9 +72,10 @@ def keep_in_cluster(access: Access, names: Names, days: int) -> None:
     with asking(access) as (api, _):
         secrets = TlsSecrets(api, names.namespace)
         try:
-            missing, authority = secrets.missing(subjects), secrets.authority(now)
+            authority = secrets.authority(now)
+            missing = secrets.missing(subjects, authority)
             if authority is None:
-                if set(subjects) - set(missing):
+                if not missing:
                     typer.echo(FOREIGN)
                     return
                 authority = Authority.new(NAME, now)

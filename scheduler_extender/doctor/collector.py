@@ -95,6 +95,7 @@ class Look:
         if asked.metrics is not None:
             families = text_string_to_metric_families(asked.metrics)
             metrics = [sample for family in families for sample in family.samples]
+        secrets = {name: self._get("/api/v1", ours, "secrets", name) for name in SECRETS}
         names = [str(r.metadata.name) for r in there(records) or ()]
         slices = "/apis/discovery.k8s.io/v1"  # the leader has an address of one family only
         scheduled = [("labelSelector", "component=kube-scheduler")]
@@ -119,7 +120,8 @@ class Look:
                 "/api/v1/namespaces/kube-system/pods", "pods in kube-system", Json, scheduled
             ),
             configurations=configurations,
-            certificates=[*self._secrets(), *_files(asked.files)],
+            missing=[name for name, secret in secrets.items() if secret is None],
+            certificates=[*_secrets(secrets), *_files(asked.files)],
             kubelets=self._kubelets(names),
             metrics=metrics,
             cluster=cluster,
@@ -161,16 +163,6 @@ class Look:
                 return part
             found += [{**each, "kind": kind} for each in part]  # items of a list have no kind
         return found
-
-    def _secrets(self) -> Iterator[Certificate | Unseen]:
-        for name, whose in SECRETS.items():
-            secret = self._get("/api/v1", self._asked.system, "secrets", name)
-            if isinstance(secret, Unseen):
-                yield secret
-            for key, of in (("tls.crt", whose), ("ca.crt", "authority")):
-                if isinstance(text := at(secret, "data", key), str):
-                    where = f"{key} of the Secret {name}"
-                    yield from _certificates(where, of, base64.b64decode(text))
 
     def _kubelets(self, names: Sequence[str]) -> dict[str, Kubelet | Unseen]:
         """Return the configuration of each kubelet, read through the API server's proxy."""
@@ -214,6 +206,16 @@ def _refused(error: ApiError, what: str, *, always: bool = False) -> Unseen:
     if always:
         return Unseen(f"{error.status} {error.message or error.reason}"[:200])
     raise error
+
+
+def _secrets(secrets: Mapping[str, Json | Unseen | None]) -> Iterator[Certificate | Unseen]:
+    for name, secret in secrets.items():
+        if isinstance(secret, Unseen):
+            yield secret
+        for key, whose in (("tls.crt", SECRETS[name]), ("ca.crt", "authority")):
+            if isinstance(text := at(secret, "data", key), str):
+                where = f"{key} of the Secret {name}"
+                yield from _certificates(where, whose, base64.b64decode(text))
 
 
 def _certificates(where: str, whose: str, pem: bytes) -> Iterator[Certificate | Unseen]:

@@ -167,7 +167,13 @@ def extender(seen: Seen) -> Iterator[Finding]:
 
 
 def certificates(seen: Seen) -> Iterator[Finding]:
-    """Check whether the certificates fit each other, and when they expire."""
+    """Check whether the certificates exist and fit each other, and when they expire."""
+    second = any(each.where == SECOND for each in seen.configurations)
+    needed = {"gpu-topology-tls": "--tls-cert" in seen.flags, "gpu-topology-scheduler": second}
+    for name in seen.missing:
+        if needed[name]:
+            said = f"the Secret {name} is missing, so pods that mount it do not start"
+            yield fail(said, "create it with `gpu-topology certificates`", CERTIFICATES)
     readable = [each for each in seen.certificates if isinstance(each, Certificate)]
     for each in seen.certificates:
         if isinstance(each, Unseen):

@@ -197,6 +197,7 @@ class Seen:
     schedulers: Sequence[Json] | Unseen = ()  # kube-scheduler's pods
     configurations: Sequence[Configuration] = ()
     certificates: Sequence[Certificate | Unseen] = ()
+    missing: Sequence[str] = ()  # Secrets with certificates
     kubelets: Mapping[str, Kubelet | Unseen] = field(default_factory=dict)
     metrics: Sequence[Sample] | Unseen = Unseen("")  # of one replica
     cluster: Cache | Unseen = Unseen("")

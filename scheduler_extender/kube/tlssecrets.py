@@ -55,9 +55,25 @@ class TlsSecrets:
         self._update(found, renewed, renewed)
         return renewed
 
-    def missing(self, names: Iterable[str]) -> list[str]:
-        """Return those of the names that no Secret has."""
-        return [name for name in names if self._read(name) is None]
+    def missing(self, names: Iterable[str], authority: Authority | None) -> list[str]:
+        """Return those of the names that no Secret has.
+
+        Raises :class:`AuthorityError` if they would not fit the others, because this authority has
+        not signed those.
+        """
+        found = {name: self._read(name) for name in names}
+        missing = [name for name, secret in found.items() if secret is None]
+        others = [
+            name
+            for name, secret in found.items()
+            if secret and not (authority and authority.has_signed(_pem(secret, "tls.crt")))
+        ]
+        if missing and others:
+            raise AuthorityError(
+                f"{missing[0]} is missing, and {AUTHORITY} has not signed {others[0]}; create "
+                f"{missing[0]} with the authority of {others[0]}, or delete {others[0]}"
+            )
+        return missing
 
     def create(self, name: str, held: Authority | Issued, authority: Authority) -> None:
         """Create a Secret. Raises :class:`.ConflictError` if it exists."""

@@ -175,18 +175,41 @@ def test_a_certificate_that_is_due_is_renewed_by_the_next_installation(kept: Kep
     assert timedelta(days=9) < until - NOW < timedelta(days=11)
 
 
-def test_what_another_authority_has_signed_is_left_alone(kept: Kept) -> None:
+def by_another(kept: Kept, name: str) -> bytes:
+    """Put a Secret there that another authority has signed, and that is due."""
     other = Authority.new("another", in_days(-9))
     issued = other.issue("kube-scheduler", Use.CLIENT, ["kube-scheduler"], in_days(-9), 10)
-    kept.fake.put(SECRETS, secret(SECRET, NAMESPACE, issued, other))
-    done = kept.keep()
-    assert f"made without the Secret {AUTHORITY}, and stay as they are" in done.stdout
-    assert kept.secrets.missing((AUTHORITY, *NAMES)) == [AUTHORITY, SCHEDULER_SECRET]
-    assert kept.secrets.renew(NAMES, NOW) == []
+    kept.fake.put(SECRETS, secret(name, NAMESPACE, issued, other))
+    return issued.certificate
+
+
+def test_what_another_authority_has_signed_is_left_alone(kept: Kept) -> None:
+    made = [by_another(kept, name) for name in NAMES]
+    assert f"made without the Secret {AUTHORITY}, and stay as they are" in kept.keep().stdout
     ours = Authority.new("gpu-topology", NOW)
     kept.secrets.create(AUTHORITY, ours, ours)
-    assert kept.secrets.renew(NAMES, NOW) == []
-    assert kept.data(SECRET)["tls.crt"] == issued.certificate
+    assert kept.keep().stdout == ""
+    assert [kept.data(name)["tls.crt"] for name in NAMES] == made
+
+
+@pytest.mark.parametrize("authority", [False, True])
+@pytest.mark.parametrize(("there", "missing"), [NAMES, NAMES[::-1]])
+def test_a_secret_that_would_not_fit_the_other_one_is_not_made(
+    kept: Kept, there: str, missing: str, authority: bool
+) -> None:
+    """As after an installation whose kube-scheduler had its certificate on its node."""
+    by_another(kept, there)
+    if authority:
+        ours = Authority.new("gpu-topology", NOW)
+        kept.secrets.create(AUTHORITY, ours, ours)
+    words = ("certificates", "--keep", "--kubeconfig", kept.kubeconfig)
+    refused(
+        asked(main, *words),
+        f"{missing} is missing, and {AUTHORITY} has not signed {there}; create {missing} with "
+        f"the authority of {there}, or delete {there}",
+    )
+    made = {each["metadata"]["name"] for each in kept.fake.items(SECRETS)}
+    assert made == {there, *([AUTHORITY] if authority else [])}
 
 
 def test_the_leader_renews_and_another_replica_does_not(
