@@ -126,11 +126,6 @@ def kind_named(word: str) -> Kind | None:
     return None
 
 
-def _kind_of(owner: _Owner) -> Kind | None:
-    group = owner.api_version.rpartition("/")[0]
-    return next((kind for kind in KINDS if (kind.name, kind.group) == (owner.kind, group)), None)
-
-
 def workload(api: ApiServer, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
     """Read one object of a kind. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
     where = path(f"{kind.collection}/namespaces", namespace, kind.plural, name)
@@ -171,9 +166,10 @@ def owners_of(api: ApiServer, namespace: str, pod: dict[str, Any]) -> list[dict[
     below = pod
     while len(above) < MOST_OWNERS:
         meta = msgspec.convert(below.get("metadata") or {}, _Meta)
-        owner = next((o for o in meta.owner_references or () if o.controller), None)
-        kind = None if owner is None else _kind_of(owner)
-        if owner is None or kind is None:
+        owner = next((o for o in meta.owner_references or () if o.controller), _Owner())
+        named = owner.kind, owner.api_version.rpartition("/")[0]
+        kind = next((each for each in KINDS if (each.name, each.group) == named), None)
+        if kind is None:
             break
         try:
             below = workload(api, kind, namespace, owner.name)

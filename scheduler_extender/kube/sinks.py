@@ -98,15 +98,6 @@ parts_decoder = msgspec.json.Decoder(_RecordParts)
 _decode_budget = msgspec.json.Decoder(BudgetObject).decode
 
 
-def _when_answered(pod: Pod) -> tuple[str, bool]:
-    """Return a key that sorts pods by the time at which their kubelets answered.
-
-    Among pods of the same second the rejected ones come first. Times of Kubernetes are in UTC, so
-    their texts ascend.
-    """
-    return pod.status.start_time or "", pod.status.phase != "Failed"
-
-
 def metadata_of(raw: msgspec.Raw) -> ObjectMeta | None:
     """Return an object's metadata; None if not even that can be read."""
     try:
@@ -237,8 +228,11 @@ class RecordSink(ObjectSink):
         name = NodeName(metadata.name)
         try:
             record = self._decoded(metadata.name, _parts(obj))
-            age = self._age(record.report)
-            self._feed.put_record(record.topology, record.report, uid=metadata.uid, age=age)
+            report = record.report
+            # When the agent looked, by its own clock; None if the report does not say.
+            observed = seconds_of(report.observed_at) if report is not None else None
+            age = 0.0 if observed is None else self._now() - observed
+            self._feed.put_record(record.topology, report, uid=metadata.uid, age=age)
         except RecordError as error:
             problem = str(error)
             self._tell("topology record unusable", (name, problem), node=name, problem=problem)
@@ -267,14 +261,6 @@ class RecordSink(ObjectSink):
         record = decode({"metadata": {"name": name}, **values})
         self._hardware.keep(spec, record.topology)
         return record
-
-    def _age(self, report: Report | None) -> float:
-        """Return the seconds since the agent looked, by its own clock.
-
-        Return 0 if the report does not say.
-        """
-        observed = seconds_of(report.observed_at) if report is not None else None
-        return 0.0 if observed is None else self._now() - observed
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take in a deletion."""
@@ -313,8 +299,13 @@ class PodSink(ObjectSink):
                 self._tell_bad(raw, error)
                 if (metadata := metadata_of(raw)) is not None:
                     seen.add(PodUid(metadata.uid))
+        # Times of Kubernetes are in UTC, so their texts ascend. Among pods of the same second the
+        # rejected ones come first.
+        pods.sort(
+            key=lambda pair: (pair[0].status.start_time or "", pair[0].status.phase != "Failed")
+        )
         with self._bindable.whole() if self._bindable is not None else nullcontext():
-            for pod, raw in sorted(pods, key=lambda pair: _when_answered(pair[0])):
+            for pod, raw in pods:
                 seen.add(PodUid(pod.metadata.uid))
                 try:
                     self._put(pod, listed=True)

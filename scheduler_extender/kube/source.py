@@ -86,7 +86,7 @@ class KubeSource:
         # Writes an Event on a pod that nodes would reject without shadow mode.
         self.note_would_reject = self._if_leading(self._events.note_would_reject)
         dra = DraNodes(cluster)
-        self._of_dra = dict(dra_sinks(cluster, dra))
+        self._of_dra = dra_sinks(cluster, dra)
         self.reflectors = [
             Reflector(api, Watched(path, page_limit=page), sink, TIMING)
             for path, sink, page in (
@@ -117,7 +117,7 @@ class KubeSource:
                 ("settler", self._settler.round),
                 # The others record what has changed.
                 ("waker", self._if_leading(self.waker.round)),
-                ("waiting", self._if_leading(self._once_known(self._waiting.round))),
+                ("waiting", self._if_leading(self._explain)),
                 ("events", lambda _: self._events.round()),
                 ("news", lambda _: self._news.round()),
             )
@@ -208,6 +208,11 @@ class KubeSource:
             log.info("all watches are up to date again")
             self._cluster.tell_of_all_nodes()
 
+    def _explain(self, now: float) -> None:
+        """Say why pods wait, unless a part of the cluster is unknown or stale."""
+        if self.unready() is None and not self._cluster.is_stale():
+            self._waiting.round(now)
+
     def _if_leading(self, act: Callable[[Work], None]) -> Callable[[Work], None]:
         """Return ``act`` restricted to the leader: of several replicas only one writes."""
 
@@ -216,15 +221,6 @@ class KubeSource:
                 act(on)
 
         return acting
-
-    def _once_known(self, work: Callable[[float], None]) -> Callable[[float], None]:
-        """Return ``work`` restricted to times at which the whole cluster is known and not stale."""
-
-        def working(now: float) -> None:
-            if self.unready() is None and not self._cluster.is_stale():
-                work(now)
-
-        return working
 
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311
