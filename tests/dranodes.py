@@ -35,7 +35,7 @@ class DraWorld:
         self.cluster.put_node(NODE, NodeObject(exists=True, advertises_none=True))
         self.nodes = DraNodes(self.cluster)
         self.records = RecordSink(self.cluster, lambda: 0.0, self.nodes)
-        sinks = [sink for _, sink in dra_sinks(self.cluster, self.nodes)]
+        sinks = dra_sinks(self.cluster, self.nodes).values()
         self.classes, self.slices, self.claims, self.rules = sinks
         self.speak(1)
 

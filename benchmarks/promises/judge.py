@@ -125,15 +125,12 @@ class Judge(Observer):
                 (request.constraints.gpu_memory or memory[unit] * devices / replicas)
                 for _, request, devices in pods
             )
-            if used > memory[unit] + 1:
-                unseen = (
-                    unknown or foreign & there or self._unacknowledged(entry, node, self._disturbed)
-                )
-                if unseen:
-                    self._tally.overcommitted_unseen += 1
-                else:
-                    self._tally.overcommitted += 1
-                    self._tally.broken_jobs.append(f"{entry.record.name} on {node}: memory")
+            unseen = (
+                unknown or foreign & there or self._unacknowledged(entry, node, self._disturbed)
+            )
+            if used > memory[unit] + 1 and not unseen:
+                self._tally.overcommitted += 1
+                self._tally.broken_jobs.append(f"{entry.record.name} on {node}: memory")
 
     def _keeps(self, entry: PodEntry, node: NodeName, held: tuple[int, ...]) -> bool:
         """Check whether the devices that a kubelet gave to a pod keep its promise."""

@@ -28,16 +28,8 @@ from benchmarks.promises.workloads import app, manifest
 from benchmarks.speed.latency import MACHINES, report_of, topology_of
 from benchmarks.speed.processes import memory, node_name, waits
 from scheduler_extender import terminal, verbs
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
-from scheduler_extender.simulator.claims import (
-    CLAIMS,
-    CLASSES,
-    DEVICE_CLASS,
-    SLICES,
-    claim_of,
-    raw,
-    slice_of,
-)
+from scheduler_extender.kube.dra import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH, DraNodes, dra_sinks
+from scheduler_extender.simulator.claims import DEVICE_CLASS, claim_of, raw, slice_of
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
@@ -108,16 +100,17 @@ class _Side:
         rng, orders = random.Random(seed), random.Random(seed)
         self._cluster = Cache(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
         self._names = [NodeName(node_name(i)) for i in range(nodes)]
-        followed, sinks = _followed(self._cluster)
-        sinks[CLASSES].apply(raw(DEVICE_CLASS))
+        followed = DraNodes(self._cluster)
+        sinks = dra_sinks(self._cluster, followed)
+        sinks[CLASSES_PATH].apply(raw(DEVICE_CLASS))
         for i in range(nodes):
             topology, report = topology_of(i), report_of(i, rng, 1)
             if dra and i // len(MACHINES) % 2:
                 held = [str(d) for a in report.allocations for d in a.device_ids]
-                sinks[SLICES].apply(raw(slice_of(topology, _shuffled(topology, orders))))
+                sinks[SLICES_PATH].apply(raw(slice_of(topology, _shuffled(topology, orders))))
                 gpus = [g.index for g in topology.gpus if g.uuid in held]
                 if gpus:
-                    sinks[CLAIMS].apply(_claim(topology, i, gpus))
+                    sinks[CLAIMS_PATH].apply(_claim(topology, i, gpus))
                 report = replace(report, allocatable=frozenset(), allocations=())
             followed.put_record(topology, report)
 
@@ -153,11 +146,12 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
     """Measure the lists of ResourceSlices and ResourceClaims, one after the other."""
     rng = random.Random(seed)
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
-    dra, sinks = _followed(cluster)
+    dra = DraNodes(cluster)
+    sinks = dra_sinks(cluster, dra)
     topologies = [topology_of(i) for i in range(nodes)]
     for topology in topologies:
         dra.put_record(topology, Report("boot", 1, allocatable=frozenset()))
-    sinks[CLASSES].apply(raw(DEVICE_CLASS))
+    sinks[CLASSES_PATH].apply(raw(DEVICE_CLASS))
     slices = [raw(slice_of(node, _shuffled(node, rng))) for node in topologies]
     gpus = [(i, g.index) for i in range(nodes) for g in topologies[i].gpus]
     rng.shuffle(gpus)
@@ -165,8 +159,8 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
     held = [_claim(topologies[at], n, [gpu]) for n, (at, gpu) in enumerate(gpus[:claims])]
     held += [_claim(topologies[0], n, []) for n in range(len(held), claims)]
     steps: dict[str, Callable[[], None]] = {
-        f"{nodes:,} ResourceSlices": lambda: sinks[SLICES].replace(slices, ""),
-        f"{claims:,} ResourceClaims": lambda: sinks[CLAIMS].replace(held, ""),
+        f"{nodes:,} ResourceSlices": lambda: sinks[SLICES_PATH].replace(slices, ""),
+        f"{claims:,} ResourceClaims": lambda: sinks[CLAIMS_PATH].replace(held, ""),
     }
     return [{"what": what, **_taken_in(dra, step)} for what, step in steps.items()]
 
@@ -178,11 +172,6 @@ def _taken_in(dra: DraNodes, step: Callable[[], None]) -> dict[str, float]:
         step()
         seconds = time.perf_counter() - started
     return {"mib": memory(os.getpid()) - before, "seconds": seconds, "waited_s": max(waited)}
-
-
-def _followed(cluster: Cache) -> tuple[DraNodes, dict[str, Any]]:
-    dra = DraNodes(cluster)
-    return dra, {path.rpartition("/")[2]: sink for path, sink in dra_sinks(cluster, dra)}
 
 
 def _shuffled(node: NodeTopology, rng: random.Random) -> list[int]:

@@ -22,6 +22,7 @@ from scheduler_extender.annotations import managed_among
 from scheduler_extender.kube.bytequota import NO_QUOTA, Bounds, ByteQuota
 from scheduler_extender.kube.draobjects import (
     MOST_ASKED,
+    NAMES,
     Claim,
     ClaimSpec,
     DeviceClass,
@@ -31,7 +32,6 @@ from scheduler_extender.kube.draobjects import (
     Unread,
     decode_spec,
     key_of,
-    names_in,
     ways,
 )
 from scheduler_extender.kube.nodedevices import MOST_OF_NODE, MOST_SLICES, Barred, NodeDevices
@@ -55,6 +55,7 @@ from topology.core.placement import Rejection
 from topology.core.report import Report
 
 GROUP = "/apis/resource.k8s.io/v1"
+CLASSES_PATH = f"{GROUP}/deviceclasses"
 CLAIMS_PATH, SLICES_PATH = f"{GROUP}/resourceclaims", f"{GROUP}/resourceslices"
 NOWHERE = NodeName("")  # the node of ResourceSlices that are for several nodes
 ALL = ""  # the key of objects that are all searched
@@ -141,9 +142,12 @@ class DraNodes:
             known, now = self._agents.get(name), self._clock()
             anew = known is None or known.uid != uid
             earlier = None if known is None or anew else known.report
+            # If the kubelet offers nothing, an agent names the usual resource all the same, since
+            # the plugin may come back.
+            offers = report is None or report.allocatable != frozenset()
             if report is not None and earlier is not None and not report.follows(earlier):
                 self._cache.reports_out_of_order += 1
-            elif _has_plugin(topology, report):
+            elif topology.resources and offers:  # a device plugin serves the GPUs
                 self._agents.pop(name, None)
                 self._cache.put_record(topology, report, uid=uid, age=age)
             else:
@@ -467,16 +471,6 @@ def _devices_in(slices: Iterable[Slice], barred: Mapping[str, Barred]) -> NodeDe
         return error
 
 
-def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:
-    """Check whether a device plugin serves a node's GPUs.
-
-    If the kubelet offers nothing, an agent names the usual resource all the same, since the plugin
-    may come back.
-    """
-    nothing = report is not None and report.allocatable == frozenset()
-    return bool(topology.resources) and not nothing
-
-
 class DraSink(ObjectSink):
     """A sink that puts objects of one kind into :class:`DraNodes`.
 
@@ -530,7 +524,8 @@ class DraSink(ObjectSink):
     def _read(self, obj: msgspec.Raw) -> Known:
         """Return an object, or its former version if it cannot be read, or else an :class:`Unread`.
 
-        So a claim keeps its devices. A new object of the same name is another one.
+        The devices of a claim do not change. A claim without devices may have got some, and the
+        object may be another one with the same name.
         """
         try:
             return self._decode(obj)
@@ -538,10 +533,12 @@ class DraSink(ObjectSink):
             self._tell_bad(obj, error)
         metadata = metadata_of(obj) or ObjectMeta()
         ours = Metadata(metadata.name, metadata.namespace, metadata.uid)
-        found = Unread(ours, names_in(bytes(obj)))
+        found = Unread(ours, frozenset(name.decode() for name in NAMES.findall(bytes(obj))))
         former = self._known.get(found.key, found)
-        same = former.metadata.uid == metadata.uid and former.outlasts_unread
-        return former if same else found
+        if isinstance(former, Unread) or former.metadata.uid != metadata.uid:
+            return found
+        waits = isinstance(former, Claim) and former.status.allocation is None
+        return found if waits else former
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take in a deletion."""
@@ -567,17 +564,17 @@ def _keep(obj: Known, known: dict[Hashable, Known], quota: ByteQuota) -> dict[Ha
     return others
 
 
-def dra_sinks(cluster: Cache, nodes: DraNodes) -> list[tuple[str, DraSink]]:
-    """Return a sink for each collection, with the collection's path.
+def dra_sinks(cluster: Cache, nodes: DraNodes) -> dict[str, DraSink]:
+    """Return a sink for each collection, by the collection's path.
 
     There is no room for a taint rule that cannot be read, so it concerns all nodes.
     """
     classes = Bounds(MOST_WANTED, MOST_WANTED, MOST_WANTED)
     claims = Bounds(MOST_WANTED, MOST_WANTED, MOST_ASKED)
     slices = Bounds(MOST_SLICES, MOST_OF_NODE, MOST_OF_NODE)
-    return [
-        (f"{GROUP}/deviceclasses", DraSink(cluster, nodes, DeviceClass, classes)),
-        (SLICES_PATH, DraSink(cluster, nodes, Slice, slices)),
-        (CLAIMS_PATH, DraSink(cluster, nodes, Claim, claims)),
-        (f"{GROUP}/devicetaintrules", DraSink(cluster, nodes, TaintRule)),
-    ]
+    return {
+        CLASSES_PATH: DraSink(cluster, nodes, DeviceClass, classes),
+        SLICES_PATH: DraSink(cluster, nodes, Slice, slices),
+        CLAIMS_PATH: DraSink(cluster, nodes, Claim, claims),
+        f"{GROUP}/devicetaintrules": DraSink(cluster, nodes, TaintRule),
+    }

@@ -18,6 +18,7 @@ from topology.core.dra import Claimed, Published, claim_holder
 COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have in common
 OF_NVIDIA = {"gpu.nvidia.com": MANAGED[0]}  # the class that NVIDIA's driver installs
 MOST_ASKED = 64 << 10  # bytes of the specs of one pod's claims
+# The texts in JSON that may name a node or a pool. JSON escapes none of these characters.
 NAMES = re.compile(rb'"([a-z0-9][a-z0-9./-]*)"')
 PER_NAME = 100  # bytes that a name takes beside its text
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that admit no pods
@@ -185,11 +186,6 @@ class Stored(msgspec.Struct):
         """The number of bytes that it takes of the quota."""
         return 0
 
-    @property
-    def outlasts_unread(self) -> bool:
-        """Whether it still holds while a newer version of the object cannot be read."""
-        return True
-
     def bare(self) -> Self:
         """Return the object without the content for which there is no room."""
         return self
@@ -216,16 +212,6 @@ class Unread(Stored):
     def bare(self) -> Self:
         """Return the object without its names."""
         return msgspec.structs.replace(self, names=None)
-
-    @property
-    def outlasts_unread(self) -> bool:
-        """Never: the newer version may name others."""
-        return False
-
-
-def names_in(text: bytes) -> frozenset[str]:
-    """Return the texts in JSON that may name a node or a pool. JSON escapes none of these."""
-    return frozenset(each.decode() for each in NAMES.findall(text))
 
 
 class DeviceClass(Stored):
@@ -448,11 +434,6 @@ class Claim(Stored):
     def size(self) -> int:
         """The bytes of its spec while it has no devices."""
         return len(bytes(self.spec))
-
-    @property
-    def outlasts_unread(self) -> bool:
-        """Whether it has devices, which do not change then."""
-        return self.status.allocation is not None
 
     def bare(self) -> Claim:
         """Return the claim without its spec."""

@@ -59,16 +59,14 @@ class MissingRightError(ApiFailure):
 class Seen:
     """The cluster, as far as it could be read.
 
-    ``namespaces`` are those whose pods could be listed; None means all. ``notes`` say what the
-    caller may not read, and what is missing because of that. ``watched`` are the collections that
-    were read, each with its sink. ``installed`` says whether the API server knows GPUTopology
-    records at all. ``dra_unread`` says why the objects of DRA could not be read; it is empty if
-    they could. ``lost`` returns for how many seconds a followed cluster could not be read, 0 while
-    it can.
+    ``notes`` say what the caller may not read, and what is missing because of that. ``watched`` are
+    the collections that were read, each with its sink. ``installed`` says whether the API server
+    knows GPUTopology records at all. ``dra_unread`` says why the objects of DRA could not be read;
+    it is empty if they could. ``lost`` returns for how many seconds a followed cluster could not be
+    read, 0 while it can.
     """
 
     cluster: Cache
-    namespaces: frozenset[str] | None = None
     notes: list[str] = field(default_factory=list)
     watched: list[tuple[str, Sink]] = field(default_factory=list)
     installed: bool = True
@@ -89,21 +87,21 @@ def one_look(
     records, may be read.
     """
     notes: list[str] = []
+    pods_path = PODS_PATH
     try:
-        pods, version = listed(api, PODS_PATH, PAGE)
-        namespaces = None
+        pods, version = listed(api, pods_path, PAGE)
     except ApiError as error:
         if error.status not in FORBIDDEN:
             raise
         if namespace is None:
             raise MissingRightError(PODS_PATH, error) from error
-        pods, version = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)
-        namespaces = frozenset({namespace})
+        pods_path = path("/api/v1/namespaces", namespace, "pods")
+        pods, version = listed(api, pods_path, PAGE)
         notes.append(
             f"you may list pods only in the namespace {namespace}: unacknowledged pods of other "
             "namespaces are not counted"
         )
-    cluster = Cache(clock, replace(settings, all_pods_known=namespaces is None))
+    cluster = Cache(clock, replace(settings, all_pods_known=pods_path == PODS_PATH))
     cluster.today = api.today  # use the API server's clock, not ours
     watched: list[tuple[str, Sink]] = []
     installed = True
@@ -126,9 +124,6 @@ def one_look(
         return True
 
     take(NODES_PATH, NodeSink(cluster), NO_NODES)
-    pods_path = PODS_PATH
-    if namespaces is not None:
-        pods_path = path("/api/v1/namespaces", *namespaces, "pods")
     pod_sink = PodSink(cluster)
     pod_sink.replace(pods, version)
     watched.append((pods_path, pod_sink))
@@ -141,12 +136,12 @@ def one_look(
     # Classes come last. Without them no node serves any claim; and if claims or taints are unknown,
     # it is unknown which devices are free.
     dra_unread = ""
-    for where, sink in reversed(dra_sinks(cluster, dra)) if dra.has_nodes else ():
+    for where, sink in reversed(dra_sinks(cluster, dra).items()) if dra.has_nodes else ():
         with suppress(NotFoundError):  # a cluster older than DRA
             if not take(where, sink, NO_DRA):
                 dra_unread = _no_right_to_list(where)
                 break
-    return Seen(cluster, namespaces, notes, watched, installed, dra_unread=dra_unread)
+    return Seen(cluster, notes, watched, installed, dra_unread=dra_unread)
 
 
 def _no_right_to_list(where: str) -> str:

@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
+from scheduler_extender.kube.dra import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH
 from scheduler_extender.simulator.pods import GPU, PodEntry
 from scheduler_extender.simulator.scene import Actor, Scene
 from scheduler_extender.simulator.watches import DRA_WATCHES, ExtenderWatches, Watches
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
+from topology.core.dra import DRIVER
 from topology.core.graph import NodeTopology
 
-DRIVER = "gpu.nvidia.com"
 REQUEST = "container-0-request-0"
-CLASSES, SLICES, CLAIMS = DRA_WATCHES
 RELEASED_AFTER = 0.5  # seconds, on average, from a pod's end until its claim is deleted
 
 Object = dict[str, Any]
@@ -62,7 +62,7 @@ class Claims(Actor):
     def start(self) -> None:
         """Let every driver publish the GPUs of its node in a random order."""
         if self._scene.dra_nodes:
-            self._write(CLASSES, DEVICE_CLASS)
+            self._write(CLASSES_PATH, DEVICE_CLASS)
         for name in sorted(self._scene.dra_nodes):
             gpus = range(len(self._scene.nodes[name].gpus))
             self._orders[name] = self._clock.rng.sample(gpus, len(gpus))
@@ -89,7 +89,7 @@ class Claims(Actor):
             self._orders[node],
             next(self._numbers),
         )
-        self._write(SLICES, slice_of(topology, order, self._tainted[node], generation))
+        self._write(SLICES_PATH, slice_of(topology, order, self._tainted[node], generation))
 
     # kube-scheduler.
 
@@ -108,8 +108,8 @@ class Claims(Actor):
         """Write a pod's claim, first without devices, then with them."""
         chosen = self._chosen[entry.record.uid]
         claim = claim_of(chosen.name, entry.record, self._scene.nodes[chosen.node], chosen.gpus)
-        self._write(CLAIMS, {**claim, "status": {}})
-        self._write(CLAIMS, claim)
+        self._write(CLAIMS_PATH, {**claim, "status": {}})
+        self._write(CLAIMS_PATH, claim)
 
     def release(self, uid: PodUid) -> None:
         """Release what was chosen for a pod, and delete its claim if it is written."""
@@ -120,9 +120,11 @@ class Claims(Actor):
         def free() -> None:
             self._taken[chosen.node] -= {*chosen.gpus}
 
-        if chosen.name in self._objects[CLAIMS]:
-            gone = raw(self._objects[CLAIMS].pop(chosen.name))
-            self._extender.tell(CLAIMS, lambda: self._scene.hearing.sinks[CLAIMS].delete(gone))
+        if chosen.name in self._objects[CLAIMS_PATH]:
+            gone = raw(self._objects[CLAIMS_PATH].pop(chosen.name))
+            self._extender.tell(
+                CLAIMS_PATH, lambda: self._scene.hearing.sinks[CLAIMS_PATH].delete(gone)
+            )
             self._watches.deliver("kube-scheduler", free)
         else:
             free()
@@ -135,7 +137,7 @@ class Claims(Actor):
     def held(self, uid: PodUid) -> tuple[int, ...]:
         """Return the GPUs that the pod's claim has; none if there is no claim."""
         chosen = self._chosen.get(uid)
-        if chosen is None or chosen.name not in self._objects[CLAIMS]:
+        if chosen is None or chosen.name not in self._objects[CLAIMS_PATH]:
             return ()
         return chosen.gpus
 

@@ -65,7 +65,6 @@ class PlayedCluster:
     def _restart(self) -> None:
         """Kill the extender. A new one lists everything as it now is at the API server."""
         self.scene.tally.happened["restarts"] += 1
-        self.extender.drop_undelivered()
         self._policy.restart()
         self.extender.reopen()
         for kind, objects in self.claims.listed():

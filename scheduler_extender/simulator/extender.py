@@ -41,24 +41,19 @@ class Extender:
         """Forget everything, as a killed extender does."""
         clock, faults = self._scene.clock, self._scene.faults
         stale_after = STALE_AFTER if faults.dies_every else None
-        self.cluster = Cache(
-            lambda: clock.now,
-            Settings(stale_after=stale_after),
-            self._watches,
-        )
-        self.cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
-        cache, records = self.cluster, DraNodes(self.cluster)
+        settings = Settings(stale_after=stale_after)
+        self.cluster = cache = Cache(lambda: clock.now, settings, self._watches)
+        cache.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         cache.on_misprediction.append(self._scene.observer.mispredicted)
-        sinks = dra_sinks(self.cluster, records)
-        by_kind = {path.rpartition("/")[2]: sink for path, sink in sinks}
-        self._scene.hearing = Hearing(cache, records, by_kind)
+        records = DraNodes(cache)
+        self._scene.hearing = Hearing(cache, records, dra_sinks(cache, records))
         for name, node in self._scene.nodes.items():
             given = 0 if name in self._scene.dra_nodes else self._scene.capacity.there(name)
             told = NodeObject(allocatable=amounts_of({node.resources[0].name: given}))
             cache.put_node(name, told)
-        self.binder = KubeBinder(PodApi(self._scene, self._api), self.cluster)
-        self.verbs: Verbs = InProcess(self.cluster, self.binder)
-        self._settler = Settler(self.cluster, self.binder, clock=lambda: clock.now)
+        self.binder = KubeBinder(PodApi(self._scene, self._api), cache)
+        self.verbs: Verbs = InProcess(cache, self.binder)
+        self._settler = Settler(cache, self.binder, clock=lambda: clock.now)
         self._in_rounds = False
 
     def pick(self, entry: PodEntry, offered: list[str]) -> Picked:

@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from scheduler_extender.kube.dra import DraNodes
+from scheduler_extender.kube.dra import DraNodes, DraSink
 from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import PodEntry
@@ -50,10 +49,9 @@ class Tally:
     group_members: int = 0
     split_groups: int = 0  # members that were bound outside the domain of their group
     whole_groups: int = 0  # groups of which all members ran at one time
-    # Admissions after which the pods on a shared GPU use more memory than it has; and those beside
-    # pods that others bound, or after an event that no report had shown.
+    # Admissions after which the pods on a shared GPU use more memory than it has. Those beside pods
+    # that others bound, or after an event that no report had shown, do not count.
     overcommitted: int = 0
-    overcommitted_unseen: int = 0
     # By kind: mispredictions about pods that saw no restart and no sick GPU.
     mispredictions: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)  # nodes whose evaluation failed
@@ -110,7 +108,7 @@ class Hearing:
 
     cache: Cache
     records: DraNodes
-    sinks: Mapping[str, Any]  # for the objects of DRA, by kind
+    sinks: Mapping[str, DraSink]  # for the objects of DRA, by their collection's path
     heard: dict[str, float] = field(default_factory=dict)  # when each watch delivered something
     failing: dict[str, float] = field(default_factory=dict)  # since when watches are broken
 

@@ -3,6 +3,7 @@
 Events arrive late but in order, and the extender's watches may fail.
 """
 
+from scheduler_extender.kube.dra import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH
 from scheduler_extender.simulator.clock import Clock, Event
 from scheduler_extender.simulator.pods import PublishedReport
 from scheduler_extender.simulator.scene import Actor, Scene
@@ -12,7 +13,7 @@ from topology.core.graph import NodeTopology
 WATCHES = ("pods", "records")  # the extender's watches
 # More watches if there are nodes with DRA. The extender's promises do not depend on them: it needs
 # no event of theirs to continue.
-DRA_WATCHES = ("deviceclasses", "resourceslices", "resourceclaims")
+DRA_WATCHES = (CLASSES_PATH, SLICES_PATH, CLAIMS_PATH)
 
 
 class Watches:
@@ -89,13 +90,10 @@ class ExtenderWatches(Actor):
         now = self._clock.now
         return now - min(self._scene.hearing.failing.values(), default=now)
 
-    def drop_undelivered(self) -> None:
-        """Drop all undelivered events, since the extender is killed."""
+    def reopen(self) -> None:
+        """Open the watches of a new extender. Undelivered events of the killed one are lost."""
         self._lives += 1
         self.reports.clear()
-
-    def reopen(self) -> None:
-        """Open the watches of a new extender."""
         for watch in self.names:
             self._watches.reopen(watch)
         for watch in WATCHES:

@@ -162,7 +162,7 @@ def cluster_of(topology: NodeTopology, asked: Mapping[str, Any]) -> Cache:
         for number, devices in enumerate(asked.get("claims", ()))
     ]
     objects: tuple[list[Json], ...] = (asked["classes"], asked["slices"], [claim, *own], [])
-    for (_, sink), some in zip(dra_sinks(cluster, nodes), objects, strict=True):
+    for sink, some in zip(dra_sinks(cluster, nodes).values(), objects, strict=True):
         sink.replace([_raw(each) for each in some], "1")
     return cluster
 

@@ -33,7 +33,7 @@ def test_the_role_of_the_page_lists_all_that_is_read_besides_pods() -> None:
         if "list" in rule["verbs"]
     }
     cluster = Cache(lambda: 0.0)
-    of_dra = [where for where, _ in dra_sinks(cluster, DraNodes(cluster))]
+    of_dra = [*dra_sinks(cluster, DraNodes(cluster))]
     read = defaultdict[str, set[str]](set)
     for where in (NODES_PATH, RECORDS_PATH, *of_dra):
         group, _, resource = where.rpartition("/")

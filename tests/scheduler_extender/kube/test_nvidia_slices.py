@@ -74,7 +74,7 @@ def read(name: str, topology: NodeTopology) -> NodeInfo:
     nodes = DraNodes(cluster)
     report = Report("boot", 1, allocatable=frozenset())
     RecordSink(cluster, lambda: 0.0, nodes).apply(raw(codec.encode(topology, report)))
-    classes, its_slices, *_ = (sink for _, sink in dra_sinks(cluster, nodes))
+    classes, its_slices, *_ = dra_sinks(cluster, nodes).values()
     classes.apply(device_class())
     its_slices.replace([raw(each) for each in slices(name)], "1")
     return cluster.node_info(NODE)
