@@ -40,7 +40,6 @@ from scheduler_extender.state.groups.groupreservations import (
     Reserved,
     ReservedCapacity,
     Where,
-    arrivals_of,
     reserved_by_group,
 )
 from scheduler_extender.state.groups.groups import (
@@ -336,7 +335,8 @@ class _GroupQuestion:
         """Work out what :meth:`_holds` returns."""
         if on is None:
             return self._packed(domain, self._wanted, self._reserved) is not None
-        here = self._member.group_ref.group, arrivals_of(self._member.request.without_peers, 1)
+        request = self._member.request.without_peers
+        here = self._member.group_ref.group, Arrivals(request, 1, request.promised)
         reserved = {**self._reserved, on: (*self._reserved.get(on, ()), here)}
         return self._packed(domain, self._others, reserved) is not None
 

@@ -75,8 +75,5 @@ def _sets_among(info: NodeInfo, request: GpuRequest, decision: Decision) -> tupl
 
 def arrival(request: GpuRequest, decision: Decision) -> Arrivals:
     """Return a pod that arrives with what this decision promises."""
-    assessed = decision.assessment
-    if not request.required or assessed is None:
-        return Arrivals(request, 1)
-    guaranteed = assessed.verdict is Verdict.GUARANTEED
-    return Arrivals(request, 1, request.constraints, guaranteed)
+    promised = request.promised if decision.assessment is not None else NO_CONSTRAINTS
+    return Arrivals(request, 1, promised, promised != NO_CONSTRAINTS and decision.guaranteed)

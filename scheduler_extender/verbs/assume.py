@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.framework.awaited import AWAITED, NO_CLAIM
 from scheduler_extender.framework.evaluator import evaluate
-from scheduler_extender.framework.outcomes import sets_of
+from scheduler_extender.framework.outcomes import arrival, sets_of
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.state.answers.decision import Decision
@@ -102,8 +102,13 @@ def assume(
                 groups = cluster.groups.seen()
                 if results.group is not None and groups.starts != snapshot.groups.starts:
                     continue
-                promised = _promised(pod, results.request.without_peers, decision)
-                promised = replace(promised, placed=_when(groups, pod, before, now))
+                coming = arrival(results.request.without_peers, decision)
+                promised = replace(
+                    pod,
+                    promised=coming.promised,
+                    survives_endings=coming.survives_endings,
+                    placed=_when(groups, pod, before, now),
+                )
                 ours = cluster.assume(node, promised, seen=info)
                 after = cluster.node_info(node)
             if ours is not None:
@@ -160,7 +165,7 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     if decision.rejection is not None:
         raise _rejection(cluster, pod, results, node, assumed=True)
     decided = replace(decided, claims=info.claims_of(pod.uid))
-    if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
+    if decision.guaranteed and not decided.decision.guaranteed:
         return decided
     sets = _sets_of(snapshot, judged, request, decision)
     return replace(decided, request=request, decision=decision, info=judged, sets=sets)
@@ -206,11 +211,6 @@ def _rejection(
     return BindError(rejection.message)
 
 
-def _is_guaranteed(decision: Decision) -> bool:
-    assessed = decision.assessment
-    return assessed is not None and assessed.verdict is Verdict.GUARANTEED
-
-
 def _sets_of(
     snapshot: Snapshot, info: NodeInfo, request: GpuRequest, decision: Decision
 ) -> tuple[Mask, ...] | None:
@@ -233,11 +233,3 @@ def _is_bound(cluster: Cache, uid: PodUid, node: NodeName) -> bool:
     if known.node != node:
         raise BindError(f"the pod is already bound to {known.node}")
     return True
-
-
-def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRecord:
-    """Return the pod with what this decision promises it: nothing if it requires nothing."""
-    if not request.required or decision.assessment is None:
-        return pod
-    guaranteed = decision.assessment.verdict is Verdict.GUARANTEED
-    return replace(pod, promised=request.constraints, survives_endings=guaranteed)

@@ -276,6 +276,11 @@ class GpuRequest:
         return not self.plain and self.policy is Policy.REQUIRED
 
     @property
+    def promised(self) -> Constraints:
+        """What a bind promises the pod: its constraints, if a node must keep them."""
+        return self.constraints if self.required else NO_CONSTRAINTS
+
+    @property
     def without_peers(self) -> GpuRequest:
         """The same request, as if no other pod of its gang could come first."""
         return replace(self, peers=0, others=()) if self.has_pods_before else self

@@ -41,3 +41,8 @@ class Decision:
     def verdict(self) -> str:
         """The word of the verdict; ``unknown`` if there is no usable record."""
         return self.assessment.verdict.value if self.assessment else "unknown"
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the verdict is ``guaranteed``."""
+        return self.assessment is not None and self.assessment.verdict is Verdict.GUARANTEED

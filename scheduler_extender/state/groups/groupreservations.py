@@ -26,7 +26,7 @@ from scheduler_extender.state.groups.groups import GroupStatus, members_domain
 from scheduler_extender.state.node.arrivals import Arrivals
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.devices import NodeName
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+from topology.core.requests import GpuRequest
 
 Where = tuple[str, str]
 """A domain: its kind, and its name."""
@@ -176,18 +176,12 @@ def merged(reserved: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
     counts: dict[GpuRequest, int] = {}
     for _, arrivals in reserved:
         counts[arrivals.request] = counts.get(arrivals.request, 0) + arrivals.count
-    return tuple(arrivals_of(request, count) for request, count in counts.items())
+    return tuple(Arrivals(request, n, request.promised) for request, n in counts.items())
 
 
 def _devices(reserved: Reserved, resource: str) -> int:
     requests = (arrivals for _, arrivals in reserved if arrivals.request.resource == resource)
     return sum(arrivals.count * arrivals.request.count for arrivals in requests)
-
-
-def arrivals_of(request: GpuRequest, count: int) -> Arrivals:
-    """Return this many pods with a request, each with the promise that it requires."""
-    promised = request.constraints if request.required else NO_CONSTRAINTS
-    return Arrivals(request, count, promised)
 
 
 def reserve(
@@ -283,10 +277,10 @@ class _Shelves:
         """Reserve for up to ``left`` pods on alike nodes, and return how many pods remain."""
         each = min(kind.capacity, left)
         whole = min(len(kind.equal.nodes), left // each)
-        self._give(kind.equal, whole, group, arrivals_of(request, each))
+        self._give(kind.equal, whole, group, Arrivals(request, each, request.promised))
         left -= whole * each
         if left and kind.equal.nodes:  # the next node has capacity for more
-            self._give(kind.equal, 1, group, arrivals_of(request, left))
+            self._give(kind.equal, 1, group, Arrivals(request, left, request.promised))
             left = 0
         return left
 

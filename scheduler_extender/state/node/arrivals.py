@@ -81,7 +81,7 @@ def with_peers(info: NodeInfo, request: GpuRequest) -> list[NodeInfo]:
         with_arrivals(
             info,
             [
-                Arrivals(each, n, each.constraints if each.required else NO_CONSTRAINTS)
+                Arrivals(each, n, each.promised)
                 for (each, _), n in zip(kinds, way, strict=True)
                 if n
             ],

@@ -597,9 +597,7 @@ def _for_reservation(info: NodeInfo, pod: PodRecord) -> NodeInfo | None:
     victims, request = pod.reservation.victims | pods.terminating, pod.request
     shown = () if info.report is None else info.report.allocations
     victims |= {each.pod_uid for each in shown if each.without(victims) is None}
-    promised = NO_CONSTRAINTS
-    if isinstance(request, GpuRequest) and request.required:
-        promised = request.constraints
+    promised = request.promised if isinstance(request, GpuRequest) else NO_CONSTRAINTS
     survives = promised != NO_CONSTRAINTS
     ours = replace(pod, node=info.name, promised=promised, survives_endings=survives)
     pods = pods.with_terminating(victims).with_assumed(ours)

@@ -221,9 +221,7 @@ def _record(
     promise = None if placement is None else _PROMISES.get(placement.verdict)
     refusal, admitted, started = _taken(pod.status)
     unscheduled = next(filter(_is_unschedulable, pod.status.conditions or ()), None)
-    promised = NO_CONSTRAINTS
-    if promise is not None and isinstance(request, GpuRequest) and request.required:
-        promised = request.constraints
+    promised = request.promised if promise and isinstance(request, GpuRequest) else NO_CONSTRAINTS
     return PodRecord(
         uid=PodUid(pod.metadata.uid),
         namespace=pod.metadata.namespace,
