@@ -35,7 +35,7 @@ from topology.agent.model.health import HealthTracker
 from topology.agent.model.holders import HoldersTracker
 from topology.agent.model.nodecontext import NodeContext
 from topology.agent.model.observations import NvmlState, PciTree, Processors, Unseen, Xid
-from topology.agent.model.podentries import Entry, Held, awaited
+from topology.agent.model.podentries import Entry, Held, awaited, whole
 from topology.agent.model.polling import (
     AllocatablePolling,
     KubeletPolling,
@@ -84,16 +84,6 @@ class Kubelet(Protocol):
         """
 
 
-class Driver(Protocol):
-    """The part of :class:`~topology.agent.probes.nvmlwatch.NvmlWatch` that the loop uses."""
-
-    def state(self) -> NvmlState:
-        """Return what NVML has shown last."""
-
-    def xids(self) -> list[Xid]:
-        """Return the errors since the last call."""
-
-
 @dataclass(frozen=True, slots=True)
 class Probes:
     """The sources that the loop reads.
@@ -103,7 +93,8 @@ class Probes:
     """
 
     kubelet: Kubelet
-    driver: Driver
+    nvml: Callable[[], NvmlState]  # what NVML has shown last
+    xids: Callable[[], list[Xid]]  # the driver's errors since the last call
     pci: Callable[[], PciTree]
     context: Callable[[], NodeContext]
     processors: Callable[[], Processors | Unseen]
@@ -204,9 +195,9 @@ class NodeAgent:
         context = self._probes.context()
         if self._clock.seconds() >= self._next_question():
             self._ask_kubelet(context)
-        nvml = self._probes.driver.state()
+        nvml = self._probes.nvml()
         nvml = self._flapping.steady(nvml, self._hardware.gone(nvml), self._clock.seconds())
-        sick = [self._health.xid(xid, self._clock.text()) for xid in self._probes.driver.xids()]
+        sick = [self._health.xid(xid, self._clock.text()) for xid in self._probes.xids()]
         if any(sick):
             self._polling.fault(self._clock.seconds())
             self._allocatable.want()
@@ -270,9 +261,13 @@ class NodeAgent:
         """Return the pods whose change in devices, CPUs or memory the kubelet has yet to show."""
         allocatable = self._allocatable.allocatable
         served = None if allocatable is None else allocatable.keys()
-        by_uid = self._holders.holders.by_uid
-        due = awaited(by_uid, context.pods, served)
-        return due | exclusive.awaited(by_uid, context.pods, context.kubelet)
+        return awaited(
+            self._holders.holders.by_uid,
+            context.pods,
+            lambda pod, entry: (
+                whole(pod, entry, served) and exclusive.whole(pod, entry, context.kubelet)
+            ),
+        )
 
     # The hardware.
 

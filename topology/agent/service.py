@@ -104,7 +104,8 @@ class AgentService:
             _boot_id(settings.boot_id),
             Probes(
                 self._kubelet,
-                self._nvml,
+                self._nvml.state,
+                self._nvml.xids,
                 lambda: pci_tree(settings.sys),
                 self._context,
                 lambda: processors(settings.sys),

@@ -90,7 +90,14 @@ class ScriptedNode:
         return NodeAgent(
             Settings(NodeName("n")),
             self.boot,
-            Probes(self, self, self.read_pci, lambda: self.context, self.read_processors),
+            Probes(
+                self,
+                self.state,
+                self.xids,
+                self.read_pci,
+                lambda: self.context,
+                self.read_processors,
+            ),
             Clock(lambda: self.now, self.time_of_day),
         )
 

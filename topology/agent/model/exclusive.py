@@ -20,8 +20,7 @@ from operator import or_
 from topology.agent.model import recordlimits
 from topology.agent.model.nodecontext import ALIGN_BY_SOCKET, KubeletConfig
 from topology.agent.model.observations import Processors, Unseen
-from topology.agent.model.podentries import Entry, Holdings, NodePod, PodName
-from topology.core.devices import PodUid
+from topology.agent.model.podentries import Entry, NodePod, PodName
 from topology.core.numa import (
     MOST_CPUS,
     NO_CPUS,
@@ -186,29 +185,8 @@ def block_order(block: MemoryBlock) -> tuple[str, tuple[int, ...], int]:
     return block.type, block.nodes, block.amount
 
 
-def awaited(
-    joined: Holdings, pods: Mapping[PodUid, NodePod], kubelet: KubeletConfig
-) -> frozenset[PodUid]:
-    """Return the pods whose change the kubelet has yet to show.
-
-    These are pods that it does not completely show yet, and pods that are terminating, ended or
-    gone but still shown.
-    """
-    coming = {
-        pod.uid
-        for pod in pods.values()
-        if not pod.ended and not _whole(pod, joined.get(pod.uid), kubelet)
-    }
-    leaving = {
-        uid
-        for uid, entry in joined.items()
-        if (entry.cpus or entry.memory)
-        and (uid not in pods or pods[uid].ended or pods[uid].terminating)
-    }
-    return frozenset(coming | leaving)
-
-
-def _whole(pod: NodePod, entry: Entry | None, kubelet: KubeletConfig) -> bool:
+def whole(pod: NodePod, entry: Entry | None, kubelet: KubeletConfig) -> bool:
+    """Check whether the kubelet shows all exclusive CPUs and memory that the pod gets."""
     cpus, memory = (entry.cpus, entry.memory) if entry else (NO_CPUS, ())
     enough_cpus = not kubelet.static_cpus or cpus.bit_count() >= pod.own_cpus
     return enough_cpus and (not kubelet.static_memory or len(memory) >= pod.own_memory)

@@ -29,7 +29,7 @@ So one name can stand for the *present* pod and for *former* pods::
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from topology.core.devices import DeviceId, PodUid
@@ -97,7 +97,8 @@ Holdings = Mapping[PodUid, Entry]  # what each pod holds, by its UID
 def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = None) -> bool:
     """Check whether every app and sidecar container of the pod has the devices that it requests.
 
-    Only the resources in ``served`` count; None means all.
+    Only the resources in ``served`` count, which the kubelet hands out; None means all. The agent
+    does not wait for other resources, such as another plugin's.
     """
     got: Counter[tuple[str, str]] = Counter()
     for held in entry.held if entry else ():
@@ -108,25 +109,21 @@ def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = No
 
 
 def awaited(
-    joined: Holdings, pods: Mapping[PodUid, NodePod], served: Collection[str] | None = None
+    joined: Holdings,
+    pods: Mapping[PodUid, NodePod],
+    shown: Callable[[NodePod, Entry | None], bool],
 ) -> frozenset[PodUid]:
     """Return the pods whose change the kubelet has yet to show.
 
-    These are pods that it does not completely show yet, and pods that are terminating, ended or
-    gone but still shown. ``served`` are the resources that the kubelet hands out, None for all. The
-    agent does not wait for other resources, such as another plugin's.
+    These are pods that it does not completely show yet, as ``shown`` tells, and pods that are
+    terminating, ended or gone but still hold something.
     """
-    coming = {
-        pod.uid
-        for pod in pods.values()
-        if (served is None or any(resource in served for _, resource in pod.wants))
-        and not pod.ended
-        and not whole(pod, joined.get(pod.uid), served)
-    }
+    coming = {uid for uid, pod in pods.items() if not pod.ended and not shown(pod, joined.get(uid))}
     leaving = {
         uid
         for uid, entry in joined.items()
-        if entry.held and (uid not in pods or pods[uid].ended or pods[uid].terminating)
+        if (entry.held or entry.cpus or entry.memory)
+        and (uid not in pods or pods[uid].ended or pods[uid].terminating)
     }
     return frozenset(coming | leaving)
 

@@ -117,7 +117,14 @@ class Machine:
         agent = NodeAgent(
             Settings(NodeName("n")),
             "boot",
-            Probes(self, self, lambda: self.pci, lambda: context, lambda: self.processors),
+            Probes(
+                self,
+                self.state,
+                self.xids,
+                lambda: self.pci,
+                lambda: context,
+                lambda: self.processors,
+            ),
             Clock(lambda: 0.0, lambda: NOON),
         )
         return agent.sync().picture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,14 +12,14 @@ import pytest
 from tests.topology.agent.entries import entry, pod, pods
 from topology.agent.model.exclusive import (
     Allocatable,
-    awaited,
     holdings,
     numa_config,
     published,
+    whole,
 )
 from topology.agent.model.nodecontext import KubeletConfig
 from topology.agent.model.observations import Processors, Unseen
-from topology.agent.model.podentries import Entry, NodePod
+from topology.agent.model.podentries import Entry, NodePod, awaited
 from topology.core.devices import PodUid
 from topology.core.numa import Holding, MemoryBlock, NumaConfig, NumaNode, cpu_set
 
@@ -211,21 +212,22 @@ def test_exclusive_resources_by_pod(
 def test_a_change_is_due_until_a_pod_is_shown_with_all_it_gets() -> None:
     coming = replace(pod("1", "a", 0), own_cpus=3, own_memory=2)
     half, cpus_only = owns("a", "1-2", BLOCK, BLOCK), owns("a", "1-3", BLOCK)
-    whole = owns("a", "1-3", BLOCK, BLOCK)
+    everything = owns("a", "1-3", BLOCK, BLOCK)
 
     def due(shown: Entry | None, kubelet: KubeletConfig, known: NodePod = coming) -> bool:
         joined = {} if shown is None else {PodUid("1"): shown}
-        return bool(awaited(joined, pods(known), kubelet))
+        return bool(awaited(joined, pods(known), partial(whole, kubelet=kubelet)))
 
-    assert [due(e, BOTH) for e in (None, half, cpus_only, whole)] == [True, True, True, False]
+    assert [due(e, BOTH) for e in (None, half, cpus_only, everything)] == [True, True, True, False]
     assert [due(e, CPUS) for e in (None, half, cpus_only)] == [True, True, False]
     assert [due(e, MEMORY) for e in (None, half, cpus_only)] == [True, False, True]
     assert not due(None, NONE), "nobody gives it any"
     assert not due(None, BOTH, replace(coming, ended=True)), "it was refused"
-    assert due(whole, BOTH, replace(coming, ended=True))
-    assert due(whole, BOTH, replace(coming, terminating=True))
+    assert due(everything, BOTH, replace(coming, ended=True))
+    assert due(everything, BOTH, replace(coming, terminating=True))
 
 
 def test_a_pod_without_a_pod_object_is_followed_until_it_is_gone() -> None:
-    assert awaited({PodUid("1"): owns("a", "1")}, {}, BOTH) == {"1"}
-    assert awaited({PodUid("1"): entry("a")}, {}, BOTH) == frozenset()
+    shown = partial(whole, kubelet=BOTH)
+    assert awaited({PodUid("1"): owns("a", "1")}, {}, shown) == {"1"}
+    assert awaited({PodUid("1"): entry("a")}, {}, shown) == frozenset()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.topology.agent.entries import GPU, entry, pod, pods
@@ -46,13 +48,13 @@ def test_a_change_is_due_when_pods_come_and_go() -> None:
         pod("refused", "refused", ended=True),
         NodePod(PodUid("plain"), "ns", "plain"),
     )
-    assert awaited(joined, known) == {"ending", "gone", "half", "bound"}
+    assert awaited(joined, known, whole) == {"ending", "gone", "half", "bound"}
 
 
 def test_another_plugins_devices_are_not_waited_for() -> None:
     nic = NodePod(PodUid("1"), "ns", "a", {("main", "nvidia.com/hostdev"): 1})
-    assert awaited({}, pods(nic), {GPU}) == frozenset()
-    assert awaited({}, pods(nic), None) == {"1"}
+    assert awaited({}, pods(nic), partial(whole, served={GPU})) == frozenset()
+    assert awaited({}, pods(nic), whole) == {"1"}
 
 
 def test_pods_that_vanish_alive() -> None:
