@@ -158,7 +158,9 @@ class Publisher:
         except (ApiFailure, ValueError) as error:
             words = codec.first_error(error) if isinstance(error, ValidationError) else str(error)
             self._failed(error, words)
-            if not isinstance(error, ApiFailure) or _refused(error):
+            if not isinstance(error, ApiFailure) or (
+                isinstance(error, ApiError) and error.status in REFUSED
+            ):
                 self._write_bare(report, words)
             return False
         self._failures, self.problem = 0, ""
@@ -276,7 +278,3 @@ def _within(wanted: object, stored: object) -> bool:
     if isinstance(wanted, list) and isinstance(stored, list):
         return len(wanted) == len(stored) and all(map(_within, wanted, stored))
     return wanted == stored
-
-
-def _refused(error: ApiFailure) -> bool:
-    return isinstance(error, ApiError) and error.status in REFUSED

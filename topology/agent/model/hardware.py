@@ -62,7 +62,15 @@ def topology_of(
     unseen = [*seen.unseen, *pci.unseen]
     by_index = sorted(seen.gpus, key=lambda each: each.gpu.index)
     links = tuple(_link(a, b, seen, pci, faults, unseen) for a, b in combinations(by_index, 2))
-    gpus = tuple(_gpu(each.gpu, pci) for each in by_index)
+    numa = pci.numa  # NVML may show no NUMA node
+    gpus = tuple(
+        replace(
+            gpu,
+            numa_node=numa.get(gpu.pci_bus_id or "") if gpu.numa_node is None else gpu.numa_node,
+            topology_nodes=None,
+        )
+        for gpu in (each.gpu for each in by_index)
+    )
     nics = tuple(_nic(nic, there, by_index, pci) for nic, there in pci.nics.items())
     config = AllocatorConfig(numa_distances=pci.numa_distances)
     off = any(each.gpu.uuid in faults.off_fabric for each in by_index)
@@ -144,12 +152,6 @@ def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
         links=tuple(links),
         nics=tuple(nics),
     )
-
-
-def _gpu(gpu: Gpu, pci: PciTree) -> Gpu:
-    """Return the GPU, with the NUMA node from sysfs if NVML shows none."""
-    numa = pci.numa.get(gpu.pci_bus_id or "") if gpu.numa_node is None else gpu.numa_node
-    return replace(gpu, numa_node=numa, topology_nodes=None)
 
 
 def _link(

@@ -122,16 +122,13 @@ class HealthTracker:
             gpu.lost = True
             self._blame(gpu, LOST, now)
 
-    def down(self) -> Mapping[GpuUuid, frozenset[int]]:
-        """Return the links that do not count, by GPU."""
-        return {uuid: frozenset(gpu.down) for uuid, gpu in self._gpus.items() if gpu.down}
-
     def link_faults(self) -> LinkFaults:
         """Return the NVLinks that do not count."""
+        down = {uuid: frozenset(gpu.down) for uuid, gpu in self._gpus.items() if gpu.down}
         states = {uuid: gpu.fabric for uuid, gpu in self._gpus.items() if gpu.fabric is not None}
         off = frozenset(uuid for uuid, state in states.items() if not state.usable)
         slow = frozenset(uuid for uuid, state in states.items() if state.degraded)
-        return LinkFaults(self.down(), off, slow)
+        return LinkFaults(down, off, slow)
 
     def fabric(self) -> Mapping[GpuUuid, bool]:
         """Return whether each GPU that can be in an NVLink fabric can rely on it."""

@@ -95,26 +95,18 @@ class HoldersTracker:
         self._keep_vanished(joined, context, now, watchful=watchful)
         if self._keep_back(joined.unidentified if context.has_api_server else (), now):
             return
+        # A kubelet that has just started may show less CPUs and memory than pods have.
+        living = {p.key for p in context.pods.values() if not (p.ended or p.terminating)}
+        listed = [*entries, *self._vanished.values()]
         self.holders = Holders(
             {**joined.by_uid, **self._vanished},
             joined.unidentified,
             observed_at,
             context.pods_version,
             context.deletions,
-            self._exclusive(entries, context, watchful=watchful),
+            exclusive.holdings(listed, self.holders.exclusive, living if watchful else ()),
         )
         self.accepted = True
-
-    def _exclusive(
-        self, entries: list[Entry], context: NodeContext, *, watchful: bool
-    ) -> tuple[Holding, ...]:
-        """Return the pods' exclusive CPUs and memory.
-
-        A kubelet that has just started may show less.
-        """
-        alive = {p.key for p in context.pods.values() if not (p.ended or p.terminating)}
-        shown = [*entries, *self._vanished.values()]
-        return exclusive.holdings(shown, self.holders.exclusive, alive if watchful else ())
 
     def _keep_vanished(
         self, joined: Joined, context: NodeContext, now: float, *, watchful: bool

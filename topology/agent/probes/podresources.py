@@ -92,7 +92,11 @@ class PodResources:
             for device in part.device_ids:
                 nodes[DeviceId(device)].update(node.ID for node in part.topology.nodes)
         self.topology_nodes = {device: tuple(sorted(found)) for device, found in nodes.items()}
-        self.exclusive = Allocatable(_cpus(answer.cpu_ids), _memory_by_node(answer.memory))
+        memory: defaultdict[tuple[int, str], int] = defaultdict(int)
+        for amount in answer.memory:  # each with the one node that has it
+            for number in _nodes(amount):
+                memory[number, amount.memory_type] += amount.size
+        self.exclusive = Allocatable(_cpus(answer.cpu_ids), dict(memory))
         return {name: frozenset(ids) for name, ids in _by_resource(answer.devices).items()}
 
     def _call(self, method: str, request: Any, decode: Callable[[bytes], Answer]) -> Answer:
@@ -142,34 +146,23 @@ class PodResources:
 
 
 def _entry(pod: ListedPod) -> Entry:
+    blocks = (
+        MemoryBlock(part.memory_type, part.size, _nodes(part))
+        for container in pod.containers
+        for part in container.memory
+    )
     return Entry(
         pod.namespace,
         pod.name,
         tuple(held for container in pod.containers for held in _held(container)),
         _cpus(cpu for container in pod.containers for cpu in container.cpu_ids),
-        tuple(sorted((b for c in pod.containers for b in _blocks(c.memory)), key=block_order)),
+        tuple(sorted(blocks, key=block_order)),
     )
 
 
 def _cpus(numbers: Iterable[int]) -> CpuSet:
     """Return the CPUs, without those whose number is too high for a record."""
     return CpuSet(sum(1 << number for number in set(numbers) if 0 <= number < MOST_CPUS))
-
-
-def _blocks(memory: Iterable[ContainerMemory]) -> list[MemoryBlock]:
-    return [MemoryBlock(part.memory_type, part.size, _nodes(part)) for part in memory]
-
-
-def _memory_by_node(memory: Iterable[ContainerMemory]) -> dict[tuple[int, str], int]:
-    """Return bytes by NUMA node and type.
-
-    The kubelet lists each amount with the one node that has it.
-    """
-    found: defaultdict[tuple[int, str], int] = defaultdict(int)
-    for part in memory:
-        for node in _nodes(part):
-            found[node, part.memory_type] += part.size
-    return dict(found)
 
 
 def _nodes(part: ContainerMemory) -> tuple[int, ...]:

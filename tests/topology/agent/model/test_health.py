@@ -90,7 +90,7 @@ def test_a_dropped_link_stays_down_though_it_comes_back() -> None:
     health = tracker(vital(energy=10))
     health.look([vital(links=frozenset({0}), energy=20)], NOON)
     health.look([vital(energy=30)], LATER)
-    assert health.down() == {A: {1}}
+    assert health.link_faults().down == {A: {1}}
     assert health.expected() == {A: 2}
     assert health.report() == (Health(A, True, "NVLinkDown", NOON, (1,), 20),)
 
@@ -99,12 +99,12 @@ def test_a_reset_raises_a_dropped_link() -> None:
     health = tracker(vital(energy=10))
     health.look([vital(links=frozenset({0}), energy=20)], NOON)
     health.look([vital(energy=1)], LATER)
-    assert (health.down(), health.report()) == ({}, ())
+    assert (health.link_faults().down, health.report()) == ({}, ())
 
 
 def test_a_link_that_was_never_up_is_not_down() -> None:
     health = tracker(vital(links=frozenset({0})))
-    assert (health.down(), health.expected()) == ({}, {A: 1})
+    assert (health.link_faults().down, health.expected()) == ({}, {A: 1})
 
 
 def test_a_new_tracker_remembers_what_the_former_reported() -> None:
@@ -197,7 +197,7 @@ def test_a_link_that_has_not_been_up_since_the_boot_is_reported_until_it_is() ->
     health = HealthTracker()
     health.look([vital(links=frozenset({0}))], NOON, {A: 2})
     assert health.report() == (Health(A, True, "NVLinkNeverUp", NOON),)
-    assert (health.expected(), health.down()) == ({A: 2}, {})
+    assert (health.expected(), health.link_faults().down) == ({A: 2}, {})
     health.look([vital()], LATER, {A: 2})
     assert health.report() == ()
     health.look([vital(links=frozenset({1}))], LATER, {A: 2})
