@@ -45,6 +45,7 @@ AGENT_VALUES = {
     "host-pid": {"hostPID": True},
     "kubelet-insecure-tls": {"kubeletInsecureTLS": True},
     "runtime-class": {"runtimeClassName": "nvidia"},
+    "selinux": {"selinux": True},
 }
 # The same for those of manifests/base/options.
 BASE_VALUES = {"cert-manager": "certManager", "validation": "validation"}
@@ -455,6 +456,51 @@ def test_the_chart_makes_the_certificates_if_no_other_does(
     if makes:
         (job,) = found["Job", "gpu-topology-certificates"]["spec"]["template"]["spec"]["containers"]
         assert job["args"] == ["certificates", "--keep", f"--namespace={NAMESPACE}"]
+
+
+OPENSHIFT = ("--api-versions", "security.openshift.io/v1")
+
+
+@pytest.mark.parametrize("agent", [{}, *AGENT_VALUES.values()])
+def test_openshift_admits_the_pods(helm: Helm, agent: Object) -> None:
+    """By its rules for SecurityContextConstraints, and what its nonroot-v2 admits."""
+    values = {"agent": agent, "scheduler": {"enabled": True}}
+    found = by_name(rendered(helm, *OPENSHIFT, **values))
+    scc = found["SecurityContextConstraints", "gpu-topology-agent"]
+    nonroot = {e["name"] for e in found["RoleBinding", "gpu-topology-nonroot"]["subjects"]}
+    uses = {"apiGroups": ["security.openshift.io"], "resources": ["securitycontextconstraints"]}
+    *_, rule = found["Role", "gpu-topology-certificates-job"]["rules"]
+    assert rule == {**uses, "resourceNames": ["nonroot-v2"], "verbs": ["use"]}
+    nonroot.add("gpu-topology-certificates-job")
+    for each in found.values():
+        if "template" not in each.get("spec", {}):
+            continue
+        pod = each["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        used = {kind for volume in pod.get("volumes", []) for kind in volume if kind != "name"}
+        shared, own = pod["securityContext"], container["securityContext"]
+        assert shared["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        if each["kind"] != "DaemonSet":
+            assert pod["serviceAccountName"] in nonroot
+            assert shared["runAsUser"] > 0
+            assert own["allowPrivilegeEscalation"] is False
+            assert used <= {"secret", "configMap"}
+            continue
+        assert scc["users"] == [f"system:serviceaccount:{NAMESPACE}:{pod['serviceAccountName']}"]
+        assert shared["runAsUser"] == scc["runAsUser"]["uid"]
+        assert shared["seLinuxOptions"] == {"type": "spc_t"}
+        assert used <= set(scc["volumes"])
+        assert own["readOnlyRootFilesystem"] is scc["readOnlyRootFilesystem"]
+        assert own["allowPrivilegeEscalation"] is scc["allowPrivilegeEscalation"]
+        assert own.get("privileged", False) is scc["allowPrivilegedContainer"]
+        assert pod.get("hostPID", False) is scc["allowHostPID"]
+
+
+def test_without_an_extender_openshift_gets_no_binding_for_it(helm: Helm) -> None:
+    found = by_name(rendered(helm, *OPENSHIFT, extender={"enabled": False}))
+    assert ("SecurityContextConstraints", "gpu-topology-agent") in found
+    assert ("RoleBinding", "gpu-topology-nonroot") not in found
 
 
 STEERING = [

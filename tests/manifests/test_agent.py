@@ -144,6 +144,11 @@ def test_an_option_changes_what_it_says(tmp_path: Path) -> None:
         },
         "host-pid": {**plain, "nodeSelector": selector, "hostPID": True},
         "runtime-class": {**plain, "nodeSelector": selector, "runtimeClassName": "nvidia"},
+        "selinux": {
+            **plain,
+            "nodeSelector": selector,
+            "securityContext": {**plain["securityContext"], "seLinuxOptions": {"type": "spc_t"}},
+        },
     }
     (volume,) = (v for v in devices.pop("volumes") if v not in plain["volumes"])
     assert volume["hostPath"] == {"path": "/dev/null", "type": "CharDevice"}

@@ -18,7 +18,14 @@ from scheduler_extender.annotations import MANAGED
 from tests.manifests.building import ROOT, Object, container, objects
 
 CHART = ROOT / "manifests" / "chart"
-HANDMADE = {"NOTES.txt", "_helpers.tpl", "certificates.yaml", "scheduler.yaml", "steering.yaml"}
+HANDMADE = {
+    "NOTES.txt",
+    "_helpers.tpl",
+    "certificates.yaml",
+    "openshift.yaml",
+    "scheduler.yaml",
+    "steering.yaml",
+}
 
 
 def values() -> Object:

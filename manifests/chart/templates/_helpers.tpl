@@ -45,6 +45,10 @@ app.kubernetes.io/name: gpu-topology
 {{- if and .Values.scheduler.enabled .Values.scheduler.certificates (not .Values.certManager.enabled) }}yes{{ end }}
 {{- end }}
 
+{{- define "gpu-topology.onOpenShift" -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}yes{{ end }}
+{{- end }}
+
 {{- define "gpu-topology.hook" -}}
 helm.sh/hook: pre-install,pre-upgrade
 helm.sh/hook-weight: {{ . | quote }}
