@@ -10,8 +10,8 @@ from scheduler_extender.audit import freegpus, refusals, spreadpods, trapnodes, 
 from scheduler_extender.audit.evidence import Evidence
 from scheduler_extender.audit.finding import Finding
 
-FINDINGS = (refusals.find, spreadpods.find, freegpus.find, trapnodes.find, waitingpods.find)
-"""The findings in the order in which they are shown."""
+FINDINGS = (refusals.find, trapnodes.find, spreadpods.find, freegpus.find, waitingpods.find)
+"""The findings in their order. The last two may take all the time that is left."""
 WITHOUT_RECORDS = ("refusedPods", "waitingPods")
 """The findings that need no agents."""
 
@@ -21,6 +21,6 @@ def audited(evidence: Evidence) -> list[Finding]:
     return [
         found
         if evidence.recorded or found.name in WITHOUT_RECORDS
-        else replace(found, headline="not known without records", figures={}, rows=(), known=False)
+        else replace(found, headline="Not known without records", figures={}, rows=(), known=False)
         for found in (find(evidence) for find in FINDINGS)
     ]

@@ -4,8 +4,9 @@ Three sources know of a refusal: the pod itself, until it is deleted; its Event,
 the history in the node's record. Each pod counts once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from scheduler_extender.annotations import Malformed
@@ -13,35 +14,19 @@ from scheduler_extender.deadline import Deadline
 from scheduler_extender.explain.answers import Answer, answers_to
 from scheduler_extender.explain.gpustates import NodeState
 from scheduler_extender.explain.waitingreasons import queues, waiting_pods
+from scheduler_extender.explain.wording import many
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Event
-from topology.core.devices import PodUid
+from topology.core.devices import NodeName, PodUid
 from topology.core.refusal import OTHER, Refusal
 from topology.core.requests import GpuRequest, gpu_request
 from topology.times import seconds_of
 
-MOST_REQUESTS = 32
-"""The largest number of different waiting requests that are evaluated, the most frequent first."""
 NVIDIA = "nvidia.com/"
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A pod that a kubelet has refused."""
-
-    pod: str  # namespace and name
-    node: str
-    reason: str  # one word of the kubelet
-    at: float | None  # in seconds since 1970
-    asked: GpuRequest | Malformed | None  # None if it is not known any more
-    doubtful: bool = False  # it may have asked for no GPUs; its node has some
-
-    @property
-    def request(self) -> GpuRequest | None:
-        """Its request, if it is known."""
-        return self.asked if isinstance(self.asked, GpuRequest) else None
+UNKNOWN = Malformed("how many GPUs it requested is not known any more")
+DOUBTFUL = Malformed("it may have requested no GPUs")
 
 
 @dataclass(frozen=True)
@@ -50,60 +35,84 @@ class Evidence:
 
     snapshot: Snapshot
     nodes: Sequence[NodeState]
-    refused: Sequence[Refused]  # those with GPUs
-    doubtful: int  # the number of others that may have asked for GPUs
+    with_gpus: AbstractSet[NodeName]  # also nodes that are not in the snapshot
+    refused: Sequence[PodRecord]
+    doubtful: int  # the number of other refused pods, which may have requested GPUs
     since: float
     until: float
     deadline: Deadline
 
     @property
-    def recorded(self) -> bool:
-        """Whether the hardware of a node is known."""
-        return any(node.topology is not None for node in self.nodes)
+    def recorded(self) -> int:
+        """The number of nodes whose hardware is known."""
+        return sum(node.topology is not None for node in self.nodes)
+
+    @property
+    def scope(self) -> str:
+        """The number of nodes in words."""
+        unknown = len(self.with_gpus) - self.recorded
+        return f"{many(len(self.with_gpus), 'node')} with GPUs, {unknown:,} without a record"
 
     @cached_property
-    def waiting(self) -> Sequence[tuple[Sequence[PodRecord], Sequence[Answer]]]:
+    def emptied(self) -> Snapshot:
+        """The cluster as if no node had a pod."""
+        return self.snapshot.with_node_infos(_emptied(node.info) for node in self.nodes)
+
+    @cached_property
+    def waiting(self) -> Sequence[tuple[Sequence[PodRecord], Sequence[Answer] | None]]:
         """The waiting pods by request, the most numerous first, with the nodes' answers.
 
-        Answers that there was no time for are missing.
+        The answers are None without records, without time, or if the request cannot be read.
         """
-        found = list[tuple[Sequence[PodRecord], Sequence[Answer]]]()
+        found = list[tuple[Sequence[PodRecord], Sequence[Answer] | None]]()
         for pods in queues(waiting_pods(self.snapshot)).values():
-            readable = isinstance(pods[0].request, GpuRequest)
-            wanted = readable and self.recorded and len(found) < MOST_REQUESTS
-            answers = answers_to(self.snapshot, pods[0], self.deadline) if wanted else []
-            found.append((pods, answers if not self.deadline.passed() else []))
+            answers = None
+            if self.recorded and isinstance(pods[0].request, GpuRequest):
+                answers = answers_to(self.snapshot, pods[0], self.deadline)
+            found.append((pods, None if self.deadline.passed() else answers))
         return found
+
+    @property
+    def late(self) -> int:
+        """The number of waiting pods for whose answers there was no time."""
+        queues = [pods for pods, answers in self.waiting if answers is None and self.recorded]
+        return sum(len(pods) for pods in queues if isinstance(pods[0].request, GpuRequest))
+
+
+def _emptied(info: NodeInfo) -> NodeInfo:
+    report = info.report
+    if report is not None:
+        report = replace(report, allocations=(), holdings=report.holdings and ())
+    return NodeInfo(info.name, info.node_object, replace(info.record, report=report))
 
 
 def refused_pods(
-    pods: Iterable[PodRecord],
-    nodes: Sequence[NodeInfo],
-    events: Iterable[Event],
-    known: Mapping[PodUid, PodRecord],
-) -> list[Refused]:
-    """Return the refused pods, the latest first.
+    snapshot: Snapshot, with_gpus: AbstractSet[NodeName], events: Iterable[Event]
+) -> list[PodRecord]:
+    """Return the refused pods, the latest first, each with its node, refusal and time.
 
-    ``known`` are pods with GPUs. Times that are not known count as the earliest.
+    A request that is not known is :data:`UNKNOWN`, or :data:`DOUBTFUL`. Times that are not known
+    count as the earliest.
     """
-    found: dict[PodUid, Refused] = {}
-    with_gpus = {info.name for info in nodes if not info.serves_nothing}
+    found, known = dict[PodUid, PodRecord](), {pod.uid: pod for pod in snapshot.pods}
     for event in events:
-        about, node = event.involved_object, event.source.get("host", "")
-        uid = PodUid(about.get("uid", ""))
-        sure = uid in known or NVIDIA in event.reason or NVIDIA in event.message
-        if Refusal(event.reason).label != OTHER and (sure or node in with_gpus):
-            name = f"{about.get('namespace')}/{about.get('name')}"
-            asked = known[uid].request if uid in known else None
+        about, node = event.involved_object, NodeName(event.source.get("host", ""))
+        uid, refusal = PodUid(about.get("uid", "")), Refusal(event.reason)
+        request = UNKNOWN if NVIDIA in event.reason + event.message else DOUBTFUL
+        gone = PodRecord(uid, about.get("namespace", ""), about.get("name", ""), node, request)
+        if refusal.label != OTHER and (uid in known or request is UNKNOWN or node in with_gpus):
             at = seconds_of(event.last_timestamp or "")
-            found[uid] = Refused(name, node, event.reason, at, asked, doubtful=not sure)
-    for info in nodes:
-        for each in info.report.history if info.report is not None else ():
-            request = gpu_request(each.devices, resource=each.resource)
-            name, at = f"{each.namespace}/{each.pod}", seconds_of(each.at)
-            found[each.pod_uid] = Refused(name, info.name, each.reason, at, request)
-    for pod in pods:
-        if pod.refusal is not None and pod.node is not None:
-            why = pod.refusal.reason
-            found[pod.uid] = Refused(pod.full_name, pod.node, why, pod.started, pod.request)
-    return sorted(found.values(), key=lambda each: (-(each.at or 0.0), each.pod))
+            found[uid] = replace(known.get(uid, gone), node=node, refusal=refusal, started=at)
+    for name, report in ((info.name, info.report) for info in snapshot.nodes):
+        for each in report.history if report is not None else ():
+            found[each.pod_uid] = PodRecord(
+                each.pod_uid,
+                each.namespace,
+                each.pod,
+                name,
+                gpu_request(each.devices, resource=each.resource),
+                refusal=Refusal(each.reason),
+                started=seconds_of(each.at),
+            )
+    found |= {uid: pod for uid, pod in known.items() if pod.refusal is not None}
+    return sorted(found.values(), key=lambda pod: (-(pod.started or 0.0), pod.full_name))

@@ -4,8 +4,9 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from scheduler_extender.audit.evidence import Evidence
-from scheduler_extender.audit.finding import Finding, many
+from scheduler_extender.audit.finding import Finding
 from scheduler_extender.explain.gpustates import Use
+from scheduler_extender.explain.wording import NOT_IN_TIME, many
 
 COLUMNS = {"node": "node", "free": "gpus", "why the node takes no waiting pod": "why"}
 
@@ -14,7 +15,7 @@ def find(evidence: Evidence) -> Finding:
     """Return the nodes with free GPUs that take no waiting pod, and why they do not."""
     reasons = defaultdict[str, Counter[str]](Counter)
     for pods, answers in evidence.waiting:
-        for answer in answers:
+        for answer in answers or ():
             words = answer.message or (answer.bar and f"not eligible because of {answer.bar}")
             reasons[answer.node][words] += len(pods)  # no words: the node takes these pods
     free = {node.name: node.uses[Use.FREE] + node.uses[Use.STRANDED] for node in evidence.nodes}
@@ -26,5 +27,6 @@ def find(evidence: Evidence) -> Finding:
     useless, every = sum(row["gpus"] for row in rows), sum(free.values())
     taken = f"{useless:,} on nodes that take no waiting pod" if evidence.waiting else "no pod waits"
     words = f"{many(every, 'GPU')} {'is' if every == 1 else 'are'} free; {taken}"
+    words += f"; {NOT_IN_TIME}: {many(evidence.late, 'waiting pod')}" if evidence.late else ""
     figures = {"free": every, "useless": useless}
     return Finding("freeGpus", "Free GPUs", words, figures, COLUMNS, rows)

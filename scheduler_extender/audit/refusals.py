@@ -2,10 +2,13 @@
 
 from collections import defaultdict
 
-from scheduler_extender.audit.evidence import Evidence, Refused
-from scheduler_extender.audit.finding import Finding, many
-from scheduler_extender.audit.trapnodes import PERHAPS, refuses
-from topology.core.devices import NodeName
+from scheduler_extender.audit.evidence import Evidence
+from scheduler_extender.audit.finding import Finding
+from scheduler_extender.audit.trapnodes import EMPTY, NOW, keeps_off
+from scheduler_extender.explain.waitingreasons import queues
+from scheduler_extender.explain.wording import many
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import PodUid
 from topology.times import time_text
 
 COLUMNS = {
@@ -20,32 +23,32 @@ COLUMNS = {
 
 def find(evidence: Evidence) -> Finding:
     """Return the refused pods, and how many the extender would keep off their nodes now."""
-    groups = defaultdict[tuple[str, str], list[Refused]](list)
-    for each in evidence.refused:
-        groups[each.node, each.reason].append(each)
-    rows, kept, unknown = [], 0, 0
+    groups = defaultdict[tuple[str, str], list[PodRecord]](list)
+    for pod in evidence.refused:
+        groups[pod.node or "", pod.refusal.reason if pod.refusal else ""].append(pod)
+    kept: dict[PodUid, bool] = {}  # without the pods of which it is not known
+    for pods in queues(evidence.refused).values():
+        when = keeps_off(evidence, pods[0], {pod.node or "" for pod in pods})
+        kept |= {pod.uid: when[pod.node] in (EMPTY, NOW) for pod in pods if pod.node in when}
+    rows = []
     for (node, reason), pods in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0])):
-        info = evidence.snapshot.by_name.get(NodeName(node))
-        known = [refuses(info, p.request) for p in pods if p.request and info and info.topology]
-        kept_here = sum(when not in ("", PERHAPS) for when in known)
-        kept, unknown = kept + kept_here, unknown + len(pods) - len(known)
-        last = max((each.at for each in pods if each.at is not None), default=None)
+        known, last = [kept[pod.uid] for pod in pods if pod.uid in kept], pods[0].started
         rows.append(
             {
                 "node": node,
                 "reason": reason,
                 "pods": len(pods),
-                "keptOff": kept_here if known else None,
+                "keptOff": sum(known) if known else None,
                 "last": None if last is None else time_text(int(last)),
-                "names": [each.pod for each in pods],
+                "names": [pod.full_name for pod in pods],
             }
         )
-    count, nodes = len(evidence.refused), len({node for node, _ in groups})
-    words = f"kubelets refused {many(count, 'pod')} with GPUs on {many(nodes, 'node')}"
+    count, nodes, off = len(evidence.refused), len({node for node, _ in groups}), sum(kept.values())
+    unknown, doubtful = count - len(kept), evidence.doubtful
+    words = f"Kubelets refused {many(count, 'pod')} with GPUs on {many(nodes, 'node')}"
     if count:
-        words += f"; as the nodes are now, the extender would keep {kept:,} of the pods off"
+        words += f"; as the nodes are now, the extender would keep {off:,} of the pods off"
     words += f", and of {unknown:,} it is not known" if unknown else ""
-    if evidence.doubtful:
-        words += f"; {many(evidence.doubtful, 'more pod')} may have asked for no GPUs"
-    figures = {"pods": count, "keptOff": kept, "unknown": unknown, "doubtful": evidence.doubtful}
+    words += f"; {many(doubtful, 'more pod')} may have asked for no GPUs" if doubtful else ""
+    figures = {"pods": count, "keptOff": off, "unknown": unknown, "doubtful": doubtful}
     return Finding("refusedPods", "Refused pods", words, figures, COLUMNS, rows)

@@ -5,68 +5,59 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler_extender.audit.evidence import Evidence
-from scheduler_extender.audit.finding import Finding, many
-from scheduler_extender.explain.wording import pod_names, set_text
+from scheduler_extender.audit.finding import Finding
+from scheduler_extender.explain.wording import many, pod_names, set_text
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question, alike
-from scheduler_extender.state.pods.record import PodRecord
-from topology.core.devices import NodeName, PodUid, positions
+from topology.core.devices import PodUid, positions
 from topology.core.links import LinkKind
 from topology.core.requests import Constraints, gpu_request
-from topology.core.spread import spread_pods
+from topology.core.spread import LACKS, spread_pods
 
-ANOTHER = PodUid("another")
-"""The UID of a pod like the running one, whose GPUs count as held."""
+ANOTHER = PodUid("another")  # a pod like the running one, whose GPUs count as held
 COLUMNS = {"pod": "pod", "node": "node", "GPUs": "gpus", "lacks": "lacks", "better now": "better"}
 
 
 def find(evidence: Evidence) -> Finding:
     """Return the pods with several whole GPUs that lack NVLinks, or one NUMA node."""
-    several, rows, better = 0, list[dict[str, Any]](), dict[Hashable, list[str]]()
+    rows, better = list[dict[str, Any]](), dict[Hashable, list[str]]()
     known = {pod.uid: pod for pod in evidence.snapshot.pods}
-    for node in evidence.nodes:
-        topology, report = node.topology, node.info.report
-        if topology is None or report is None:
-            continue
-        for uid, gpus, lacks in spread_pods(topology, report.allocations):
-            several += 1
-            if not lacks:
-                continue
-            link = LinkKind.NVLINK if "nvlink" in lacks else None
-            wanted = Constraints(link=link, same_numa="numa" in lacks)
-            request, found = gpu_request(gpus.bit_count(), wanted), list[str]()
-            if uid in known:
-                asked = replace(known[uid], uid=ANOTHER, node=None, request=request, group_ref=None)
-                if alike(asked) not in better:
-                    better[alike(asked)] = _taking(evidence, asked)
-                found = better[alike(asked)]
-            rows.append(
-                {
-                    "pod": pod_names(node.info).get(uid, uid),
-                    "node": node.name,
-                    "gpus": set_text([topology.gpus[p].index for p in positions(gpus)]),
-                    "size": request.count,
-                    "lacks": list(lacks),
-                    "better": found,
-                }
-            )
-    unlinked, over = (sum(word in row["lacks"] for row in rows) for word in ("nvlink", "numa"))
+    held = [
+        (node.info, topology, *found)
+        for node in evidence.nodes
+        if (topology := node.topology) and (report := node.info.report)
+        for found in spread_pods(topology, report.allocations)
+    ]
+    for info, topology, uid, gpus, lacks in (each for each in held if each[-1]):
+        link = LinkKind.NVLINK if "nvlink" in lacks else None
+        wanted = Constraints(link=link, same_numa="numa" in lacks)
+        request, nodes = gpu_request(gpus.bit_count(), wanted), list[str]()
+        if uid in known:
+            pod = replace(known[uid], uid=ANOTHER, node=None, request=request, group_ref=None)
+            if alike(pod) not in better:
+                question = Question(pod, Purpose.EXPLAIN)
+                answers = evaluate(evidence.snapshot, question, None, evidence.deadline)
+                better[alike(pod)] = answers.passed
+            nodes = better[alike(pod)]
+        rows.append(
+            {
+                "pod": pod_names(info).get(uid, uid),
+                "node": info.name,
+                "gpus": set_text([topology.gpus[p].index for p in positions(gpus)]),
+                "size": request.count,
+                "lacks": list(lacks),
+                "better": nodes,
+            }
+        )
+    unlinked, over = (sum(word in row["lacks"] for row in rows) for word in LACKS)
     now = sum(bool(row["better"]) for row in rows)
-    words = f"{many(several, 'pod')} with several whole GPUs: no pod's GPUs lie too far apart"
+    lies = "no pod's GPUs lie too far apart"
     if rows:
-        words = (
-            f"{many(several, 'pod')} with several whole GPUs: {unlinked:,} without NVLinks between "
-            f"its GPUs, {over:,} over several NUMA nodes, although the machine has better sets. "
+        lies = (
+            f"{unlinked:,} without NVLinks between its GPUs, {over:,} over several NUMA nodes, "
+            "although the machine has better sets. "
             f"A node has better GPUs now for {now:,}; what was free at the start is not known"
         )
-    figures = {"pods": several, "withoutNvlinks": unlinked, "overNumaNodes": over, "better": now}
+    words = f"{many(len(held), 'pod')} with several whole GPUs: {lies}"
+    figures = {"pods": len(held), "withoutNvlinks": unlinked, "overNumaNodes": over, "better": now}
     return Finding("spreadPods", "Pods with several GPUs", words, figures, COLUMNS, rows)
-
-
-def _taking(evidence: Evidence, pod: PodRecord) -> list[str]:
-    """Return the nodes that would promise this now; none if the time is up."""
-    nodes, attributes = evidence.snapshot.by_name, pod.attributes
-    question = Question(pod, Purpose.EXPLAIN)
-    passed = evaluate(evidence.snapshot, question, None, evidence.deadline).passed
-    eligible = attributes.eligible_nodes, attributes.requests
-    return [name for name in passed if not nodes[NodeName(name)].bar(*eligible)]

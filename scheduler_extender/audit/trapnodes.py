@@ -1,21 +1,25 @@
 """The nodes whose Topology Manager refuses pods of a size that is in use here.
 
 kube-scheduler counts the free GPUs of a node and sends it pods that its kubelet refuses, again and
-again. The refusals follow from the same model as every answer of the extender.
+again. The extender keeps these pods off.
 """
 
 from collections import Counter, defaultdict
-from dataclasses import replace
+from collections.abc import Collection
 
 from scheduler_extender.audit.evidence import Evidence
-from scheduler_extender.audit.finding import Finding, many
+from scheduler_extender.audit.finding import Finding
+from scheduler_extender.explain.wording import NODES_NOT_IN_TIME, many
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.node.history import kind_of
-from scheduler_extender.state.node.nodeinfo import NodeInfo
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.admission import AFFINITY
-from topology.core.availability import Availability
-from topology.core.placement import Rejection, assess
-from topology.core.requests import Exclusive, GpuRequest
+from topology.core.devices import PodUid
+from topology.core.requests import GpuRequest
 
+EMPTY = "even when it is empty"
+NOW = "now"
 PERHAPS = "now, depending on which GPUs its plugin chooses"
 """When a node refuses a pod that the extender lets in, unless its constraints are required."""
 COLUMNS = {"nodes": "nodes", "policy": "policy", "refuses pods with": "request", "when": "refuses"}
@@ -25,15 +29,20 @@ def find(evidence: Evidence) -> Finding:
     """Return the trap nodes for the requests of all running and waiting pods."""
     requests = [pod.request for pod in evidence.snapshot.pods if not pod.ended]
     kinds = Counter(kind_of(each) for each in requests if isinstance(each, GpuRequest))
+    policies: dict[str, str] = {
+        node.name: node.topology.allocator.topology_manager_policy
+        for node in evidence.nodes
+        if node.topology is not None
+    }
     found = defaultdict[tuple[str, GpuRequest, str], list[str]](list)
-    for node in evidence.nodes:
-        for kind in kinds if node.topology and not evidence.deadline.passed() else ():
-            if (when := refuses(node.info, kind)) and node.topology:
-                policy = node.topology.allocator.topology_manager_policy
-                found[policy, kind, when].append(node.name)
+    for kind in kinds:
+        pod = PodRecord(PodUid(""), "", "", None, kind)
+        for name, when in keeps_off(evidence, pod, policies).items():
+            if when and policies[name] != "none":
+                found[policies[name], kind, when].append(name)
     rows = [
         {
-            "nodes": names,
+            "nodes": sorted(names),
             "policy": policy,
             "request": kind.text,
             "pods": kinds[kind],
@@ -43,29 +52,33 @@ def find(evidence: Evidence) -> Finding:
     ]
     traps = len({name for names in found.values() for name in names})
     words = (
-        f"the Topology Manager of {many(traps, 'node')} would refuse pods of a size that runs or "
+        f"The Topology Manager of {many(traps, 'node')} would refuse pods of a size that runs or "
         "waits here, although enough GPUs are free"
     )
     if not traps:
-        words = "no node's Topology Manager would refuse a pod of a size that runs or waits here"
-    words += "; not all nodes were evaluated in time" if evidence.deadline.passed() else ""
+        words = "No node's Topology Manager would refuse a pod of a size that runs or waits here"
+    words += f"; {NODES_NOT_IN_TIME}" if evidence.deadline.passed() else ""
     return Finding("trapNodes", "Trap nodes", words, {"nodes": traps}, COLUMNS, rows)
 
 
-def refuses(info: NodeInfo, request: GpuRequest) -> str:
-    """Return when the node's Topology Manager refuses a pod although enough GPUs are free.
+def keeps_off(evidence: Evidence, pod: PodRecord, names: Collection[str]) -> dict[str, str]:
+    """Return when the extender keeps such a pod off these nodes although enough GPUs are free.
 
-    Empty if it does not. If too few are free now, the node is judged as if it were empty.
+    Empty if it does not. If too few are free now, the node is judged as if it were empty. Nodes of
+    which it is not known are missing.
     """
-    offer, kind = info.last_offer(request.resource), kind_of(request)
-    if isinstance(offer, Rejection) or not request.effective_count:
-        return ""
-    now = offer.available_to(request)
-    empty = Availability(now.widest(endings=True), width=now.width, gone=now.gone)
-    alone = assess(offer.kubelet, empty, replace(kind, exclusive=Exclusive.NOTHING))
-    if alone.refusal is not None and AFFINITY in alone.hazards:
-        return "even when it is empty"
-    found = assess(offer.kubelet, now, kind)
-    if not found.fits or AFFINITY not in found.hazards:
-        return ""
-    return "now" if found.refusal else PERHAPS
+    found, question = dict[str, str](), Question(pod, Purpose.EXPLAIN, ignores_group=True)
+    for when, snapshot in ((NOW, evidence.snapshot), (EMPTY, evidence.emptied)):
+        answers = evaluate(snapshot, question, [*names], evidence.deadline)
+        for name, answer in answers.decisions.items():
+            if (judged := answer.assessment) is not None:
+                lasting, rejected = (
+                    (judged.refusal, judged.rejection),
+                    (answer.rejection, *answer.also),
+                )
+                why = {each.reason for each in lasting if each}
+                if judged.fits and any(each.reason in why for each in rejected if each):
+                    found[name] = when
+                elif when is NOW:
+                    found[name] = PERHAPS if judged.fits and AFFINITY in judged.hazards else ""
+    return found

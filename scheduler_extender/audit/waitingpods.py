@@ -1,10 +1,10 @@
 """The waiting pods, and the extender's answers to them."""
 
 from scheduler_extender.audit.evidence import Evidence
-from scheduler_extender.audit.finding import Finding, many
+from scheduler_extender.audit.finding import Finding
 from scheduler_extender.explain.answers import counts_of
 from scheduler_extender.explain.waitingreasons import reason_of
-from scheduler_extender.explain.wording import asked_text
+from scheduler_extender.explain.wording import NOT_IN_TIME, asked_text, many
 
 COLUMNS = {
     "pods": "pods",
@@ -19,12 +19,13 @@ def find(evidence: Evidence) -> Finding:
     rows, placeable = [], 0
     for pods, answers in evidence.waiting:
         counts = counts_of(answers) if answers else None
-        placeable += len(pods) * any(answer.may_come for answer in answers)
+        placeable += len(pods) * any(answer.may_come for answer in answers or ())
         answer = reason_of(pods[0], counts) if evidence.recorded else "unknown without records"
         first, asks = pods[0].full_name, asked_text(pods[0]) or "unreadable"
         rows.append({"pods": len(pods), "first": first, "request": asks, "answer": answer})
     waiting = sum(len(pods) for pods, _ in evidence.waiting)
     words = f"{many(waiting, 'pod')} {'waits' if waiting == 1 else 'wait'} for GPUs"
     words += f"; the extender has a node for {placeable:,} of them" if evidence.recorded else ""
-    figures = {"pods": waiting, "placeable": placeable}
+    words += f"; {NOT_IN_TIME}: {evidence.late:,}" if evidence.late else ""
+    figures = {"pods": waiting, "placeable": placeable, "notEvaluated": evidence.late}
     return Finding("waitingPods", "Waiting pods", words, figures, COLUMNS, rows)

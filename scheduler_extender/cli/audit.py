@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,26 +11,24 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from scheduler_extender.annotations import MANAGED, managed_among
 from scheduler_extender.audit import audited
-from scheduler_extender.audit.evidence import Evidence, refused_pods
-from scheduler_extender.audit.finding import Finding, cell, many
+from scheduler_extender.audit.evidence import DOUBTFUL, Evidence, refused_pods
+from scheduler_extender.audit.finding import Finding, cell
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.kubeconfig import asking
 from scheduler_extender.cli.options import Source
-from scheduler_extender.cli.queries import Look, Told, look_once
-from scheduler_extender.deadline import NO_DEADLINE, Deadline, within
+from scheduler_extender.cli.queries import Told, look_once
+from scheduler_extender.deadline import within
 from scheduler_extender.explain.gpustates import Nodes, has_gpus
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.explain.wording import many
 from scheduler_extender.terminal import column, show, table
-from scheduler_extender.wire import Event
 from topology.core.placement import Verdict
 from topology.times import seconds_of, time_text
 
-SECONDS = 20.0
-"""Seconds for which a live cluster is evaluated."""
-SHOWN = 10
-"""The rows of a finding that are printed without ``-o wide``."""
+SECONDS = 20.0  # for which the cluster is evaluated
+SHOWN = 10  # rows of a finding without -o wide
 NO_RECORDS = (
     "no node has a record, so only refused and waiting pods are listed; the node agents write "
     "records: docs/install/is-it-worth-it.md"
@@ -38,18 +36,42 @@ NO_RECORDS = (
 
 
 def told(source: Source, namespace: str | None, seconds: float, html: Path | None) -> Told:
-    """Return the audit of the last ``seconds``, and write it as a page, too."""
+    """Return the audit of the last ``seconds``, and write it as a page, too.
+
+    A file is judged at the latest time that it names.
+    """
     look = look_once(source.cluster, source.access, namespace, Verdict.EXPECTED, bare=True)
-    notes, deadline = list(look.notes), NO_DEADLINE
-    if look.content is not None:
-        pods, events = look.content.pods, look.content.events
+    content, snapshot, notes = look.content, look.cluster.snapshot(), list(look.notes)
+    nodes = [node for node in Nodes(look.cluster).of_all(snapshot) if has_gpus(node.info)]
+    with_gpus = {node.name for node in nodes}
+    if content is not None:
+        events, offers = (
+            content.events,
+            {n: dict(o.allocatable or ()) for n, o in content.nodes.items()},
+        )
+        with_gpus |= {name for name, offer in offers.items() if managed_among(offer, MANAGED)}
     else:
-        from scheduler_extender.kube.reading import refusals
+        from scheduler_extender.kube.reading import warnings_about_pods
 
         with asking(source.access) as (api, _):
-            pods, events, unread = refusals(api, look.cluster.settings.managed)
-        notes, deadline = [*notes, *unread], within(time.monotonic, SECONDS)
-    evidence = _evidence(look, seconds, pods, events, deadline)
+            events, unread = warnings_about_pods(api)
+        notes += filter(None, [unread])
+    refused, until = refused_pods(snapshot, with_gpus, events), look.today
+    if content is not None:
+        observed = [seconds_of(node.observed_at) for node in nodes]
+        until = max(filter(None, (*observed, *(pod.started for pod in refused))), default=until)
+    recent = [pod for pod in refused if pod.started is None or pod.started >= until - seconds]
+    sure = [pod for pod in recent if pod.request is not DOUBTFUL]
+    evidence = Evidence(
+        snapshot,
+        nodes,
+        with_gpus,
+        sure,
+        len(recent) - len(sure),
+        until - seconds,
+        until,
+        within(time.monotonic, SECONDS),
+    )
     findings = audited(evidence)
     notes += [] if evidence.recorded else [NO_RECORDS]
     if html is not None:
@@ -60,38 +82,17 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
         except OSError as error:
             raise BadInputError(f"--html: {html}: {error.strerror}") from error
         tell(f"{html} was written")
-    since, until = (time_text(int(at)) for at in (evidence.since, evidence.until))
+    times = {"since": time_text(int(evidence.since)), "until": time_text(int(until))}
     data = {finding.name: finding.as_json() for finding in findings}
     traps = {f"node/{name}" for row in data["trapNodes"]["rows"] for name in row["nodes"]}
-    head = f"{many(len(evidence.nodes), 'node')} with GPUs, {since} to {until}"
+    head = f"{evidence.scope}, {times['since']} to {times['until']}"
+    counts = {"nodes": len(with_gpus), "nodesWithoutRecord": len(with_gpus) - evidence.recorded}
     return Told(
-        {"since": since, "until": until, **data},
+        {**times, **counts, **data},
         sorted(traps),
         lambda console, wide: _draw(console, head, findings, wide=wide),
         notes,
     )
-
-
-def _evidence(
-    look: Look,
-    seconds: float,
-    pods: Sequence[PodRecord],
-    events: Iterable[Event],
-    deadline: Deadline,
-) -> Evidence:
-    """Return what the audit is made of. A file is judged at the latest time that it names."""
-    snapshot, until = look.cluster.snapshot(), look.today
-    known = {pod.uid: pod for pod in (*snapshot.pods, *pods)}
-    refused = refused_pods(pods, snapshot.nodes, events, known)
-    if look.content is not None:
-        reports = (info.report for info in snapshot.nodes if info.report is not None)
-        times = [each.at for each in refused] + [seconds_of(each.observed_at) for each in reports]
-        until = max((at for at in times if at is not None), default=until)
-    recent = [each for each in refused if each.at is None or each.at >= until - seconds]
-    sure = [each for each in recent if not each.doubtful]
-    nodes = [node for node in Nodes(look.cluster).of_all(snapshot) if has_gpus(node.info)]
-    doubtful = len(recent) - len(sure)
-    return Evidence(snapshot, nodes, sure, doubtful, until - seconds, until, deadline)
 
 
 def _draw(console: Console, head: str, findings: Sequence[Finding], *, wide: bool) -> None:
@@ -100,12 +101,12 @@ def _draw(console: Console, head: str, findings: Sequence[Finding], *, wide: boo
     for finding in findings:
         console.print()
         console.print(Text(finding.title, "bold"))
-        console.print(finding.sentence)
+        console.print(f"{finding.headline}.")
         rows = finding.rows if wide else finding.rows[:SHOWN]
         if rows:
             console.print()
             keys = finding.columns.items()
-            cells = (column(head, partial(_cell, key), folds=True) for head, key in keys)
+            cells = (column(h, partial(_cell, key), folds=True) for h, key in keys)
             show(console, table(rows, *cells))
         if left := len(finding.rows) - len(rows):
             console.print(Text(f"… {many(left, 'more row')} (-o wide shows them)", "dim"))

@@ -27,7 +27,7 @@ from scheduler_extender.explain.answers import best_first
 from scheduler_extender.explain.groupfit import GroupFit, Judged, Together, Wanted, judge
 from scheduler_extender.explain.nodeanswers import NodeAnswer, rows_of
 from scheduler_extender.explain.nodesummary import memory_in_use
-from scheduler_extender.explain.wording import listed, nodes_text, sets_text, verdict_text
+from scheduler_extender.explain.wording import listed, many, sets_text, verdict_text
 from scheduler_extender.files.podfile import (
     MAX_NOTES,
     MOST_PODS,
@@ -273,7 +273,7 @@ def _draw_outlook(console: Console, each: Judged, outlook: Outlook, *, wide: boo
     paragraph(console, outlook.words, "green" if outlook.taken_by else "red")
     if wide:
         return
-    said = [f"{nodes_text(nodes)}: {reason}" for reason, nodes in outlook.reasons]
+    said = [f"{many(nodes, 'node')}: {reason}" for reason, nodes in outlook.reasons]
     said += [f"{outlook.more_reasons} more reasons"] if outlook.more_reasons else []
     section(console, "why not", said)
     section(console, "nearest", [f"{miss.node}: {miss.words}" for miss in outlook.misses])

@@ -24,7 +24,7 @@ from scheduler_extender.explain.gpustates import (
     tally,
     totals,
 )
-from scheduler_extender.explain.wording import duration
+from scheduler_extender.explain.wording import duration, many
 from scheduler_extender.framework.capacity import Capacity
 from scheduler_extender.terminal import Shown, column, fits, show, stacked, table
 from topology.core.devices import NodeName
@@ -54,7 +54,7 @@ def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
     words = [flag.value for flag in Flag if flag in node.flags and flag not in TOLD_APART]
     if node.coming and not counted:
         unit = "share" if Flag.SHARED in node.flags else "GPU"
-        words.append(f"{_many(node.coming, unit)} assumed: the node's report lacks their pods")
+        words.append(f"{many(node.coming, unit)} assumed: the node's report lacks their pods")
     if node.reserved_for:
         words.append(f"reserved for {node.reserved_for}")
     return words
@@ -68,7 +68,7 @@ def total_text(sums: Totals) -> str:
     '2 nodes, 8 GPUs: 3 free, 1 stranded, 3 in use, 1 sick; can still promise 1 pair'
     """
     promised = f"can still promise {promises_text(sums.capacity)}"
-    return f"{_many(sums.nodes, 'node')}, {gpus_text(sums.uses)}; {promised}"
+    return f"{many(sums.nodes, 'node')}, {gpus_text(sums.uses)}; {promised}"
 
 
 def gpus_text(uses: Counter[Use]) -> str:
@@ -78,7 +78,7 @@ def gpus_text(uses: Counter[Use]) -> str:
     '4 GPUs: 0 free, 1 stranded, 1 assumed, 2 in use'
     """
     told = ", ".join(f"{n:,} {word}" for word, n in tally(uses).items() if n or word == "free")
-    return f"{_many(uses.total(), 'GPU')}: {told}"
+    return f"{many(uses.total(), 'GPU')}: {told}"
 
 
 def promises_text(capacity: Capacity) -> str:
@@ -88,12 +88,8 @@ def promises_text(capacity: Capacity) -> str:
     ('2 pairs, or 1 quad', 'no pair, quad or whole node')
     """
     kinds = {"pair": capacity.pairs, "quad": capacity.quads, "whole node": capacity.nodes}
-    told = [_many(n, word) for word, n in kinds.items() if n]
+    told = [many(n, word) for word, n in kinds.items() if n]
     return ", or ".join(told) or "no pair, quad or whole node"
-
-
-def _many(n: int, word: str) -> str:
-    return f"{n:,} {word}{'s' if n != 1 else ''}"
 
 
 def ago(seconds: float | None) -> str:

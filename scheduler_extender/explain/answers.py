@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.explain.wording import NODES_NOT_IN_TIME, nodes_text, sentence
+from scheduler_extender.explain.wording import NODES_NOT_IN_TIME, many, sentence
 from scheduler_extender.framework.capacity import ANY_GPU
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.outcomes import sick_among, unconstrained
@@ -257,7 +257,7 @@ class Counts:
             )
             none = f"{NODES_NOT_IN_TIME}; so far no node takes it" if self.late else NO_NODE
             return f"{none}: {'; '.join(filter(None, (ineligible, rejected)))}"
-        taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
+        taken = f"{self.takes:,} of {many(self.nodes, 'node')} would take it"
         promised = self.takes - sum(self.doubted.values())
         if self.doubted:
             taken += f" ({promised:,} with a promise)"
@@ -320,6 +320,6 @@ def bars_text(bars: Mapping[str, int]) -> str:
     often = sorted(bars, key=lambda bar: (-bars[bar], bar))
     if len(often) == 1:
         return often[0]
-    named = [f"{bar} ({nodes_text(bars[bar])})" for bar in often[:BARS]]
+    named = [f"{bar} ({many(bars[bar], 'node')})" for bar in often[:BARS]]
     named += [f"{len(often) - BARS} others"] if len(often) > BARS else []
     return f"{', '.join(named[:-1])} or {named[-1]}"

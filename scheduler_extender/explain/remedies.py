@@ -19,7 +19,7 @@ from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.explain import Struct
 from scheduler_extender.explain.answers import Answer
 from scheduler_extender.explain.nodeanswers import Miss, miss_of
-from scheduler_extender.explain.wording import listed, nodes_text, pod_names
+from scheduler_extender.explain.wording import listed, many, pod_names
 from scheduler_extender.framework.afterwards import Afterwards
 from scheduler_extender.framework.evaluator import evaluate, may_go
 from scheduler_extender.framework.question import Purpose, Question
@@ -255,7 +255,7 @@ def helps_of(
                     question = Question(pod, Purpose.EXPLAIN, request=relaxed.request)
                     takes = len(evaluate(snapshot, question, None, deadline).passed)
                     if takes:
-                        words = f"{relaxed.words}: {nodes_text(takes)} would take it now"
+                        words = f"{relaxed.words}: {many(takes, 'node')} would take it now"
                         help_ = Help("relax", words, takes, key=relaxed.key, value=relaxed.value)
                         helped.helps.append(help_)
                         break

@@ -174,14 +174,18 @@ def sentence(rejected: Mapping[Rejection, int]) -> str:
 def _part(nodes: int, words: str, messages: Mapping[str, int]) -> str:
     often = min(messages, key=lambda message: (-messages[message], message))
     if len(messages) == 1:
-        return f"{often} ({nodes_text(nodes)})"
-    more = f" ({nodes_text(messages[often])}: {often})" if words == OF_THE_GROUP else ""
+        return f"{often} ({many(nodes, 'node')})"
+    more = f" ({many(messages[often], 'node')}: {often})" if words == OF_THE_GROUP else ""
     return f"{nodes:,} nodes {words}{more}"
 
 
-def nodes_text(nodes: int) -> str:
-    """Return a number of nodes as text."""
-    return f"{nodes:,} node{'s' if nodes != 1 else ''}"
+def many(n: int, word: str) -> str:
+    """Return a number of things as text.
+
+    >>> many(1, "pod"), many(2000, "pod")
+    ('1 pod', '2,000 pods')
+    """
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
 def pod_names(info: NodeInfo) -> dict[PodUid, str]:

@@ -36,7 +36,6 @@ from scheduler_extender.state.pods.record import PodRecord, pod_record, requesti
 from scheduler_extender.wire import Event, Node, Pod
 from topology.codec import API_VERSION, Record, decode, shortened
 from topology.core.devices import NodeName, PodUid
-from topology.core.refusal import OTHER, Refusal
 from topology.core.report import Report
 from topology.yamltext import YamlTextError, documents
 
@@ -67,7 +66,7 @@ class ClusterFile:
     # Waiting pods that ask for the GPUs of their claims. No file has claims, so they are not
     # evaluated.
     claiming: tuple[PodRecord, ...] = ()
-    events: tuple[Event, ...] = ()  # those of kubelets that refuse a pod
+    events: tuple[Event, ...] = ()
 
 
 def load(
@@ -131,7 +130,7 @@ class _Objects:
     def take(self, item: Any, where: str) -> None:
         """Take in one object. Raises :class:`ClusterFileError`."""
         kinds: dict[object, Callable[[Any], None]] = {
-            "Event": self._take_event,
+            "Event": lambda item: self._events.append(_converted(item, Event, "event")),
             "GPUTopology": lambda item: self._parts.append([_record(item)]),
             "MachineGroup": self._take_group,
             "Node": self._take_node,
@@ -175,11 +174,6 @@ class _Objects:
         placement = written_on(pod)
         if placement is not None:
             self._written[PodUid(pod.metadata.uid)] = placement
-
-    def _take_event(self, item: Any) -> None:
-        event = _converted(item, Event, "event")
-        if Refusal(event.reason).label != OTHER:
-            self._events.append(event)
 
     def _node_object(self, node: Node) -> NodeObject:
         """Return the content of a Node.

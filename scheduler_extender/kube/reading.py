@@ -30,7 +30,7 @@ from scheduler_extender.kube.sinks import (
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.attributes import Amounts, requests_of
-from scheduler_extender.state.pods.record import ENDED, PodRecord, counting_record
+from scheduler_extender.state.pods.record import ENDED, counting_record
 from scheduler_extender.wire import UNREADABLE, Event, event_decoder, pod_decoder
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, NotFoundError, Query, path
@@ -233,22 +233,16 @@ def unbound_pods(api: ApiServer, namespace: str | None) -> list[msgspec.Raw]:
     return listed(api, where, PAGE, [("fieldSelector", "spec.nodeName=")])[0]
 
 
-def refusals(
-    api: ApiServer, managed: tuple[str, ...]
-) -> tuple[tuple[PodRecord, ...], tuple[Event, ...], list[str]]:
-    """Return the failed pods, the Events about pods, and notes on what the caller may not read."""
-    pods, events, notes = tuple[PodRecord, ...](), tuple[Event, ...](), list[str]()
+def warnings_about_pods(api: ApiServer) -> tuple[tuple[Event, ...], str]:
+    """Return the Events, and a note if the caller may not read them."""
     about_pods = [("fieldSelector", "type=Warning,involvedObject.kind=Pod")]
     try:
-        failed = listed(api, PODS_PATH, PAGE, [("fieldSelector", "status.phase=Failed")])[0]
-        records = (counting_record(pod_decoder.decode(raw), managed) for raw in failed)
-        pods = tuple(record for record in records if record is not None)
-        events = tuple(map(event_decoder.decode, listed(api, EVENTS_PATH, PAGE, about_pods)[0]))
+        found = listed(api, EVENTS_PATH, PAGE, about_pods)[0]
     except ApiError as error:
         if error.status not in FORBIDDEN:
             raise
-        notes.append(f"{error}: some refused pods may be missing")
-    return pods, events, notes
+        return (), f"{error}: some refused pods may be missing"
+    return tuple(map(event_decoder.decode, found)), ""
 
 
 def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amounts | None:

@@ -14,7 +14,7 @@ BARS = 24
 def audit_page(evidence: Evidence, findings: Sequence[Finding]) -> str:
     """Return the page as HTML, which loads nothing from elsewhere."""
     bars, since = [0] * BARS, evidence.since
-    for at in (each.at for each in evidence.refused if each.at is not None):
+    for at in (each.started for each in evidence.refused if each.started is not None):
         bars[min(BARS - 1, int((at - since) * BARS / max(evidence.until - since, 1.0)))] += 1
     uses, rows = totals(evidence.nodes).uses, {each.name: each.rows for each in findings}
     useless = sum(row["gpus"] for row in rows["freeGpus"])

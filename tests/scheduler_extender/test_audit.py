@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler_extender.audit.trapnodes import PERHAPS
 from scheduler_extender.cli import main
+from scheduler_extender.cli.queries import described
+from scheduler_extender.explain.answers import answers_to
+from scheduler_extender.files.clusterfile import parse
+from scheduler_extender.verbs.filtering import filtered
+from scheduler_extender.wire import Pod
 from tests.commands import asked
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.auditing import (
     AFFINITY,
     CLEAN,
     FRAGMENTED,
+    H100,
+    PAIRS,
     TRAPS,
     Object,
+    at,
     event,
     failed,
+    node,
     text,
     waits,
 )
+from topology.core.devices import NodeName
+from topology.core.placement import Reason, Verdict
+from topology.machines import machine
 
 Audit = dict[str, Any]
 
@@ -57,7 +71,7 @@ def test_a_clean_cluster(folder: Path) -> None:
         "spreadPods": {"pods": 2, "withoutNvlinks": 0, "overNumaNodes": 0, "better": 0},
         "freeGpus": {"free": 4, "useless": 0},
         "trapNodes": {"nodes": 0},
-        "waitingPods": {"pods": 0, "placeable": 0},
+        "waitingPods": {"pods": 0, "placeable": 0, "notEvaluated": 0},
     }
 
 
@@ -72,7 +86,7 @@ def test_trap_nodes(folder: Path) -> None:
         # 6 GPUs on spread, 6 on packed. packed takes the pod with four.
         "freeGpus": {"free": 12, "useless": 6},
         "trapNodes": {"nodes": 2},
-        "waitingPods": {"pods": 2, "placeable": 1},
+        "waitingPods": {"pods": 2, "placeable": 1, "notEvaluated": 0},
     }
     traps = {(row["request"], row["refuses"]): row["nodes"] for row in found["trapNodes"]["rows"]}
     assert traps == {
@@ -104,6 +118,53 @@ def test_a_pod_that_the_extender_lets_in_is_not_kept_off(folder: Path) -> None:
     assert (trap["request"], trap["refuses"]) == ("4 GPUs", PERHAPS)
 
 
+POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+REQUIRE: tuple[dict[str, str], ...] = (
+    {},
+    {"same-numa": "true"},
+    {"link": "nvlink"},
+    {"same-numa": "true", "link": "nvlink"},
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kept_off_are_the_pods_that_filter_and_why_reject(seed: int, folder: Path) -> None:
+    rng = random.Random(seed)
+    full, empty, refused = list[Object](), list[Object](), list[Object]()
+    for name in ("a", "b", "c", "d"):
+        kind, policy = rng.choice([H100, PAIRS, "dgx1-v100"]), rng.choice(POLICIES)
+        size = len(machine(kind).topology(NodeName(name)).gpus)
+        held = {f"{name}{p}": (p,) for p in rng.sample(range(size), rng.randrange(size))}
+        full += node(kind, name, held, policy=policy)
+        empty += node(kind, name, {}, policy=policy)
+        refused += [
+            pod(
+                rng.choice([1, 2, 3, 4, 8]),
+                rng.choice(REQUIRE),
+                name=f"{name}-{i}",
+                uid=f"{name}-{i}",
+            )
+            | {"kind": "Pod"}
+            for i in range(4)
+        ]
+    snapshots = [
+        described(parse(text(each)), Verdict.EXPECTED).snapshot() for each in (full, empty)
+    ]
+    kept = set[str]()
+    for each in refused:
+        waiting, name = msgspec.convert(each, Pod), NodeName(each["metadata"]["name"][0])
+        for snapshot in snapshots:
+            (why,) = filtered(snapshot, waiting, [name]).rejected or [None]
+            shown = next(a for a in answers_to(snapshot, record_of(each)) if a.node == name)
+            assert shown.decision.rejection == why
+            if why is not None and why.reason not in (Reason.BUSY, Reason.TOO_FEW):
+                kept.add(waiting.metadata.name)
+        each["spec"]["nodeName"] = name
+        each["status"] = {"phase": "Failed", "reason": AFFINITY, "startTime": at("11:00")}
+    found = figures(audit(folder, [*full, *refused]))["refusedPods"]
+    assert found == {"pods": 16, "keptOff": len(kept), "unknown": 0, "doubtful": 0}
+
+
 def test_a_fragmented_cluster(folder: Path) -> None:
     found = audit(folder, FRAGMENTED)
     assert figures(found) == {
@@ -114,18 +175,20 @@ def test_a_fragmented_cluster(folder: Path) -> None:
         # 1 and 3 on crossed, 2 and 3 on good: three fit nowhere.
         "freeGpus": {"free": 4, "useless": 4},
         "trapNodes": {"nodes": 0},
-        "waitingPods": {"pods": 1, "placeable": 0},
+        "waitingPods": {"pods": 1, "placeable": 0, "notEvaluated": 0},
     }
     (row,) = found["spreadPods"]["rows"]
     assert (row["pod"], row["gpus"], row["better"]) == ("default/across", "0,2", ["good"])
 
 
+def node_object(name: str, **offers: str) -> Object:
+    return {"kind": "Node", "metadata": {"name": name}, "status": {"allocatable": offers}}
+
+
 BARE = [
-    {
-        "kind": "Node",
-        "metadata": {"name": "n", "uid": "n"},
-        "status": {"allocatable": {"nvidia.com/gpu": "8"}},
-    },
+    node_object("n", **{"nvidia.com/gpu": "8"}),
+    node_object("other", **{"nvidia.com/mig-1g.10gb": "7"}),
+    node_object("cpu-only", cpu="64"),
     failed("refused", 4, "n", "11:00"),
     event("gone", "n", "11:30", message="cannot allocate unhealthy devices nvidia.com/gpu"),
     event("elsewhere", "cpu-only", "11:40"),
@@ -136,10 +199,33 @@ BARE = [
 def test_without_records_it_says_less_and_says_so(folder: Path) -> None:
     found = audit(folder, BARE)
     assert figures(found)["refusedPods"] == {"pods": 2, "keptOff": 0, "unknown": 2, "doubtful": 0}
-    assert figures(found)["waitingPods"] == {"pods": 1, "placeable": 0}
+    assert figures(found)["waitingPods"]["pods"] == 1
     unknown = {name for name, part in found.items() if isinstance(part, dict) and not part["known"]}
     assert unknown == {"spreadPods", "freeGpus", "trapNodes"}
     assert any("no node has a record" in note for note in found["notes"])
+    assert (found["nodes"], found["nodesWithoutRecord"]) == (2, 2), "not the one without GPUs"
+
+
+def test_nodes_without_a_record_are_counted(folder: Path) -> None:
+    found = audit(folder, [*CLEAN, *BARE])
+    assert (found["nodes"], found["nodesWithoutRecord"]) == (4, 2)
+    assert figures(found)["refusedPods"]["unknown"] == 2
+
+
+def test_every_waiting_request_is_evaluated_as_long_as_there_is_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = [(f"w{i}", {"min-gpu-memory": f"{i}Gi"}) for i in range(1, 41)]
+    waiting = [{**pod(1, more, name=name, uid=name), "kind": "Pod"} for name, more in asks]
+    found = audit(folder, [*CLEAN, *waiting])
+    assert figures(found)["waitingPods"] == {"pods": 40, "placeable": 40, "notEvaluated": 0}
+    monkeypatch.setattr("scheduler_extender.cli.audit.SECONDS", 0.0)
+    late = audit(folder, [*TRAPS, *waiting])
+    assert figures(late)["waitingPods"] == {"pods": 42, "placeable": 0, "notEvaluated": 42}
+    assert late["waitingPods"]["headline"].endswith("not evaluated in time: 42")
+    assert late["freeGpus"]["headline"].endswith("not evaluated in time: 42 waiting pods")
+    assert late["trapNodes"]["headline"].endswith("not all nodes were evaluated in time")
+    assert figures(late)["refusedPods"]["unknown"] == 5
 
 
 def test_only_the_audit_reads_a_file_without_records(folder: Path) -> None:
