@@ -57,9 +57,7 @@ class Afterwards:
         self._member = member_of(snapshot, pod, pod.request)
         self.request = pod.request if self._member is None else self._member.request
         self._deadline = deadline
-        self.of_set = [
-            found for rule in SET_RULES if (found := rule.of_set(question, self._member))
-        ]
+        self.of_set = [found for rule in SET_RULES if (found := rule(question, self._member))]
         self._one_of_each: dict[str, str] | None = None
         self._rivals: dict[str | None, list[str]] = {}
 

@@ -26,7 +26,7 @@ from scheduler_extender.framework.members import member_of
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
-from scheduler_extender.framework.setrules import SET_RULES
+from scheduler_extender.framework.setrules import NAME_RULES, SET_RULES
 from scheduler_extender.state.answers.classes import ClassId
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.nodeinfo import NodeInfo
@@ -73,7 +73,7 @@ def evaluate(
     asked = snapshot.with_node_infos(info_for(snapshot, question, candidates))
     results = Results(question, request, asked, rejected, frozenset(ineligible), member=member)
     results.late = frozenset(rejected.get(UNDECIDED, ()))
-    of_set = [found for rule in SET_RULES if (found := rule.of_set(question, member))]
+    of_set = [found for rule in SET_RULES if (found := rule(question, member))]
     for group in filter(None, (eligible, ineligible)):
         for answers in _asked(results, group, deadline):
             results.answers.append(answers)
@@ -115,7 +115,7 @@ def rejected_by_name(
     snapshot: Snapshot, question: Question, names: Sequence[str]
 ) -> tuple[dict[Rejection | None, list[str]], Sequence[str]]:
     """Return the nodes that are rejected before they are evaluated, and the other nodes."""
-    rules = [found for rule in SET_RULES if (found := rule.pre_filter(question, snapshot))]
+    rules = [found for rule in NAME_RULES if (found := rule(question, snapshot))]
     if not rules:
         return {}, names
     rejected: dict[Rejection | None, list[str]] = {}
@@ -136,7 +136,7 @@ def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeInfo], bool]:
     :class:`.Trials` needs it, since it evaluates nodes as they would be.
     """
     question = Question(pod, Purpose.PREEMPT)
-    rules = [found for rule in SET_RULES if (found := rule.pre_filter(question, snapshot))]
+    rules = [found for rule in NAME_RULES if (found := rule(question, snapshot))]
     attributes = pod.attributes
     return lambda info: (
         not (

@@ -29,7 +29,7 @@ def decide(info: NodeInfo, request: GpuRequest, settings: Settings) -> Decision:
     """
     node = NodeEvaluation(info, request, settings, decide)
     for rule in RULES:
-        why = rule.check(node)
+        why = rule(node)
         if why is not None:
             node.rejections.append(why)
     rejections = node.rejections

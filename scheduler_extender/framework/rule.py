@@ -1,7 +1,8 @@
 """The interface of a rule, and a node as a rule sees it.
 
-A rule is a class in a file of its own, and a line in :data:`.rules.RULES` or
-:data:`.setrules.SET_RULES`. Without both, the feature does not exist for any caller.
+A rule is a function in a file of its own, and its name in a list: :data:`.rules.RULES`,
+:data:`.setrules.NAME_RULES` or :data:`.setrules.SET_RULES`. Without both, the feature does not
+exist for any caller.
 """
 
 from __future__ import annotations
@@ -39,16 +40,12 @@ class NodeEvaluation:
         self.without_peers = self.request.without_peers
 
 
-class Rule:
-    """A reason, or several of one kind, for which nodes reject a pod: kube-scheduler's Filter.
+Rule = Callable[[NodeEvaluation], Rejection | None]
+"""Returns why a node rejects the pod; None if this rule lets it pass. kube-scheduler's Filter.
 
-    All properties of a node that a rule reads are in :meth:`.NodeInfo.key`, so that nodes with one
-    key share its answer. Nodes with one :meth:`.NodeInfo.choice` share it, too. Such nodes exist
-    under DRA, where the devices that the pod would get are known. There a rule looks only at
-    these devices, and never at how many others are free. A reason that depends on more, such as the
-    node's name, is a :class:`.SetRule`. Rules have no state.
-    """
-
-    def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Return why a node rejects the pod; None if this rule lets it pass."""
-        raise NotImplementedError
+All properties of a node that a rule reads are in :meth:`.NodeInfo.key`, so that nodes with one key
+share its answer. Nodes with one :meth:`.NodeInfo.choice` share it, too. Such nodes exist under DRA,
+where the devices that the pod would get are known. There a rule looks only at these devices, and
+never at how many others are free. A reason that depends on more, such as the node's name, is in
+:mod:`.setrules`. Rules have no state.
+"""

@@ -1,4 +1,4 @@
-"""A rule about certain nodes by name, or about all nodes together."""
+"""The two kinds of rules that depend on a node's name, or on all nodes together."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,12 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.placement import Rejection
 
 NodeCheck = Callable[[NodeInfo], Rejection | None]
+NameRule = Callable[[Question, Snapshot], NodeCheck | None]
+"""Returns what rejects a node before it is asked; None if it does not concern the pod.
+
+It is called once for a question, like kube-scheduler's PreFilter, also by preempt and ``unblock``,
+which try nodes as they would be, but not when the capacity for a group is counted.
+"""
 ByRejection = dict[Rejection | None, list[str]]
 """Nodes by their rejection; the nodes that pass are under None."""
 OfSet = Callable[[Results, ByRejection, Deadline], None]
@@ -18,25 +24,8 @@ OfSet = Callable[[Results, ByRejection, Deadline], None]
 
 There are no such nodes if scores are asked.
 """
+SetRule = Callable[[Question, Member | None], OfSet | None]
+"""Returns what rejects nodes in view of all answers; None if it does not concern the pod.
 
-
-class SetRule:
-    """A rule about certain nodes by name, or about all nodes together.
-
-    Either method may return None. Each is called once for a question, like kube-scheduler's
-    PreFilter. Preempt and ``unblock``, which try nodes as they would be, call both, too.
-    :meth:`pre_filter` is not called when the capacity for a group is counted.
-    """
-
-    def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
-        """Return what rejects a node before it is asked; None if it does not concern the pod."""
-        del question, snapshot
-        return None
-
-    def of_set(self, question: Question, member: Member | None) -> OfSet | None:
-        """Return what rejects nodes in view of all answers; None if it does not concern the pod.
-
-        The pod may be the ``member`` of a group.
-        """
-        del question, member
-        return None
+The pod may be the member of a group.
+"""

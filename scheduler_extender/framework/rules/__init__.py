@@ -7,20 +7,22 @@ rejections are not rules, because they depend on more than a node and a request:
 """
 
 from scheduler_extender.framework.rule import Rule
-from scheduler_extender.framework.rules.backoff import BackoffRule
-from scheduler_extender.framework.rules.devices import DevicesRule
-from scheduler_extender.framework.rules.gangs import Gangs
-from scheduler_extender.framework.rules.memory import Memory
-from scheduler_extender.framework.rules.promises import Promises
-from scheduler_extender.framework.rules.reservations import Reservations
-from scheduler_extender.framework.rules.strength import Strength
+from scheduler_extender.framework.rules import (
+    backoff,
+    devices,
+    gangs,
+    memory,
+    promises,
+    reservations,
+    strength,
+)
 
 RULES: list[Rule] = [
-    DevicesRule(),
-    Memory(),
-    Promises(),
-    Strength(),
-    BackoffRule(),
-    Reservations(),
-    Gangs(),
+    devices.check,
+    memory.check,
+    promises.check,
+    strength.check,
+    backoff.check,
+    reservations.check,
+    gangs.check,
 ]

@@ -3,20 +3,17 @@
 See :mod:`scheduler_extender.state.node.history`.
 """
 
-from scheduler_extender.framework.rule import NodeEvaluation, Rule
+from scheduler_extender.framework.rule import NodeEvaluation
 from scheduler_extender.state.answers.decision import Refusals
 from topology.core.placement import Reason, Rejection
 
 
-class BackoffRule(Rule):
-    """The rule of a node in back-off; see the module."""
-
-    def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Return why the node takes no such pod now."""
-        backoff = node.info.refusing(node.without_peers)
-        if backoff is None or node.settings.refusals is Refusals.IGNORE:
-            return None
-        return refusing(backoff.reason, alike=backoff.of_one_kind)
+def check(node: NodeEvaluation) -> Rejection | None:
+    """Return why the node takes no such pod now."""
+    backoff = node.info.refusing(node.without_peers)
+    if backoff is None or node.settings.refusals is Refusals.IGNORE:
+        return None
+    return refusing(backoff.reason, alike=backoff.of_one_kind)
 
 
 def refusing(reason: str, *, alike: bool) -> Rejection:

@@ -28,7 +28,7 @@ Rows 1 to 5 are here, row 6 is :mod:`.memory`, row 7 :mod:`.promises`, row 8 :mo
 
 from dataclasses import replace
 
-from scheduler_extender.framework.rule import UNDECIDED, NodeEvaluation, Rule
+from scheduler_extender.framework.rule import UNDECIDED, NodeEvaluation
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.admission import DeviceManager
@@ -48,38 +48,35 @@ from topology.core.placement import (
 from topology.core.requests import GpuRequest
 
 
-class DevicesRule(Rule):
-    """The rule of a node's devices and its kubelet; see the module."""
-
-    def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Return why the node's devices, or its kubelet, refuse the pod."""
-        info, request = node.info, node.without_peers
-        offer = info.offer(request.resource)
-        if not request.effective_count:
-            return UNDECIDED if request.required else None  # the pod's claims say which devices
-        if request.by_implicit_name and info.serves_claims is False:
-            return NOT_SERVED_BY_DRA
-        if isinstance(offer, Rejection):
-            split = offer is NOT_SERVED and info.all_split(request.resource)
-            none = offer is NOT_SERVED and not info.gives_out(request.resource)
-            if split or request.required or none:
-                return ALL_SPLIT_BY_MIG if split else offer
-            return _refused_over_missing(node)
-        if info.pods.too_many_terminated:
-            return UNDECIDED if request.required else None
-        if not offer.topology.allocator.serves_extended_resource:
-            return OWN_CLAIMS_ONLY
-        if request.required and info.serves_claims and request.has_init:
-            return INIT_UNDER_DRA
-        node.offer, node.available = offer, offer.available_to(request)
-        node.assessed = assessed = assess(offer.kubelet, node.available, request)
-        if not assessed.fits and not request.required:
-            return _short(assessed, offer.kubelet)
-        if assessed.refusal is not None and node.settings.refusals is not Refusals.IGNORE:
-            return assessed.refusal
-        if request.required and assessed.rejection is not None:
-            return _over_fabric(info, request, assessed.rejection)
-        return None
+def check(node: NodeEvaluation) -> Rejection | None:
+    """Return why the node's devices, or its kubelet, refuse the pod."""
+    info, request = node.info, node.without_peers
+    offer = info.offer(request.resource)
+    if not request.effective_count:
+        return UNDECIDED if request.required else None  # the pod's claims say which devices
+    if request.by_implicit_name and info.serves_claims is False:
+        return NOT_SERVED_BY_DRA
+    if isinstance(offer, Rejection):
+        split = offer is NOT_SERVED and info.all_split(request.resource)
+        none = offer is NOT_SERVED and not info.gives_out(request.resource)
+        if split or request.required or none:
+            return ALL_SPLIT_BY_MIG if split else offer
+        return _refused_over_missing(node)
+    if info.pods.too_many_terminated:
+        return UNDECIDED if request.required else None
+    if not offer.topology.allocator.serves_extended_resource:
+        return OWN_CLAIMS_ONLY
+    if request.required and info.serves_claims and request.has_init:
+        return INIT_UNDER_DRA
+    node.offer, node.available = offer, offer.available_to(request)
+    node.assessed = assessed = assess(offer.kubelet, node.available, request)
+    if not assessed.fits and not request.required:
+        return _short(assessed, offer.kubelet)
+    if assessed.refusal is not None and node.settings.refusals is not Refusals.IGNORE:
+        return assessed.refusal
+    if request.required and assessed.rejection is not None:
+        return _over_fabric(info, request, assessed.rejection)
+    return None
 
 
 def _over_fabric(info: NodeInfo, request: GpuRequest, why: Rejection) -> Rejection:

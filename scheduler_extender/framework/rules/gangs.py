@@ -6,7 +6,7 @@ weakest that holds then.
 
 from dataclasses import replace
 
-from scheduler_extender.framework.rule import NodeEvaluation, Rule
+from scheduler_extender.framework.rule import NodeEvaluation
 from scheduler_extender.state.node.arrivals import with_peers
 from topology.core.placement import Reason, Rejection, Verdict
 
@@ -14,19 +14,16 @@ PEERS = Rejection("other pods of the gang may take the GPUs first", True, Reason
 _BEST_FIRST = list(Verdict)
 
 
-class Gangs(Rule):
-    """The rule of a gang's peers; see the module."""
-
-    def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Return why peers that come first could spoil the node for the pod."""
-        if not node.request.has_pods_before or node.rejections:
-            return None
-        for later in with_peers(node.info, node.request):
-            among = node.decide(later, node.without_peers, node.settings)
-            if among.rejection is not None:
-                return PEERS
-            if node.assessed is not None and among.assessment is not None:
-                verdicts = node.assessed.verdict, among.assessment.verdict
-                weaker = max(verdicts, key=_BEST_FIRST.index)
-                node.assessed = replace(node.assessed, verdict=weaker)
+def check(node: NodeEvaluation) -> Rejection | None:
+    """Return why peers that come first could spoil the node for the pod."""
+    if not node.request.has_pods_before or node.rejections:
         return None
+    for later in with_peers(node.info, node.request):
+        among = node.decide(later, node.without_peers, node.settings)
+        if among.rejection is not None:
+            return PEERS
+        if node.assessed is not None and among.assessment is not None:
+            verdicts = node.assessed.verdict, among.assessment.verdict
+            weaker = max(verdicts, key=_BEST_FIRST.index)
+            node.assessed = replace(node.assessed, verdict=weaker)
+    return None

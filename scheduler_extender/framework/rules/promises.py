@@ -1,6 +1,6 @@
 """The promises to pods on a node: no newcomer may break one (row 7 of :mod:`.devices`)."""
 
-from scheduler_extender.framework.rule import NodeEvaluation, Rule
+from scheduler_extender.framework.rule import NodeEvaluation
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.placement import IN_PROGRESS, Reason, Rejection, endangers
 from topology.core.requests import GpuRequest
@@ -12,17 +12,14 @@ PROMISED = Rejection(
 )
 
 
-class Promises(Rule):
-    """The rule of promises to other pods; see the module."""
-
-    def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Return why a promise could break. Not checked for a pod that is already rejected."""
-        offer, request = node.offer, node.without_peers
-        if node.rejections:
-            return None
-        if offer is None or node.available is None:
-            return None if request.required else breaks_unseen(node.info, request)
-        return IN_PROGRESS if endangers(offer.kubelet, node.available, request) else None
+def check(node: NodeEvaluation) -> Rejection | None:
+    """Return why a promise could break. Not checked for a pod that is already rejected."""
+    offer, request = node.offer, node.without_peers
+    if node.rejections:
+        return None
+    if offer is None or node.available is None:
+        return None if request.required else breaks_unseen(node.info, request)
+    return IN_PROGRESS if endangers(offer.kubelet, node.available, request) else None
 
 
 def breaks_unseen(info: NodeInfo, request: GpuRequest) -> Rejection | None:

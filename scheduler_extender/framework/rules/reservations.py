@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scheduler_extender.framework.rule import NodeEvaluation, Rule
+from scheduler_extender.framework.rule import NodeEvaluation
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.availability import coming, unacknowledged_order
@@ -10,12 +10,9 @@ from topology.core.placement import NOT_SERVED, Reason, Rejection, keeps, short_
 from topology.core.requests import GpuRequest
 
 
-class Reservations(Rule):
-    """The rule of a reservation for another pod; see the module."""
-
-    def check(self, node: NodeEvaluation) -> Rejection | None:
-        """Return why the pod may not come while the reservation stands."""
-        return reserved_for_another(node.info, node.without_peers)
+def check(node: NodeEvaluation) -> Rejection | None:
+    """Return why the pod may not come while the reservation stands."""
+    return reserved_for_another(node.info, node.without_peers)
 
 
 def reserved_for_another(info: NodeInfo, request: GpuRequest) -> Rejection | None:

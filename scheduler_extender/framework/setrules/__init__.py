@@ -1,9 +1,7 @@
 """The rules about nodes by name, and about all nodes together, in their order."""
 
-from scheduler_extender.framework.setrule import SetRule
-from scheduler_extender.framework.setrules.assumed import AssumedRule
-from scheduler_extender.framework.setrules.claims import ClaimsRule
-from scheduler_extender.framework.setrules.groups import GroupsRule
-from scheduler_extender.framework.setrules.served import Served
+from scheduler_extender.framework.setrule import NameRule, SetRule
+from scheduler_extender.framework.setrules import assumed, claims, groups, served
 
-SET_RULES: list[SetRule] = [AssumedRule(), ClaimsRule(), Served(), GroupsRule()]
+NAME_RULES: list[NameRule] = [assumed.pre_filter, claims.pre_filter, served.pre_filter]
+SET_RULES: list[SetRule] = [groups.of_set]

@@ -1,7 +1,7 @@
 """An assumed pod goes to no other node, because its bind may still be written."""
 
 from scheduler_extender.framework.question import Question
-from scheduler_extender.framework.setrule import NodeCheck, SetRule
+from scheduler_extender.framework.setrule import NodeCheck
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from topology.core.placement import Reason, Rejection
 
@@ -10,12 +10,9 @@ ASSUMED = Rejection(
 )
 
 
-class AssumedRule(SetRule):
-    """The rule of an assumed pod; see the module."""
-
-    def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
-        """Return a rule that rejects every node but that of the pod's bind."""
-        assumed = snapshot.assumed.get(question.pod.uid)
-        if assumed is None:
-            return None
-        return lambda info: None if info.name == assumed.node else ASSUMED
+def pre_filter(question: Question, snapshot: Snapshot) -> NodeCheck | None:
+    """Return a rule that rejects every node but that of the pod's bind."""
+    assumed = snapshot.assumed.get(question.pod.uid)
+    if assumed is None:
+        return None
+    return lambda info: None if info.name == assumed.node else ASSUMED

@@ -6,7 +6,7 @@ devices are known, the bind waits for news.
 
 from scheduler_extender.framework.claims import unproven
 from scheduler_extender.framework.question import Purpose, Question
-from scheduler_extender.framework.setrule import NodeCheck, SetRule
+from scheduler_extender.framework.setrule import NodeCheck
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
@@ -18,20 +18,17 @@ HAD_CLAIM = Rejection(
 )
 
 
-class ClaimsRule(SetRule):
-    """The rule of a pod's claims; see the module."""
+def pre_filter(question: Question, snapshot: Snapshot) -> NodeCheck | None:
+    """Return a rule that rejects device-plugin nodes to a pod whose status names a claim.
 
-    def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
-        """Return a rule that rejects device-plugin nodes to a pod whose status names a claim.
-
-        At the pod's bind, the rule rejects a node where its claims' devices are not known.
-        """
-        pod = question.pod
-        request = pod.request
-        if question.purpose is Purpose.BIND and isinstance(request, GpuRequest):
-            return lambda info: unproven(info, pod, request)
-        return (
-            (lambda info: None if info.may_start(pod) else HAD_CLAIM)
-            if pod.has_extended_resource_claim
-            else None
-        )
+    At the pod's bind, the rule rejects a node where its claims' devices are not known.
+    """
+    pod = question.pod
+    request = pod.request
+    if question.purpose is Purpose.BIND and isinstance(request, GpuRequest):
+        return lambda info: unproven(info, pod, request)
+    return (
+        (lambda info: None if info.may_start(pod) else HAD_CLAIM)
+        if pod.has_extended_resource_claim
+        else None
+    )

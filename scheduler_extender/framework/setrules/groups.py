@@ -11,23 +11,20 @@ from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
-from scheduler_extender.framework.setrule import ByRejection, OfSet, SetRule
+from scheduler_extender.framework.setrule import ByRejection, OfSet
 from scheduler_extender.state.groups.gangdomains import ANY_DOMAIN
 from scheduler_extender.state.groups.groups import RESERVED_FOR_GROUP
 from topology.core.devices import NodeName, PodUid
 
 
-class GroupsRule(SetRule):
-    """The rule of a pod's group; see the module."""
+def of_set(question: Question, member: Member | None) -> OfSet | None:
+    """Return a rule that rejects the nodes to which the pod's group does not let it go.
 
-    def of_set(self, question: Question, member: Member | None) -> OfSet | None:
-        """Return a rule that rejects the nodes to which the pod's group does not let it go.
-
-        For scores, the rule notes the best domain.
-        """
-        if member is None or question.ignores_group or not (member.minds_groups or question.scores):
-            return None
-        return partial(_of_group, member)
+    For scores, the rule notes the best domain.
+    """
+    if member is None or question.ignores_group or not (member.minds_groups or question.scores):
+        return None
+    return partial(_of_group, member)
 
 
 def _of_group(

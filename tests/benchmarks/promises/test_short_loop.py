@@ -16,7 +16,7 @@ from scheduler_extender.framework import evaluator
 from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.setrule import OfSet
-from scheduler_extender.framework.setrules.groups import GroupsRule
+from scheduler_extender.framework.setrules import groups
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.verbs import assume
 from topology.core.allocators.dra import FirstFit
@@ -81,12 +81,11 @@ def test_the_judge_finds_gangs_that_filter_lets_go_to_any_domain(
     planted: pytest.MonkeyPatch,
 ) -> None:
     """A bug that is planted: filter takes no group into account; bind does."""
-    of_set = GroupsRule.of_set
 
-    def only_bind(rule: GroupsRule, question: Question, member: Member | None) -> OfSet | None:
-        return None if question.purpose is Purpose.FILTER else of_set(rule, question, member)
+    def only_bind(question: Question, member: Member | None) -> OfSet | None:
+        return None if question.purpose is Purpose.FILTER else groups.of_set(question, member)
 
-    planted.setattr(GroupsRule, "of_set", only_bind)
+    planted.setattr(evaluator, "SET_RULES", [only_bind])
     assert play(replace(GANGS, pods=100)).gang_refusals > 0
 
 

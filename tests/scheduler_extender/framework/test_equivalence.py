@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from scheduler_extender.framework import nodedecision
 from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.framework.rule import NodeEvaluation
-from scheduler_extender.framework.rules.devices import DevicesRule
+from scheduler_extender.framework.rules import RULES, devices
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.reservation import value_of
@@ -103,13 +104,12 @@ def test_such_nodes_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None
         published = [Published("pool", f"gpu-{i}", topology.gpus[i].uuid) for i in order]
         cluster.put_record(*served(topology, Report("boot", 1), GPU, published, []))
     checked: list[str] = []
-    check = DevicesRule.check
 
-    def noted(rule: DevicesRule, node: NodeEvaluation) -> Rejection | None:
+    def noted(node: NodeEvaluation) -> Rejection | None:
         checked.append(node.info.name)
-        return check(rule, node)
+        return devices.check(node)
 
-    monkeypatch.setattr(DevicesRule, "check", noted)
+    monkeypatch.setattr(nodedecision, "RULES", [noted, *RULES[1:]])
     answers = ask(cluster.snapshot(), gpu_request(2, Constraints(link=LinkKind.NVLINK)), ["a", "b"])
     assert len(answers.distinct) == 2
     assert len(checked) == 1

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +29,10 @@ from scheduler_extender.files.podfile import read_all
 from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Question
 from scheduler_extender.framework.results import Results
-from scheduler_extender.framework.rule import NodeEvaluation, Rule
+from scheduler_extender.framework.rule import NodeEvaluation
 from scheduler_extender.framework.rules import RULES
-from scheduler_extender.framework.setrule import ByRejection, NodeCheck, OfSet, SetRule
-from scheduler_extender.framework.setrules import SET_RULES
+from scheduler_extender.framework.setrule import ByRejection, NodeCheck, OfSet
+from scheduler_extender.framework.setrules import NAME_RULES, SET_RULES
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -53,31 +52,25 @@ FREE, HELD = NodeName("free"), NodeName("held")
 ASKS = pod(2, {"link": "nvlink"}, name="wants", uid="wants")
 
 
-class OddShape(Rule):
+def odd_shape(node: NodeEvaluation) -> Rejection | None:
     """Refuses nodes of four GPUs: what equal nodes answer alike."""
-
-    def check(self, node: NodeEvaluation) -> Rejection | None:
-        topology = node.info.topology
-        return ODD if topology is not None and len(topology.gpus) == 4 else None
+    topology = node.info.topology
+    return ODD if topology is not None and len(topology.gpus) == 4 else None
 
 
-class OddName(SetRule):
+def odd_name(question: Question, snapshot: Snapshot) -> NodeCheck | None:
     """Refuses nodes by their names."""
-
-    def pre_filter(self, question: Question, snapshot: Snapshot) -> NodeCheck | None:
-        return lambda info: ODD if info.name in (FREE, HELD) else None
+    return lambda info: ODD if info.name in (FREE, HELD) else None
 
 
-class OddTogether(SetRule):
+def odd_together(question: Question, member: Member | None) -> OfSet | None:
     """Refuses all nodes for what they have answered together."""
 
-    def of_set(self, question: Question, member: Member | None) -> OfSet | None:
-        return self._sort_out
-
-    @staticmethod
-    def _sort_out(results: Results, by_rejection: ByRejection, deadline: Deadline) -> None:
+    def sort_out(results: Results, by_rejection: ByRejection, deadline: Deadline) -> None:
         if None in by_rejection:
             by_rejection[ODD] = by_rejection.pop(None)
+
+    return sort_out
 
 
 def cluster_of(node: NodeName) -> Cache:
@@ -149,17 +142,17 @@ def helped_by_an_end() -> dict[str, bool]:
 def test_a_new_rule_counts_in_every_answer() -> None:
     assert all(takes_free().values()), takes_free()
     assert all(helped_by_an_end().values()), helped_by_an_end()
-    RULES.append(OddShape())
+    RULES.append(odd_shape)
     try:
         shaped = takes_free() | helped_by_an_end()
     finally:
         RULES.pop()
-    SET_RULES.append(OddName())
+    NAME_RULES.append(odd_name)
     try:
         named = takes_free() | helped_by_an_end()
     finally:
-        SET_RULES.pop()
-    SET_RULES.append(OddTogether())
+        NAME_RULES.pop()
+    SET_RULES.append(odd_together)
     try:
         together = takes_free() | helped_by_an_end()
     finally:
@@ -171,15 +164,14 @@ def test_a_new_rule_counts_in_every_answer() -> None:
     assert not any(named.values()), named
 
 
-# By file, the name that its line in the registry has.
-FEATURES: Mapping[str, str] = {
-    "rules/memory.py": "Memory",
-    "rules/backoff.py": "BackoffRule",
-    "rules/gangs.py": "Gangs",
-    "rules/reservations.py": "Reservations",
-    "setrules/groups.py": "GroupsRule",
-    "setrules/claims.py": "ClaimsRule",
-}
+FEATURES = (
+    "rules/memory.py",
+    "rules/backoff.py",
+    "rules/gangs.py",
+    "rules/reservations.py",
+    "setrules/groups.py",
+    "setrules/claims.py",
+)
 SHOWN = """
 import random, sys
 import msgspec
@@ -239,8 +231,8 @@ def test_a_feature_is_deleted_by_deleting_its_file_and_its_line(
     framework = root / "scheduler_extender" / "framework"
     feature, registry = framework / file, framework / file.split("/")[0] / "__init__.py"
     text, lines = feature.read_text(), registry.read_text()
-    rule = FEATURES[file]
-    left = re.sub(rf"^.*import {rule}$|^    {rule}\(\),$|{rule}\(\),? ?", "", lines, flags=re.M)
+    rule = feature.stem
+    left = re.sub(rf"\b{rule}(\.\w+)?(,\s*)?", "", lines)
     assert rule not in left
     feature.unlink()
     registry.write_text(left)
@@ -254,7 +246,7 @@ def test_a_feature_is_deleted_by_deleting_its_file_and_its_line(
 
 def test_every_rule_that_refuses_is_reported() -> None:
     """kube-scheduler hears the one that no eviction turns; people hear the others, too."""
-    RULES.append(OddShape())
+    RULES.append(odd_shape)
     try:
         answer = explanation_of(cluster_of(HELD).snapshot(), record_of(ASKS))
     finally:

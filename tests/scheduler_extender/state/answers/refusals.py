@@ -7,7 +7,7 @@ from dataclasses import replace
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.framework.nodedecision import decide
 from scheduler_extender.framework.rule import NodeEvaluation
-from scheduler_extender.framework.rules.backoff import BackoffRule, refusing
+from scheduler_extender.framework.rules import backoff
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cache import Cache
@@ -25,7 +25,7 @@ ERROR = "UnexpectedAdmissionError"
 ASKING = gpu_request(1)
 PINNED = replace(ASKING, exclusive=Exclusive.CPUS)
 PAIR = gpu_request(2)
-SHUT, SHUT_TO_ALIKE = refusing(ERROR, alike=False), refusing(ERROR, alike=True)
+SHUT, SHUT_TO_ALIKE = (backoff.refusing(ERROR, alike=alike) for alike in (False, True))
 
 
 class World:
@@ -76,7 +76,7 @@ class World:
         """Whether the node takes no pod that asks this, whatever is free."""
         self.cluster.expire()
         node = NodeEvaluation(self.cluster.node_info(NODE), asking, self.cluster.settings, decide)
-        return BackoffRule().check(node) is not None
+        return backoff.check(node) is not None
 
     def pause(self) -> float:
         """How many seconds the node stays shut if nothing happens."""
