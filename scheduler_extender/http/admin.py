@@ -3,6 +3,8 @@
 It serves /v1/nodes, /v1/explain, /v1/snapshot, the map's pages, and in file mode POST /v1/reports.
 """
 
+from collections.abc import AsyncIterator
+
 import anyio
 import anyio.to_thread
 import msgspec
@@ -10,7 +12,6 @@ from fastapi import FastAPI, HTTPException
 from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from scheduler_extender import wire
 from scheduler_extender.clientlimits import (
@@ -31,7 +32,7 @@ from scheduler_extender.explain.nodesummary import NodeInBrief, NodeWhole, in_br
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.bothports import JSON, Service, add_errors, error_line
 from scheduler_extender.http.endpoint import BodyError, read
-from scheduler_extender.http.requestqueue import RequestQueue
+from scheduler_extender.http.requestqueue import RequestQueue, Streamed
 from scheduler_extender.http.schemas import (
     DESCRIPTION,
     REFUSED,
@@ -97,23 +98,11 @@ def _add_nodes(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:
     )
     async def snapshot() -> Response:
         """Return the extender's current state as a cluster file."""
-        return _Snapshot(cluster, queue)
 
+        async def begin() -> AsyncIterator[bytes]:
+            return queue.pieces(await queue.run(lambda: cluster_file(cluster)))
 
-class _Snapshot(Response):
-    """A cluster file that is made piece by piece while the client reads it."""
-
-    def __init__(self, cluster: Cache, queue: RequestQueue) -> None:
-        super().__init__()
-        self._cluster = cluster
-        self._queue = queue
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._queue.stream():
-            file = await self._queue.run(lambda: cluster_file(self._cluster))
-            pieces = self._queue.pieces(file)
-            answer = StreamingResponse(pieces, media_type="application/yaml")
-            await answer(scope, receive, send)
+        return Streamed(queue, begin, "application/yaml")
 
 
 UNKNOWN = "pod {}/{} is unknown or requests no GPUs"

@@ -7,7 +7,7 @@ requests share one answer.
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 AGAIN = "1"  # seconds after which a refused client may retry, for ``Retry-After``
 PIECES = 8  # pieces of a stream that are made at a time
@@ -118,3 +119,23 @@ class RequestQueue:
             if not made:
                 return
             yield b"".join(made)
+
+
+class Streamed(Response):
+    """An answer whose pieces ``begin`` makes while the client reads them.
+
+    It counts as a stream of its queue until it is over, also if the client has gone before the
+    first piece.
+    """
+
+    def __init__(
+        self, queue: RequestQueue, begin: Callable[[], Awaitable[AsyncIterator[bytes]]], kind: str
+    ) -> None:
+        super().__init__(media_type=kind)
+        self._queue, self._begin = queue, begin
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer. Raises :class:`QueueFullError` if there are too many streams."""
+        with self._queue.stream():
+            answer = StreamingResponse(await self._begin(), media_type=self.media_type)
+            await answer(scope, receive, send)

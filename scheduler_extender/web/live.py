@@ -7,8 +7,7 @@ stream that is still open.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 
@@ -25,44 +24,20 @@ LIFE = 300
 """Checks after which a stream ends. The browser connects again, and its right is checked anew."""
 
 
-class TooManyListenersError(Exception):
-    """There are :data:`LISTENERS` streams already."""
-
-
 class Listeners:
-    """The open streams. For the event loop only."""
+    """What the open streams tell. For the event loop only."""
 
     def __init__(self, version: Callable[[], int], today: Callable[[], float]) -> None:
         self._version = version
         self._today = today
-        self._open = 0
         self._closed = False
-
-    @property
-    def open(self) -> int:
-        """The number of open streams."""
-        return self._open
 
     def close(self) -> None:
         """End every stream, since the service stops."""
         self._closed = True
 
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Count a stream from before its answer begins until the answer is over.
-
-        It counts whether the stream ever begins or not. Raises :class:`TooManyListenersError`.
-        """
-        if self._open >= LISTENERS:
-            raise TooManyListenersError
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
-
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the events of a stream for which the caller is inside :meth:`slot`."""
+        """Yield the events of one stream."""
         told: int | None = None
         yield b"retry: %d\n\n" % RETRY_MS
         for look in range(LIFE):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from urllib.parse import parse_qs
 
@@ -10,16 +10,16 @@ from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler_extender.clientlimits import PEOPLE_WAITING, SEARCHES_WAITING
-from scheduler_extender.http.bothports import Service, error_line
+from scheduler_extender.http.bothports import Service
 from scheduler_extender.http.endpoint import BodyError, read
-from scheduler_extender.http.requestqueue import QueueFullError, RequestQueue
+from scheduler_extender.http.requestqueue import QueueFullError, RequestQueue, Streamed
 from scheduler_extender.web.examples import EXAMPLES
 from scheduler_extender.web.html import STATIC, page, static_file
-from scheduler_extender.web.live import Listeners, TooManyListenersError
+from scheduler_extender.web.live import LISTENERS, Listeners
 from scheduler_extender.web.overview import FILTERS, Filters
 from scheduler_extender.web.pages import MAX_FORM, MAX_POD, Pages
 
@@ -158,9 +158,14 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, queue: RequestQue
 
 
 def _add_rest(app: FastAPI, listeners: Listeners) -> None:
+    streams = RequestQueue(0, LISTENERS)
+
     @app.get(f"{PREFIX}/events", include_in_schema=False)
     async def events() -> Response:
-        return _Events(listeners)
+        async def begin() -> AsyncIterator[bytes]:
+            return listeners.events()
+
+        return Streamed(streams, begin, "text/event-stream")
 
     @app.get(f"{PREFIX}/static/{{name}}", include_in_schema=False)
     async def static(name: str) -> Response:
@@ -175,28 +180,6 @@ def _add_rest(app: FastAPI, listeners: Listeners) -> None:
         if "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404)
         return RedirectResponse(PREFIX, 307)
-
-
-class _Events(Response):
-    """A stream of events.
-
-    It counts as open from the moment in which it is answered until the answer is over, also if the
-    reader has gone before the first event.
-    """
-
-    def __init__(self, listeners: Listeners) -> None:
-        super().__init__()
-        self._listeners = listeners
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            with self._listeners.slot():
-                events = self._listeners.events()
-                answer = StreamingResponse(events, media_type="text/event-stream")
-                await answer(scope, receive, send)
-        except TooManyListenersError:
-            line = error_line("too many browsers follow this page; try again later")
-            await Response(line, 503, media_type="application/json")(scope, receive, send)
 
 
 def _problem(
