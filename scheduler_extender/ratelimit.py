@@ -1,8 +1,9 @@
 """Rate limits for writes: for each key, and in all."""
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 REMEMBERED = 4096
 
@@ -47,20 +48,23 @@ class RateLimit:
 class LogLimit:
     """A :class:`RateLimit` for log lines that counts the lines left out. For any thread."""
 
-    def __init__(self, pause: float, rate: float, burst: int) -> None:
+    def __init__(
+        self, pause: float, rate: float, burst: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._limit = RateLimit(pause, rate, burst)
+        self._clock = clock
         self._lock = threading.Lock()
         self._untold = 0
 
-    def untold(self, key: Hashable, now: float) -> int | None:
+    def untold(self, key: Hashable) -> int | None:
         """Return how many lines were left out before this one; None if this one is left out, too.
 
-        >>> limit = LogLimit(pause=60, rate=1, burst=8)
-        >>> [limit.untold("a", now) for now in (0.0, 1.0, 2.0, 60.0)]
+        >>> limit = LogLimit(60, 1, 8, clock=iter([0.0, 1.0, 2.0, 60.0]).__next__)
+        >>> [limit.untold("a") for _ in range(4)]
         [0, None, None, 2]
         """
         with self._lock:
-            if not self._limit.allows(key, now):
+            if not self._limit.allows(key, self._clock()):
                 self._untold += 1
                 return None
             before, self._untold = self._untold, 0

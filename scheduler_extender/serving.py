@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from scheduler_extender.http.metricsport import create_metrics_app
 from scheduler_extender.http.servers import Addresses, Servers, listen, listen_on_loopback, loopback
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.verbs import BindLimiter, WouldReject
+from scheduler_extender.verbs import BindLimiter
 from scheduler_extender.web.routes import add_map
 from topology.kubeapi.apiserver import ApiServer
 
@@ -36,41 +36,22 @@ if TYPE_CHECKING:  # file mode need not load them
 STARTS_WITHIN = 30.0  # seconds within which a service in a thread must listen on its ports
 
 
-def file_service(
-    content: ClusterFile, settings: Settings | None = None
-) -> tuple[Service, FileBinder]:
-    """Return a service over the content of a cluster file, and its binder."""
-    settings = settings or Settings(stale_after=None, all_pods_known=False)
+def file_service(content: ClusterFile, settings: Settings) -> Service:
+    """Return a service over the content of a cluster file."""
     cluster = Cache(time.monotonic, settings)
     feed(cluster, content)
     return in_memory(cluster)
 
 
-def in_memory(cluster: Cache) -> tuple[Service, FileBinder]:
-    """Return a service over a cluster that the caller fills, and its binder."""
+def in_memory(cluster: Cache) -> Service:
+    """Return a service over a cluster that the caller fills."""
     binder = FileBinder(cluster)
     metrics = Metrics()
     metrics.watch(cluster)
-    shadow = _shadow(cluster.settings, metrics, lambda would: None)
-    service = Service(
+    shadow = metrics.tell_shadow() if cluster.settings.shadow else None
+    return Service(
         cluster, binder, lambda: None, metrics, saw=binder.saw, shadow=shadow, file_mode=True
     )
-    return service, binder
-
-
-def _shadow(
-    settings: Settings, metrics: Metrics, events: Callable[[WouldReject], None]
-) -> Callable[[WouldReject], None] | None:
-    """Return the function that notes would-be refusals in shadow mode; None outside shadow mode."""
-    if not settings.shadow:
-        return None
-    count = metrics.tell_shadow()
-
-    def note(would: WouldReject) -> None:
-        count(would)
-        events(would)
-
-    return note
 
 
 def kube_service(api: ApiServer, settings: Settings) -> AbstractContextManager[Service]:
@@ -121,13 +102,14 @@ def _following(api: ApiServer, cluster: Cache, replica: Leader | None = None) ->
     metrics.watch(cluster)
     source = KubeSource(api, cluster, replica=replica)
     with source.following(metrics.follow, metrics.show):
+        shadowing = cluster.settings.shadow
         yield Service(
             cluster,
             source.binder,
             source.unready,
             metrics,
             limiter=metrics.show_limiter(BindLimiter(cluster)),
-            shadow=_shadow(cluster.settings, metrics, source.note_would_reject),
+            shadow=metrics.tell_shadow(source.note_would_reject) if shadowing else None,
         )
 
 

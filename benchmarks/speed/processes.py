@@ -80,8 +80,7 @@ def serve(cluster: Cache) -> None:
     from scheduler_extender.http.servers import Addresses
     from scheduler_extender.serving import in_memory, servers
 
-    service, _ = in_memory(cluster)
-    serving = servers(service, Addresses())
+    serving = servers(in_memory(cluster), Addresses())
     serving.run(lambda: tell(*serving.ports[:2]))
 
 

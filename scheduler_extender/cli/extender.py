@@ -22,7 +22,7 @@ OUTSIDE = "; outside a cluster give --cluster FILE or --kubeconfig PATH"
 def serve_file(path: Path, settings: Settings, where: Addresses) -> None:
     """Serve the cluster that a cluster file describes. Raises :class:`BadInputError`."""
     content = cluster_file(path)
-    service, _ = file_service(content, settings)
+    service = file_service(content, settings)
     _serve(service, where, f"{len(content.records)} nodes from {path}")
 
 

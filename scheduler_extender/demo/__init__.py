@@ -54,7 +54,15 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
         console.print()
     console.print(tables.summary(play, drawings))
     console.print(LEGEND, style="dim")
-    for line in how_to_look(out / CLUSTER_FILE).split("\n"):
+    command, of = ".venv/bin/gpu-topology", f"--cluster {shlex.quote(str(out / CLUSTER_FILE))}"
+    for line in (
+        "",
+        "To explore this cluster on the terminal:",
+        f"  {command} map {of}",
+        f"  {command} waiting -A {of}",
+        "and in the browser at http://localhost:8889/map:",
+        f"  {command} extender {of}",
+    ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 1 if any(outcome.wrong for outcome in play.outcomes) else 0
 
@@ -65,7 +73,7 @@ def _played(
     nodes = [record.topology for record in content.records]
     extender, outcomes = FirstBest(seed), list[Outcome]()
     ours = Placing(nodes, seed, extender)
-    service, _ = in_memory(extender.cluster)
+    service = in_memory(extender.cluster)
     with in_thread(replace(service, binder=extender.binder)) as serving:
         url = f"http://127.0.0.1:{serving.ports[0]}"
         extender.verbs = asked = OverHttp(url)
@@ -81,8 +89,9 @@ def _played(
                 tell(number / len(pods), f"{placed} placed, {number - placed} waiting")
     stock = Placing(nodes, seed, Stock(seed))
     stocked, twice = [stock.place(pod) for pod in pods], stock.overcommitted()
-    after = extender.cluster
-    return Play(outcomes, stocked, twice, asked.spent, after, ours.states(), stock.states())
+    return Play(
+        outcomes, stocked, twice, asked.spent, extender.cluster, ours.states(), stock.states()
+    )
 
 
 def _drawn(out: Path, play: Play) -> list[Path]:
@@ -105,14 +114,3 @@ def _drawn(out: Path, play: Play) -> list[Path]:
         (out / COMPARISON).write_text(drawing)
         made.append(out / COMPARISON)
     return made
-
-
-def how_to_look(file: Path) -> str:
-    """Return the last text of `make run`: commands that show the resulting cluster."""
-    command, cluster = ".venv/bin/gpu-topology", f"--cluster {shlex.quote(str(file))}"
-    return f"""
-To explore this cluster on the terminal:
-  {command} map {cluster}
-  {command} waiting -A {cluster}
-and in the browser at http://localhost:8889/map:
-  {command} extender {cluster}"""

@@ -1,6 +1,5 @@
 """The parts that all ports share: the service behind them, health, and errors in one form."""
 
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -108,7 +107,7 @@ class Failures:
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1:]
             place = [(frame.filename, frame.lineno) for frame in last]
-            untold = self._limit.untold((type(error), *place), time.monotonic())
+            untold = self._limit.untold((type(error), *place))
             if untold is not None:
                 log.exception("request failed", untold=untold)
             if not started:

@@ -1,6 +1,5 @@
 """The extender's metrics for Prometheus, and the log lines about mispredictions."""
 
-import time
 from collections.abc import Callable, Iterator
 
 import structlog
@@ -93,9 +92,7 @@ class Metrics:
 
         def note(misprediction: Misprediction) -> None:
             self.mispredictions.labels(misprediction.kind).inc()
-            untold = mispredictions.untold(
-                (misprediction.pod.uid, misprediction.kind), time.monotonic()
-            )
+            untold = mispredictions.untold((misprediction.pod.uid, misprediction.kind))
             if untold is None:
                 return
             log.error(
@@ -114,7 +111,7 @@ class Metrics:
             # The back-off's length is part of the key, so the first refusal at each length is
             # logged, however soon it comes.
             key = (refused.node, refused.refusal.reason, refused.pause)
-            untold = refusals.untold(key, time.monotonic())
+            untold = refusals.untold(key)
             if untold is None:
                 return
             log.warning(
@@ -197,8 +194,13 @@ class Metrics:
         )
         return limiter
 
-    def tell_shadow(self) -> Callable[[WouldReject], None]:
-        """Show that shadow mode is on. Returns the function that counts would-be refusals."""
+    def tell_shadow(
+        self, tell: Callable[[WouldReject], object] = bool
+    ) -> Callable[[WouldReject], None]:
+        """Show that shadow mode is on. Returns a function that counts a would-be refusal.
+
+        The function then calls ``tell``.
+        """
         self.show("shadow", "1 in shadow mode.", lambda: 1)
         rejected = Counter(
             "gpu_topology_would_have_rejected",
@@ -219,6 +221,7 @@ class Metrics:
                 rejected.labels(reason.value).inc()
             if would.none_left:
                 waited.inc()
+            tell(would)
 
         return note
 

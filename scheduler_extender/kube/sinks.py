@@ -154,7 +154,7 @@ class ObjectSink:
 
         An ``exc_info`` means that our code is wrong.
         """
-        untold = self._limit.untold((event, key), time.monotonic())
+        untold = self._limit.untold((event, key))
         if untold is not None:
             write = log.error if "exc_info" in said else log.warning
             write(event, **said, untold=untold)

@@ -223,7 +223,7 @@ class Waker:
         except Exception:
             # A pod whose evaluation fails must not cost the other pods their wake.
             self.failed += 1
-            if self._limit.untold(pod.request, time.monotonic()) is not None:
+            if self._limit.untold(pod.request) is not None:
                 log.exception("an unschedulable pod could not be evaluated", pod=pod.full_name)
             return False, self._last
         return False, tried

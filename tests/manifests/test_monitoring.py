@@ -38,7 +38,7 @@ def named() -> set[str]:
 
 def label_values() -> dict[str, set[str]]:
     """Of a service over a node: the values of each label, by metric and label."""
-    service, _ = in_memory(Cache(time.monotonic, Settings()))
+    service = in_memory(Cache(time.monotonic, Settings()))
     found: dict[str, set[str]] = {}
     for family in service.metrics.registry.collect():
         for sample in family.samples:

@@ -65,7 +65,7 @@ def words() -> list[str]:
 
 def of_admin_port(cluster: Cache) -> Counter[str]:
     """What ``/v1/nodes`` counts."""
-    service, _ = in_memory(cluster)
+    service = in_memory(cluster)
     with in_thread(service, Addresses()) as serving:
         url = f"http://127.0.0.1:{serving.ports[1]}/v1/nodes"
         nodes = httpx.get(url, trust_env=False, timeout=PATIENCE).json()

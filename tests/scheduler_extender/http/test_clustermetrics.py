@@ -87,18 +87,18 @@ def test_pods_whose_gpus_lie_apart_are_counted_on_all_nodes() -> None:
 
 def test_what_is_decided_is_counted() -> None:
     linked, plain = switched(4, "linked"), pcie(4, "plain")
-    service, binder = in_memory(cluster_of((linked, held(linked, [])), (plain, held(plain, []))))
+    service = in_memory(cluster_of((linked, held(linked, [])), (plain, held(plain, []))))
     cluster = service.cluster
     before = shown(cluster)
     assert before['rejections_total{reason="links"}'] == 0
     assert before['gpus{state="free"}'] == 8
     assert before['nodes{state="ready"}'] == 2
     pair = msgspec.convert(pod(2, {"link": "nvlink"}, uid="u1"), Pod)
-    binder.saw(pair)
+    service.saw(pair)
     assert verbs.filter_nodes(cluster, pair, ["linked", "plain"]).node_names == ["linked"]
     meta = pair.metadata
     args = BindingArgs(meta.name, meta.namespace, meta.uid, NodeName("linked"))
-    verbs.bind(cluster, binder, args, lambda: "2026-01-01T00:00:00Z")
+    verbs.bind(cluster, service.binder, args, lambda: "2026-01-01T00:00:00Z")
     after = shown(cluster)
     assert after['rejections_total{reason="links"}'] == 1
     assert after['placements_total{verdict="guaranteed"}'] == 1

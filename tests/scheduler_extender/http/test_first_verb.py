@@ -15,7 +15,7 @@ from topology.core.report import Report
 
 cluster = Cache(lambda: 0.0, Settings(stale_after=None))
 cluster.put_record(switched(4, "a"), Report("boot", 1))
-service, _ = in_memory(cluster)
+service = in_memory(cluster)
 with in_thread(service) as servers:
     before = set(sys.modules)
     client = http.client.HTTPConnection("127.0.0.1", servers.ports[0])

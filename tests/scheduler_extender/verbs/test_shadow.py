@@ -160,9 +160,9 @@ def test_the_pod_gets_one_event_a_while() -> None:
 
 
 def test_the_setting_reaches_the_service_and_the_log() -> None:
-    service, _ = file_service(ClusterFile((), ()), SHADOW)
+    service = file_service(ClusterFile((), ()), SHADOW)
     assert service.shadow is not None
     with in_thread(service) as serving:
         assert "shadow mode: the extender rejects no node" in " ".join(serving.warnings)
-    service, _ = file_service(ClusterFile((), ()), Settings(stale_after=None))
+    service = file_service(ClusterFile((), ()), Settings(stale_after=None))
     assert service.shadow is None

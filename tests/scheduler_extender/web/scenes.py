@@ -60,7 +60,7 @@ def served(folder: Path, figures: dict[str, Any] | None = None) -> Iterator[Serv
 
 @contextmanager
 def _loopback(cluster: Cache) -> Iterator[str]:
-    service, _ = in_memory(cluster)
+    service = in_memory(cluster)
     with in_thread(service, Addresses(dashboard=DASHBOARD)) as serving:
         yield f"http://127.0.0.1:{serving.ports[1]}"
 

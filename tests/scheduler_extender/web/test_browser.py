@@ -33,7 +33,7 @@ def made() -> Building:
 
 @pytest.fixture(scope="module")
 def address(made: Building) -> Iterator[str]:
-    service, _ = in_memory(made.cluster)
+    service = in_memory(made.cluster)
     with in_thread(service, Addresses()) as serving:
         yield f"http://127.0.0.1:{serving.ports[1]}"
 
@@ -153,7 +153,7 @@ STALE_BANNER_SHOWN = "document.getElementById('unheard').checkVisibility()"
 def test_the_page_says_of_when_it_is_and_when_the_extender_has_not_answered(
     page: Tab, made: Building
 ) -> None:
-    service, _ = in_memory(made.cluster)
+    service = in_memory(made.cluster)
     with in_thread(service, Addresses()) as serving:
         port = serving.ports[1]
         page.open(f"http://127.0.0.1:{port}/map")
@@ -163,7 +163,7 @@ def test_the_page_says_of_when_it_is_and_when_the_extender_has_not_answered(
     eventually(lambda: page.value(STALE_BANNER_SHOWN), "the extender is gone, and the page says so")
     last = page.value(AS_OF)
     assert page.value("document.getElementById('unheard').innerText").endswith(f"at {last}.")
-    again, _ = in_memory(made.cluster)
+    again = in_memory(made.cluster)
     with in_thread(again, Addresses(admin_port=port)):
         eventually(lambda: not page.value(STALE_BANNER_SHOWN), "it answers again")
         eventually(lambda: page.value(AS_OF) > last)
@@ -282,7 +282,7 @@ def test_the_legend_stays_as_the_reader_has_left_it(page: Tab, address: str) -> 
 
 
 def test_the_link_to_the_dashboard_follows_the_time(page: Tab, made: Building) -> None:
-    service, _ = in_memory(made.cluster)
+    service = in_memory(made.cluster)
     where = Addresses(dashboard="https://grafana.example/d/gpus?var-cluster=a")
     with in_thread(service, where) as serving:
         page.open(f"http://127.0.0.1:{serving.ports[1]}/map")

@@ -40,7 +40,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def app() -> FastAPI:
-    service, _ = in_memory(Building().cluster)
+    service = in_memory(Building().cluster)
     found = FastAPI()
     routes.add_map(found, service)
     add_errors(found)
