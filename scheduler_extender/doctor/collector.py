@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import urllib3
+from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -30,7 +31,6 @@ from scheduler_extender.doctor.observations import (
     Seen,
     Unseen,
     at,
-    certificates_in,
     there,
 )
 from scheduler_extender.doctor.schedulerconfig import entry_in
@@ -173,8 +173,7 @@ class Look:
                 return Unseen("there was not enough time")
             try:
                 body = self._api.get(path(NODES_PATH, name, "proxy", "configz"), timeout=TIMEOUT)
-                kubelets = msgspec.json.decode(body, type=dict[str, Kubelet])
-                return kubelets["kubeletconfig"]
+                return msgspec.json.decode(body, type=dict[str, Kubelet])["kubeletconfig"]
             except ApiError as error:
                 return _refused(error, "kubelets' configurations (nodes/proxy)", always=True)
             except (msgspec.DecodeError, KeyError):
@@ -220,7 +219,8 @@ def _secrets(secrets: Mapping[str, Json | Unseen | None]) -> Iterator[Certificat
 
 def _certificates(where: str, whose: str, pem: bytes) -> Iterator[Certificate | Unseen]:
     try:
-        yield from certificates_in(where, whose, pem)
+        for content in x509.load_pem_x509_certificates(pem):
+            yield Certificate(where, whose, content)
     except ValueError:
         yield Unseen(f"{where} is not a certificate")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 
 from scheduler_extender.explain import Struct
 
@@ -25,21 +26,7 @@ class Finding(Struct, frozen=True):
     page: str = ""
 
 
-def ok(text: str) -> Finding:
-    """Return a finding that something is as it should be."""
-    return Finding(State.OK, text)
-
-
-def warn(text: str, remedy: str, page: str) -> Finding:
-    """Return a finding that something works but needs attention."""
-    return Finding(State.WARN, text, remedy, page)
-
-
-def fail(text: str, remedy: str, page: str) -> Finding:
-    """Return a finding that something does not work, or will break a promise."""
-    return Finding(State.FAIL, text, remedy, page)
-
-
-def unseen(text: str, remedy: str = "", page: str = "") -> Finding:
-    """Return a finding that something could not be checked."""
-    return Finding(State.UNSEEN, text, remedy, page)
+ok = partial(Finding, State.OK)
+warn = partial(Finding, State.WARN)  # it works but needs attention
+fail = partial(Finding, State.FAIL)  # it does not work, or will break a promise
+unseen = partial(Finding, State.UNSEEN)

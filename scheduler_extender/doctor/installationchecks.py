@@ -155,8 +155,7 @@ def extender(seen: Seen) -> Iterator[Finding]:
         yield fail(f"{holder} leads, but the Service has no address", pods, page)
     else:
         yield ok(f"{holder} leads; {ready} of {wanted} replicas are ready")
-    image = str(first_container(at(found, "spec", "template")).get("image"))
-    runs = tag_of(image)
+    runs = tag_of(str(first_container(at(found, "spec", "template")).get("image")))
     if re.fullmatch(r"v?\d+\.\d+\.\d+", runs) and runs.removeprefix("v") != seen.version:
         yield warn(
             f"the extender is version {runs} but this command is {seen.version}, so the checks "
@@ -231,8 +230,7 @@ def _trust(seen: Seen, found: list[Certificate]) -> Iterator[Finding]:
 def _named(seen: Seen, certificate: Certificate) -> Iterator[Finding]:
     """Check whether kube-scheduler expects a name that the extender's certificate has."""
     for each in seen.configurations:
-        entry = schedulerconfig.entry_in(each.text)
-        name = at(entry, "tlsConfig", "serverName")
+        name = at(schedulerconfig.entry_in(each.text), "tlsConfig", "serverName")
         if name and name not in certificate.names:
             yield fail(
                 f"{each.where}: serverName is {name}, which is not a name in {certificate.where}",

@@ -142,13 +142,13 @@ def agents(seen: Seen) -> Iterator[Finding]:
     oldest = seen.observed_at - (float(told) if told.isdecimal() else STALE)
     names = [*_gpu_nodes(seen)] or [*records]
     if not names:
-        none = "no node with GPUs was found"
-        yield warn(none, "look at NVIDIA's device plugin", f"{AGENT}#choices")
+        yield warn(
+            "no node with GPUs was found", "look at NVIDIA's device plugin", f"{AGENT}#choices"
+        )
     nodes = _gpu_nodes(seen)
     yield from _of_each(
         {
-            name: _maintained(nodes.get(name))
-            or _agent(records.get(name), oldest, _uses_dra(seen, name))
+            name: _agent(nodes.get(name), records.get(name), oldest, _uses_dra(seen, name))
             for name in names
         }
     )
@@ -162,18 +162,10 @@ def agents(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _maintained(node: Node | None) -> Finding | None:
-    value = "true" if node is None else node.labels.get(CLIENT, "true")
-    if value == "true":
-        return None
-    return warn(
-        f"under maintenance ({CLIENT}={value}): no agent runs",
-        "wait until the maintenance ends",
-        UPGRADE,
-    )
-
-
-def _agent(record: Record | None, oldest: float, serves_claims: bool) -> Finding:
+def _agent(node: Node | None, record: Record | None, oldest: float, serves_claims: bool) -> Finding:
+    if node is not None and (value := node.labels.get(CLIENT, "true")) != "true":
+        said = f"under maintenance ({CLIENT}={value}): no agent runs"
+        return warn(said, "wait until the maintenance ends", UPGRADE)
     if record is None:
         return fail(
             "no agent has reported", "check that the agent's pod runs there", NO_RECORD_HELP

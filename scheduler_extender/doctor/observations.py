@@ -5,7 +5,7 @@ A part is :class:`Unseen` if it could not be read, and None if it does not exist
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -175,8 +175,8 @@ class Answered:
 class Seen:
     """All observations.
 
-    ``now`` is the time by the API server's clock. ``ahead`` is the number of seconds by which this
-    machine's clock is ahead of it.
+    ``observed_at`` is the time by the API server's clock. ``ahead`` is the number of seconds by
+    which this machine's clock is ahead of it.
     """
 
     system: str
@@ -287,9 +287,3 @@ class Certificate:
         except (ValueError, TypeError, InvalidSignature):
             return False
         return True
-
-
-def certificates_in(where: str, whose: str, pem: bytes) -> Iterator[Certificate]:
-    """Yield the certificates of a PEM text. Raises ValueError if there is none."""
-    for content in x509.load_pem_x509_certificates(pem):
-        yield Certificate(where, whose, content)
