@@ -137,8 +137,7 @@ def group_ref_of(pod: Pod) -> GroupReference | None:
         )
     kind = SCHEDULING_GROUP if source is None else source.name
     counted = size is not None and (named is None or theirs == f"{kind}/{named}")
-    found = Group(pod.metadata.namespace, name)
-    return GroupReference(found, size, domain, gang, gang and counted)
+    return GroupReference(Group(pod.metadata.namespace, name), size, domain, gang, gang and counted)
 
 
 def _theirs(pod: Pod, labels: dict[str, str]) -> tuple[str | None, Source | None, bool]:

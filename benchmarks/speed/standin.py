@@ -78,8 +78,7 @@ class World:
         )
         whole = encode(topology, report)
         meta = _metadata(str(topology.name), "", self._version, 1_200)
-        status = encode_report(report)
-        return _json({**dict(whole), "metadata": meta, "status": status})
+        return _json({**dict(whole), "metadata": meta, "status": encode_report(report)})
 
 
 def _uid(node: int, pod: int) -> str:

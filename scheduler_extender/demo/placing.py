@@ -92,15 +92,23 @@ class Placing(Observer):
 
     def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
         """Compare the pod's GPUs with its request, and record the result."""
-        topology, request, mask = self._nodes[entry.node], entry.request, sum(1 << p for p in held)
-        understood = isinstance(entry.record.request, GpuRequest)
+        topology, request = self._nodes[entry.node], entry.request
+        met = None
+        if isinstance(entry.record.request, GpuRequest):
+            met = satisfies(
+                topology.shape,
+                request.constraints,
+                sum(1 << p for p in held),
+                count=request.effective_count,
+                replicas=topology.resources[0].replicas,
+            )
         promised = entry.manifest["metadata"]["annotations"].get(PLACEMENT)
         self._outcome = Outcome(
             entry.record.name,
             _asks(entry),
             entry.node,
             request.required,
-            met(topology, request, mask) if understood else None,
+            met,
             json.loads(promised)["verdict"] if promised else "",
         )
 
@@ -124,12 +132,6 @@ class Placing(Observer):
                 )
                 many += used > memory
         return many
-
-
-def met(topology: NodeTopology, request: GpuRequest, mask: int) -> bool:
-    """Check whether a pod's devices on these GPUs meet its request."""
-    count, replicas = request.effective_count, topology.resources[0].replicas
-    return satisfies(topology.shape, request.constraints, mask, count=count, replicas=replicas)
 
 
 def _asks(entry: PodEntry) -> str:

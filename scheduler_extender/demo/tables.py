@@ -84,9 +84,8 @@ def waiting(snapshot: Snapshot) -> Table:
 
 
 def _why(snapshot: Snapshot, pod: PodRecord) -> str:
-    readable = not isinstance(pod.request, Malformed)
-    counts = counts_of(answers_to(snapshot, pod)) if readable else None
-    return reason_of(pod, counts)
+    unread = isinstance(pod.request, Malformed)
+    return reason_of(pod, None if unread else counts_of(answers_to(snapshot, pod)))
 
 
 def summary(play: Play, drawings: Sequence[Path]) -> Table:

@@ -121,8 +121,7 @@ def _add_questions(app: FastAPI, cluster: Cache, queue: RequestQueue) -> None:
         record = snapshot.pod_named(namespace, pod)
         if record is None:
             raise HTTPException(404, UNKNOWN.format(namespace, pod))
-        deadline = within(cluster.clock, EXPLAIN_SECONDS)
-        told = explanation_of(snapshot, record, deadline=deadline)
+        told = explanation_of(snapshot, record, deadline=within(cluster.clock, EXPLAIN_SECONDS))
         if record.group_ref is None or isinstance(told, Unreadable):
             return told
         return structs.replace(told, group=group_of(snapshot, record.group_ref))

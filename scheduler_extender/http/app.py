@@ -129,16 +129,14 @@ class _Answers:
         if service.shadow is not None:
             verbs.bind_in_shadow(self._cluster, service.binder, args, deadline, term)
             return
-        limiter = service.limiter
-        verbs.bind(self._cluster, service.binder, args, _now, deadline, limiter, term)
+        verbs.bind(self._cluster, service.binder, args, _now, deadline, service.limiter, term)
 
     def preempt(self, args: wire.PreemptionArgs, arrived: float) -> bytes:
         """Return the nodes on which the offered evictions would help."""
         if self._service.shadow is not None:
             return wire.encode(verbs.preempt_in_shadow(args))
         self._need_sync()
-        deadline = within(time.monotonic, VERB_SECONDS)
-        return wire.encode(verbs.preempt(self._cluster, args, deadline))
+        return wire.encode(verbs.preempt(self._cluster, args, within(time.monotonic, VERB_SECONDS)))
 
     def need_lead(self) -> None:
         """Raise :class:`NotReadyError` unless this replica leads."""

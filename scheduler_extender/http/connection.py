@@ -119,9 +119,8 @@ class Connection(HttpToolsProtocol):
         It does if it has not sent a whole request, does not read an answer, or has not closed its
         side.
         """
-        body_missing = self._phase is _Phase.BODY
-        waits = self._unanswered <= body_missing or self._writing is not None
-        return waits or self.transport.is_closing()
+        unanswered = self._unanswered > (self._phase is _Phase.BODY)
+        return not unanswered or self._writing is not None or self.transport.is_closing()
 
     def _cut_off(self) -> None:
         self._is_cut_off = True
@@ -272,7 +271,7 @@ class Connection(HttpToolsProtocol):
     # Timers.
 
     def _allow(self, seconds: float | None) -> None:
-        """Call :meth:`_expire` after this many seconds. None means never: the client waits for us.
+        """Let this phase last so many seconds at most. None is no limit: the client waits for us.
 
         Each connection has one timer. The timer is moved only to an earlier time, and compares the
         deadline when it fires. So most requests do not move it.
@@ -295,16 +294,12 @@ class Connection(HttpToolsProtocol):
             return
         if self.loop.time() < self._deadline:
             self._set_timer(self._deadline)
-        else:
-            self._expire()
-
-    def _expire(self) -> None:
-        if self._phase is _Phase.IDLE:
+        elif self._phase is _Phase.IDLE:
             self.timeout_keep_alive_handler()
-            return
-        first = self._phase is _Phase.HEADERS
-        seconds = self.limits.header_seconds if first else self.limits.body_seconds
-        self._refuse(408, f"{self._phase.value} not complete within {seconds:g} s")
+        else:
+            first = self._phase is _Phase.HEADERS
+            seconds = self.limits.header_seconds if first else self.limits.body_seconds
+            self._refuse(408, f"{self._phase.value} not complete within {seconds:g} s")
 
     def _too_long(self) -> tuple[int, str]:
         return 431, f"headers are longer than {self.limits.header_bytes} bytes"

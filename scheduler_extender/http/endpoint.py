@@ -89,7 +89,14 @@ class _Endpoint:
         arrived = time.monotonic()
         with self._bodies.hold() as hold:
             status, payload = await self._status(scope, receive, hold, arrived)
-            await _send(send, status, payload)
+            headers = [*json_headers(payload), *([CLOSE] if status == 503 else [])]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            start = 0
+            while len(payload) - start > PIECE:
+                piece = payload[start : start + PIECE]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                start += PIECE
+            await send({"type": "http.response.body", "body": payload[start:]})
 
     async def _status(
         self, scope: Scope, receive: Receive, hold: Hold, arrived: float
@@ -155,14 +162,3 @@ class VerbApp(FastAPI):
                 await verb(scope, receive, send)
                 return
         await super().__call__(scope, receive, send)
-
-
-async def _send(send: Send, status: int, payload: bytes) -> None:
-    headers = [*json_headers(payload), *([CLOSE] if status == 503 else [])]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    start = 0
-    while len(payload) - start > PIECE:
-        piece = payload[start : start + PIECE]
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-        start += PIECE
-    await send({"type": "http.response.body", "body": payload[start:]})

@@ -40,8 +40,7 @@ class Extender:
     def restart(self) -> None:
         """Forget everything, as a killed extender does."""
         clock, faults = self._scene.clock, self._scene.faults
-        stale_after = STALE_AFTER if faults.dies_every else None
-        settings = Settings(stale_after=stale_after)
+        settings = Settings(stale_after=STALE_AFTER if faults.dies_every else None)
         self.cluster = cache = Cache(lambda: clock.now, settings, self._watches)
         cache.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         cache.on_misprediction.append(self._scene.observer.mispredicted)

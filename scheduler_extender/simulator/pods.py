@@ -76,8 +76,7 @@ class PodEntry:
     def of(cls, job: Job, now: float) -> Self:
         """Return the entry of a job's pod, created now."""
         pod, record, request = read_pod(job.manifest)
-        kind = record.name.rpartition("-")[0]
-        return cls(job, pod, job.manifest, record, request, now, kind)
+        return cls(job, pod, job.manifest, record, request, now, record.name.rpartition("-")[0])
 
     def read(self, manifest: Manifest) -> None:
         """Replace the pod by this manifest's."""
