@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 
 import pytest
 
 from scheduler_extender.kube import events
 from tests.documents.blocks import ROOT
+from tests.manifests.test_reasons import missing_pieces
 from topology.agent.model import record
 from topology.core.report import UNACCOUNTED_USE
 
 SYMPTOMS = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
 BOTH = f"{SYMPTOMS}\n{(ROOT / 'docs' / 'reference' / 'reasons.md').read_text()}"
-VARIES = "…"
 
 
 def messages() -> list[str]:
@@ -25,24 +24,9 @@ def messages() -> list[str]:
     return [found for cell in cells for found in re.findall(r"`([^`]+)`", cell)]
 
 
-@cache
-def texts() -> tuple[str, ...]:
-    """Every text of the program; where a value is written into one, its pieces around that."""
-    return tuple(
-        node.value
-        for package in ("topology", "scheduler_extender")
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
-
-
 @pytest.mark.parametrize("message", messages())
 def test_the_program_says_it(message: str) -> None:
-    pieces = [piece.strip() for piece in message.split(VARIES) if piece.strip(" :,=()")]
-    assert pieces, message
-    missing = [piece for piece in pieces if not any(piece in text for text in texts())]
-    assert missing == []
+    assert missing_pieces(message) == []
 
 
 def said_of_records() -> set[str]:

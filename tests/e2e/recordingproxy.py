@@ -10,13 +10,14 @@ import ssl
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
+from tests.fakes.httpserver import answering
 from tests.waiting import PATIENCE
 
 
@@ -70,35 +71,16 @@ class RecordingProxy:
     def __init__(self, port: int, tls: Path, extender: int) -> None:
         self._calls: list[Call] = []
         self._lock = threading.Lock()
-        witness = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                asked = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer = witness.ask(self.path, asked)
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         served.load_cert_chain(tls / "extender.crt", tls / "extender.key")
-        self._server.socket = served.wrap_socket(self._server.socket, server_side=True)
+        self._server = answering(self.ask, served, port=port)
         shown = ssl.create_default_context(cafile=tls / "ca.crt")
         shown.load_cert_chain(tls / "scheduler.crt", tls / "scheduler.key")
         url = f"https://127.0.0.1:{extender}"
         self._extender = httpx.Client(base_url=url, verify=shown, timeout=PATIENCE, trust_env=False)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.__enter__()
         return self
 
     def __exit__(
@@ -107,18 +89,16 @@ class RecordingProxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(PATIENCE)
+        self._server.__exit__(kind, error, trace)
         self._extender.close()
 
-    def ask(self, path: str, asked: bytes) -> tuple[int, bytes]:
+    def ask(self, request: BaseHTTPRequestHandler, asked: bytes) -> tuple[int, bytes]:
         """Pass one request on; the status and body of the answer."""
         try:
-            answer = self._extender.post(path, content=asked)
+            answer = self._extender.post(request.path, content=asked)
         except httpx.TransportError as error:
             return 502, str(error).encode()
-        self._note(path.rpartition("/")[2], asked, answer)
+        self._note(request.path.rpartition("/")[2], asked, answer)
         return answer.status_code, answer.content
 
     def _note(self, verb: str, asked: bytes, answer: httpx.Response) -> None:

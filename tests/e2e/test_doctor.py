@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from tests import installation
 from tests.commands import Done, asked
 from tests.e2e.cluster import RealCluster
 from tests.e2e.forwarding import own_address
+from tests.fakes.httpserver import answering
 from tests.installation import NODES, RECORD, SYSTEM, Json
 from tests.kubectl import Kubectl
 from tests.waiting import PATIENCE
@@ -137,28 +136,11 @@ RUNS: Json = {"status": {"replicas": 2, "readyReplicas": 2}}
 def kubelet(tls: Path, answer: Callable[[], Json]) -> Iterator[int]:
     """The port at which a kubelet tells its configuration."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"kubeletconfig": answer()}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tls / "extender.crt", tls / "extender.key")
-    with ThreadingHTTPServer(("", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    told = lambda *_: (200, json.dumps({"kubeletconfig": answer()}).encode())  # noqa: E731
+    with answering(told, context, host="") as port:
+        yield port
 
 
 @pytest.fixture(scope="module")

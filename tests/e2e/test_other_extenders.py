@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import yaml
 from tests.e2e.cluster import PODS, RealCluster
 from tests.e2e.controlplane import Process
 from tests.e2e.occupiednode import OccupiedNode, linked
+from tests.fakes.httpserver import answering
 from tests.programs import free_port
 from topology.core.graph import AllocatorConfig
 from topology.machines import machine
@@ -147,49 +147,17 @@ class Keeper:
 
     def __init__(self) -> None:
         self.pods: list[str] = []
-        keeper = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                answer = json.dumps(keeper.filter(json.loads(body))).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-
-    def filter(self, args: dict[str, Any]) -> dict[str, Any]:
+    def filter(self, _: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
         """The nodes that are open, whole, and why the others are not."""
+        args = json.loads(body)
         self.pods.append(args["Pod"]["metadata"]["name"])
         assert args["NodeNames"] is None, "it asked for whole nodes"
         nodes = args["Nodes"]["items"]
         closed = [n for n in nodes if INELIGIBLE in n["metadata"].get("labels", {})]
         failed = {n["metadata"]["name"]: IN_MAINTENANCE for n in closed}
-        return {"Nodes": {"items": [n for n in nodes if n not in closed]}, "FailedNodes": failed}
-
-    def entry(self) -> dict[str, Any]:
-        """What stands in kube-scheduler's configuration."""
-        url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        return {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": False}
-
-    def __enter__(self) -> Keeper:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join()
+        left = {"items": [n for n in nodes if n not in closed]}
+        return 200, json.dumps({"Nodes": left, "FailedNodes": failed}).encode()
 
 
 @pytest.mark.parametrize("names", [True, False], ids=["we get names", "we get whole nodes"])
@@ -205,11 +173,14 @@ def test_one_beside_us_and_we_both_have_our_say(
         real.add_machine(machine(model).topology(name, allocator=AllocatorConfig("best-effort")))
         labels = {"pool": tag, **({INELIGIBLE: "true"} if kind == "closed" else {})}
         real.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
-    with Keeper() as keeper:
+    keeper = Keeper()
+    with answering(keeper.filter) as port:
+        url = f"http://127.0.0.1:{port}"
+        theirs = {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": False}
 
         def both(shipped: Extenders) -> Extenders:
             ours = {**shipped[0], "nodeCacheCapable": names}
-            return [keeper.entry(), ours] if first else [ours, keeper.entry()]
+            return [theirs, ours] if first else [ours, theirs]
 
         with configured(real, both):
             for number in range(2):

@@ -22,6 +22,7 @@ from tests.e2e.cluster import ROOT, RealCluster
 from tests.e2e.helm import RELEASE, Helm
 from tests.e2e.nvidiastack import run_plugin_pod
 from tests.e2e.occupiednode import OccupiedNode
+from tests.e2e.realnodes import ready
 from tests.fakes.kubelet import GPU, FakeKubelet
 from tests.waiting import PATIENCE
 from topology import codec
@@ -78,13 +79,6 @@ def cluster(
         with Agent(found.control_plane, topology, kubelet.socket, folder, flags) as agent:
             found.until(lambda: ready(found, "today"), "the record is published")
             yield found, agent
-
-
-def ready(cluster: RealCluster, node: str) -> bool:
-    """Whether its record can be relied on."""
-    found = cluster.record(node)
-    report = codec.decode(found).report if found else None
-    return report is not None and bool(report.conditions) and not report.not_ready
 
 
 def only(node: str) -> dict[str, Any]:

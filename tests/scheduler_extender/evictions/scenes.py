@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from scheduler_extender.evictions import Advice
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.attributes import Amounts, SchedulingAttributes
@@ -87,6 +88,12 @@ def singles(*priorities: int) -> dict[str, Held]:
 def names(pods: tuple[PodRecord, ...] | None) -> set[str]:
     """The names of the evicted pods."""
     return {pod.name for pod in pods or ()}
+
+
+def relocations(found: Advice) -> set[str | None]:
+    """Where the victims of a plan go."""
+    assert found.plan is not None, found.reason
+    return {step.relocation for step in found.plan.steps}
 
 
 def node_name(text: str) -> NodeName:

@@ -16,6 +16,7 @@ from tests.scheduler_extender.evictions.scenes import (
     Held,
     cluster_of,
     node_name,
+    relocations,
     waiting,
 )
 from topology.core.requests import Policy, gpu_request
@@ -47,11 +48,6 @@ def plan(of: Cache) -> Advice:
     """For a pod that waits for a linked pair."""
     wants = waiting("wants", gpu_request(2, NVLINKED), SchedulingAttributes(0))
     return search(of.snapshot(), wants)
-
-
-def relocations(found: Advice) -> set[str | None]:
-    assert found.plan is not None, found.reason
-    return {step.relocation for step in found.plan.steps}
 
 
 def test_a_member_moves_within_its_domain() -> None:

@@ -15,7 +15,13 @@ from scheduler_extender.state.pods.attributes import (
     amounts_of,
 )
 from scheduler_extender.state.pods.record import PodRecord
-from tests.scheduler_extender.evictions.scenes import NVLINKED, Held, cluster_of, waiting
+from tests.scheduler_extender.evictions.scenes import (
+    NVLINKED,
+    Held,
+    cluster_of,
+    relocations,
+    waiting,
+)
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.requests import gpu_request
@@ -45,12 +51,6 @@ def pair(asks: Amounts = EIGHT) -> PodRecord:
 def plan(of: Cache, pod: PodRecord, others: Others) -> Advice:
     of.others = others
     return search(of.snapshot(), pod)
-
-
-def relocations(found: Advice) -> set[str | None]:
-    """Where the victims go."""
-    assert found.plan is not None, found.reason
-    return {step.relocation for step in found.plan.steps}
 
 
 def busy(**milli: int) -> Others:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 import trustme
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.httpserver import answering
 from topology.agent.model.nodecontext import NOTHING_KNOWN, KubeletConfig
 from topology.agent.probes.node import (
     ConfigurationUnseenError,
@@ -52,28 +52,15 @@ def kubelet(
 ) -> Iterator[str]:
     """A kubelet's server, which asks for a token; yields host:port."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            on_question()
-            allowed = self.headers["Authorization"] == "Bearer ours" and self.path == "/configz"
-            self.send_response(status if allowed else 401)
-            self.end_headers()
-            self.wfile.write(body or json.dumps(CONFIGZ).encode())
+    def answer(request: BaseHTTPRequestHandler, _: bytes) -> tuple[int, bytes]:
+        on_question()
+        allowed = request.headers["Authorization"] == "Bearer ours" and request.path == "/configz"
+        return status if allowed else 401, body or json.dumps(CONFIGZ).encode()
 
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(context)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(answer, context) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
