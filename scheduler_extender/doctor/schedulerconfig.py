@@ -65,7 +65,7 @@ def entries_in(text: str) -> Sequence[Json] | str:
         return "its extenders are not a list of mappings"
     ours: list[Json] = [each for each in entries if "gpu-topology" in str(each) or _gpus(each)]
     if not ours:
-        return f"{'none of its extenders manages GPUs' if entries else 'it has no extenders'}"
+        return "none of its extenders manages GPUs" if entries else "it has no extenders"
     return ours
 
 

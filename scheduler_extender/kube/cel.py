@@ -230,14 +230,21 @@ class _Reading:
         self.names |= value is None or (isinstance(value, str) and value not in self.words)
 
     def _added(self) -> Expression:
-        expression, others = self._negated(), list[tuple[Callable[..., Value], Expression]]()
+        first, others = self._negated(), list[tuple[Callable[..., Value], Expression]]()
         while sign := next(filter(self._take, _SUMS), ""):
             join, other = _SUMS[sign], self._negated()
-            if not others and isinstance(expression, _Constant) and isinstance(other, _Constant):
-                expression = _applied(join, expression, other)
+            if not others and isinstance(first, _Constant) and isinstance(other, _Constant):
+                first = _applied(join, first, other)
             else:
                 others.append((join, other))
-        return _summed(expression, others) if others else expression
+
+        def value(device: Known) -> Value:  # not nested, however many terms there are
+            found = first(device)
+            for join, other in others:
+                found = join(found, other(device))
+            return found
+
+        return value if others else first
 
     def _negated(self) -> Expression:
         if self._take("!"):
@@ -377,18 +384,6 @@ def _applied(function: Callable[..., Value], *operands: Expression) -> Expressio
     if len(known) == len(others) and not isinstance(first, _Constant):
         return lambda device: function(first(device), *known)
     return lambda device: function(*[operand(device) for operand in operands])
-
-
-def _summed(
-    first: Expression, others: Sequence[tuple[Callable[..., Value], Expression]]
-) -> Expression:
-    def value(device: Known) -> Value:
-        found = first(device)
-        for join, other in others:
-            found = join(found, other(device))
-        return found
-
-    return value
 
 
 def _joined(terms: Sequence[Expression], *, decides: bool) -> Expression:

@@ -178,8 +178,8 @@ class Stored(msgspec.Struct):
 
     @property
     def owner(self) -> str:
-        """The owner whose objects of this kind share their bytes of the quota."""
-        return ""
+        """The owner whose objects of this kind share their bytes of the quota: the namespace."""
+        return self.metadata.namespace
 
     @property
     def size(self) -> int:
@@ -198,11 +198,6 @@ class Unread(Stored):
     """
 
     names: frozenset[str] | None
-
-    @property
-    def owner(self) -> str:
-        """The object's namespace."""
-        return self.metadata.namespace
 
     @property
     def size(self) -> int:
@@ -322,11 +317,6 @@ class Slice(Stored):
         spec = msgspec.structs.replace(self.spec, devices=msgspec.Raw())
         return msgspec.structs.replace(self, spec=spec)
 
-    @property
-    def is_bare(self) -> bool:
-        """Whether there was no room for its devices."""
-        return not bytes(self.spec.devices)
-
     def devices(self) -> list[Device]:
         """Return its devices. Raises :class:`msgspec.DecodeError`."""
         return _devices(self.spec.devices) or []
@@ -424,11 +414,6 @@ class Claim(Stored):
         Keep no reference to the list from which the object was decoded.
         """
         self.spec = self.spec.copy() if self.status.allocation is None else msgspec.Raw()
-
-    @property
-    def owner(self) -> str:
-        """The claim's namespace."""
-        return self.metadata.namespace
 
     @property
     def size(self) -> int:

@@ -368,7 +368,7 @@ def _read(slices: Iterable[Slice]) -> Iterator[_Part]:
     """Yield ResourceSlices with their devices. Raises :class:`DraError`."""
     found = 0
     for each in slices:
-        if each.is_bare:
+        if not bytes(each.spec.devices):  # there was no room for them
             raise DraError(NO_QUOTA)
         try:
             devices = each.devices()
