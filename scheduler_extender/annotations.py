@@ -464,7 +464,12 @@ def containers_of(request: GpuRequest) -> dict[str, Any]:
     """Return the containers of a pod's spec that :func:`parse` reads as this request's."""
     found: dict[str, Any] = {"containers": []}
     left = list(request.containers)
-    for i, demand in enumerate(request.exclusive.demands or _without_demands(request)):
+    demands = request.exclusive.demands
+    if not demands:  # CPUs and memory of which parse() reads the same kind of exclusive request
+        cpus = int(request.exclusive.cpus)
+        memory = (("memory", 1 << 30),) if request.exclusive.memory else ()
+        demands = tuple(Demand(c.role, c.count, cpus, memory) for c in request.containers)
+    for i, demand in enumerate(demands):
         name = left.pop(0).name if demand.devices and left else f"beside-{i}"
         limits = amounts_of(demand, request.exclusive)
         if demand.devices:
@@ -477,13 +482,3 @@ def containers_of(request: GpuRequest) -> dict[str, Any]:
         place = "containers" if demand.role is Role.APP else "initContainers"
         found.setdefault(place, []).append(written)
     return found
-
-
-def _without_demands(request: GpuRequest) -> tuple[Demand, ...]:
-    """Return the demands of the containers that ask for devices.
-
-    CPUs and memory are amounts from which :func:`parse` reads the same kind of exclusive request.
-    """
-    cpus = int(request.exclusive.cpus)
-    memory = (("memory", 1 << 30),) if request.exclusive.memory else ()
-    return tuple(Demand(c.role, c.count, cpus, memory) for c in request.containers)

@@ -141,22 +141,19 @@ class Judge(Observer):
             ids = self._kubelets[node].held_ids(entry.record.uid)
             return _instances_meet(topology, wanted, ids, sick)
         mask = sum(1 << p for p in held)
+        replicas = topology.resources[0].replicas
         if wanted.exclusive_gpus:
-            return self._alone(entry, node) and satisfies(
+            uid = entry.record.uid
+            alone = all(
+                pods == [(uid, entry.request, replicas)]
+                for pods in self._kubelets[node].sharing().values()
+                if any(pod == uid for pod, _, _ in pods)
+            )
+            return alone and satisfies(
                 topology.shape, replace(wanted, exclusive_gpus=False), mask, sick=sick
             )
-        replicas = topology.resources[0].replicas
         return satisfies(topology.shape, wanted, mask, sick=sick) and all(
             topology.gpus[p].memory >= _part_wanted(wanted) * replicas for p in held
-        )
-
-    def _alone(self, entry: PodEntry, node: NodeName) -> bool:
-        """Check whether the pod has every share of each of its GPUs."""
-        replicas, uid = self._nodes[node].resources[0].replicas, entry.record.uid
-        return all(
-            pods == [(uid, entry.request, replicas)]
-            for pods in self._kubelets[node].sharing().values()
-            if any(pod == uid for pod, _, _ in pods)
         )
 
     def _unacknowledged(
