@@ -195,7 +195,7 @@ def report(
     """Write one HTML page of what simulate found.
 
     FILE is what `simulate --json` wrote. The page has figures and drawings and loads nothing from
-    elsewhere. If --out ends in .svg, it gets the drawing of refused pods alone.
+    elsewhere. If --out ends in .svg, it gets refused pods, lost jobs and waits as a drawing.
     """
     if out.resolve() == file.resolve():
         raise typer.BadParameter(f"--out: {out} is the input file")

@@ -6,6 +6,7 @@ The file of figures is untrusted. :func:`read` checks it once, and the rest reli
 import json
 import shlex
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from pydantic import ValidationError
 from benchmarks.report import drawing
 from benchmarks.simulation.figures import (
     COLUMNS,
+    COUNTS,
     OURS,
-    REFUSED,
-    Column,
     PolicyRow,
     Simulated,
     Sweep,
+    columns,
     rows,
 )
 from topology.codec import first_error
@@ -65,11 +66,16 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_BY_NAME = {column.name: column for column in COLUMNS}
-KEPT, RATIO = _BY_NAME["kept"], _BY_NAME["completion_against_ours"]
-KEPT_AXIS = "promises kept / placed jobs with annotations (%)"
-REFUSED_AXIS = "pods refused by kubelets (mean of the seeds)"
-RATIO_AXIS = f"completion time / that under {OURS}"
+_BY_NAME = {column.name: column for column in (*COUNTS, *COLUMNS)}
+# The drawings with dots: title, axis and greatest figure by the figure's name.
+DRAWN = {
+    "kept": ("Promises kept", "promises kept / placed jobs with annotations (%)", 100.0),
+    "refused": ("Pods refused", "pods refused by kubelets", inf),
+    "never_placed": ("Jobs that never ran", "jobs that never ran", inf),
+    "completion_against_ours": ("Completion", f"completion time / that under {OURS}", inf),
+    "wait": ("Mean wait", "mean wait of the jobs that ran (h)", inf),
+}
+PICTURE = ("refused", "never_placed", "wait")
 
 
 def page(found: Simulated) -> str:
@@ -77,23 +83,18 @@ def page(found: Simulated) -> str:
     source = found.parameters.jobs
     jobs = "synthetic jobs" if source == "synthetic" else f"jobs of {source}"
     cases, policies = _cases(found), _policies(found)
-    refused = any(row.refused for case in cases.values() for row in case)
-    drawn = [
-        ("Promises kept", KEPT_AXIS, _dots(cases, KEPT, 100.0)),
-        ("Pods refused", REFUSED_AXIS, _dots(cases, REFUSED, float("inf")) if refused else {}),
-        ("Completion", RATIO_AXIS, _dots(cases, RATIO, float("inf"))),
-    ]
+    every = [row for case in cases.values() for row in case]
+    shown = columns(every)
+    names = [column.name for column in shown]
     return _TEMPLATES.get_template("page.html.j2").render(
         title=f"{found.runs[0].jobs:,} {jobs}",
-        lead=_lead(policies, [row for case in cases.values() for row in case]),
+        lead=_lead(policies, every),
         clusters={run.cluster: f"{run.nodes:,} nodes, {run.gpus:,} GPUs" for run in found.runs},
         seeds=found.parameters.seeds,
-        columns=COLUMNS,
+        columns=shown,
         cases=cases,
-        lost=any(row.never_placed for case in cases.values() for row in case),
-        refused=refused,
         colour=_colours(policies),
-        drawn=drawn,
+        drawn=[_drawn(cases, name) for name in DRAWN if name in names and name != "wait"],
         waits=_waits(cases),
         draw=drawing,
         command=command(found.parameters),
@@ -101,12 +102,13 @@ def page(found: Simulated) -> str:
 
 
 def picture(found: Simulated) -> str:
-    """Return the drawing of refused pods alone, as an SVG document."""
+    """Return refused pods, lost jobs and waiting times as an SVG document."""
     jobs, seeds = found.runs[0].jobs, found.parameters.seeds
+    cases = _cases(found)
     return _TEMPLATES.get_template("refused.svg.j2").render(
-        title=f"Pods that kubelets refused, of {jobs:,} jobs (mean of {seeds} seeds)",
-        panels=_dots(_cases(found), REFUSED, float("inf")),
-        axis=REFUSED_AXIS,
+        title=f"Refused pods, lost jobs and waits of {jobs:,} jobs (mean of {seeds} seeds)",
+        cases=cases,
+        drawn=[_drawn(cases, name) for name in PICTURE],
         draw=drawing,
         colour=_colours(_policies(found)),
     )
@@ -135,7 +137,7 @@ def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:
     """Say which share of its promises each policy kept, over all cases."""
     said = []
     for policy in policies:
-        kept = [row.interval(KEPT) for row in every if row.policy == policy]
+        kept = [row.interval(_BY_NAME["kept"]) for row in every if row.policy == policy]
         means = sorted(100 * value.mean for value in kept if value is not None)
         if means:
             ends = dict.fromkeys((f"{means[0]:.1f}", f"{means[-1]:.1f}"))
@@ -143,19 +145,20 @@ def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:
     return ", ".join(said)
 
 
-def _dots(
-    cases: dict[str, list[PolicyRow]], column: Column, ceiling: float
-) -> dict[str, tuple[str, drawing.Dots]]:
-    """Return the figures in words and the drawing of each case, by its name."""
-    found = {}
-    for name, case in cases.items():
+def _drawn(
+    cases: dict[str, list[PolicyRow]], name: str
+) -> tuple[str, str, dict[str, tuple[str, drawing.Dots]]]:
+    """Return the title and axis of a figure, and for each case its words and drawing."""
+    title, axis, ceiling = DRAWN[name]
+    column, found = _BY_NAME[name], {}
+    for case_name, case in cases.items():
         known = [(row.policy, value) for row in case if (value := row.interval(column)) is not None]
         if known:
             words = "; ".join(f"{policy} {column.written(value)}" for policy, value in known)
             size = column.size
             means = [(who, each.mean / size, (each.half or 0.0) / size) for who, each in known]
-            found[name] = words, drawing.dots(means, ceiling)
-    return found
+            found[case_name] = words, drawing.dots(means, ceiling)
+    return title, axis, found
 
 
 def _waits(cases: dict[str, list[PolicyRow]]) -> dict[str, tuple[str, drawing.Curves]]:

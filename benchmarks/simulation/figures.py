@@ -59,7 +59,8 @@ class Run(Figures):
     jobs: Count
     placed: Count
     unplaceable: Count  # jobs that do not fit even on the empty cluster
-    refused: Count  # pods that a kubelet rejected
+    failed: Count  # jobs that failed, since kubelets refused too many of their pods
+    refused: Count  # pods that a kubelet refused
     asking: Count  # placed jobs with annotations
     kept: Number | None  # the share of these whose GPUs satisfy the annotations
     hop: Number | None  # the mean weakest hop of jobs with more than one GPU
@@ -69,6 +70,11 @@ class Run(Figures):
     completion: Number | None
     completion_several: Number | None  # of jobs with more than one GPU
     allocated: Number | None  # the share of GPU time given out until the last arrival
+
+    @property
+    def never_placed(self) -> int:
+        """The number of jobs that never ran."""
+        return self.jobs - self.placed
 
 
 class Simulated(Figures):
@@ -80,8 +86,8 @@ class Simulated(Figures):
     def as_json(self) -> dict[str, Any]:
         """Return the whole file, with the means."""
         means = [
-            {"cluster": row.cluster, "load": row.load, "policy": row.policy, "jobs": row.jobs}
-            | {"never_placed": row.never_placed, "refused": row.refused}
+            {"cluster": row.cluster, "load": row.load, "policy": row.policy}
+            | {name: row.total(name) for name in ("jobs", *(each.name for each in COUNTS))}
             | {column.name: row.interval(column) for column in COLUMNS}
             for row in rows(self.runs)
         ]
@@ -140,7 +146,12 @@ COLUMNS = (
     ),
     Column("allocated", "allocated", "%", ".1f", 0.01),
 )
-REFUSED = Column("refused", "pods refused", "", ".0f")  # by kubelets; shown where some were
+# Shown only where some are not 0.
+COUNTS = (
+    Column("never_placed", "never ran", "jobs", ",.0f"),
+    Column("failed", "failed", "jobs", ",.0f"),
+    Column("refused", "refused", "pods", ",.0f"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +164,9 @@ class PolicyRow:
     runs: Sequence[Run]
     ours: Mapping[int, Run]  # the runs under our policy, by seed
 
-    @property
-    def jobs(self) -> int:
-        """The number of jobs over all seeds."""
-        return sum(run.jobs for run in self.runs)
-
-    @property
-    def never_placed(self) -> int:
-        """The number of jobs that never ran."""
-        return self.jobs - sum(run.placed for run in self.runs)
-
-    @property
-    def refused(self) -> int:
-        """The number of pods that kubelets rejected, over all seeds."""
-        return sum(run.refused for run in self.runs)
+    def total(self, name: str) -> int:
+        """Return the sum of a figure over the seeds."""
+        return sum(getattr(run, name) for run in self.runs)
 
     def interval(self, column: Column) -> Interval | None:
         """Return a figure over the seeds, or None if no simulation has it."""
@@ -200,6 +200,13 @@ def rows(runs: Sequence[Run]) -> list[PolicyRow]:
     ]
 
 
+def columns(every: Sequence[PolicyRow]) -> list[Column]:
+    """Return the columns in which one of these rows has a figure."""
+    counts = [column for column in COUNTS if any(row.total(column.name) for row in every)]
+    known = [column for column in COLUMNS if any(row.interval(column) for row in every)]
+    return [*counts, *known]
+
+
 def interval(values: Sequence[float]) -> Interval | None:
     """Return the mean and half the width of the 95 % interval.
 
@@ -219,10 +226,8 @@ def interval(values: Sequence[float]) -> Interval | None:
 def table(found: Simulated) -> Table:
     """Return the means as a table for a terminal."""
     all_rows = rows(found.runs)
-    lost = any(row.never_placed for row in all_rows)
-    refused = any(row.refused for row in all_rows)
-    headings = [f"{column.heading} {column.unit}" for column in COLUMNS]
-    headings += ["never ran"] * lost + ["pods refused"] * refused
+    found_columns = columns(all_rows)
+    headings = [f"{column.heading} {column.unit}" for column in found_columns]
     result = table_of(("cluster", "load", "policy"), headings)
     before: tuple[str, float | None] | None = None
     for row in all_rows:
@@ -230,9 +235,7 @@ def table(found: Simulated) -> Table:
         if group != before:
             result.add_section()
             names = (row.cluster, "–" if row.load is None else f"{row.load:g}")
-        cells = [column.written(row.interval(column)) for column in COLUMNS]
-        never_ran = [f"{row.never_placed:,} of {row.jobs:,}"] if lost else []
-        cells += never_ran + [f"{row.refused:,}"] * refused
+        cells = [column.written(row.interval(column)) for column in found_columns]
         result.add_row(*names, row.policy, *cells)
         before = group
     return result

@@ -2,11 +2,17 @@
 
 Time is virtual, and a decision takes none of it. The pods of a job are placed one after the other
 at one time, all of them or none, as a gang plugin would do it.
+
+If a kubelet refuses a pod, the Job controller makes another one after a back-off of 10 s, 20 s,
+40 s and so on. kube-scheduler knows nothing of the refusal and may choose the same node again.
+After more failed pods than the Job's ``backoffLimit`` the Job has failed. Source: Kubernetes'
+page on Jobs, https://kubernetes.io/docs/concepts/workloads/controllers/job/, "Pod backoff failure
+policy". A job of several pods is then placed as a whole again.
 """
 
 import heapq
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,6 +29,9 @@ from topology.core.placement import satisfies
 from topology.core.scoring import best_ring
 from topology.core.shape import Shape
 from topology.emulation import Refused
+
+BACKOFF_LIMIT = 6  # the default of a Job
+FIRST_BACKOFF = 10.0  # seconds; the cap of six minutes is more than the sixth
 
 
 class Kind(NamedTuple):
@@ -45,12 +54,13 @@ class PlacedPod:
 class Outcome:
     """The result of one job. Times are in seconds, and NaN for an event that never came."""
 
-    number: int  # by arrival
     job: Job
+    turn: int = 0  # in the queue
     started: float = float("nan")
     ended: float = float("nan")
     kept: bool | None = None  # whether each pod's GPUs satisfy its annotations, if it has any
     hop: float = 0.0  # the weakest hop in GB/s, 0 for one GPU
+    refused: int = 0  # pods that kubelets refused
     pods: list[PlacedPod] = field(default_factory=list)  # from its start on, also after its end
 
     @property
@@ -62,6 +72,11 @@ class Outcome:
     def placed(self) -> bool:
         """Whether it ever ran."""
         return self.started == self.started
+
+    @property
+    def failed(self) -> bool:
+        """Whether so many pods were refused that no other one is made."""
+        return self.refused > BACKOFF_LIMIT
 
     @property
     def waited(self) -> float:
@@ -86,12 +101,14 @@ class Queue:
         self._queues: dict[Kind, deque[Outcome]] = {}
         self._changes: list[int] = []
         self._refused_at: dict[Kind, int] = {}
+        self._turns = count()
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
     def add(self, waiting: Outcome) -> None:
-        """Add a waiting job. Jobs must be added by arrival."""
+        """Add a job behind all others."""
+        waiting.turn = next(self._turns)
         self._queues.setdefault(waiting.kind, deque()).append(waiting)
 
     def next(self) -> Outcome | None:
@@ -99,14 +116,14 @@ class Queue:
         now = len(self._changes)
         heads = [queue[0] for queue in self._queues.values() if queue]
         heads = [head for head in heads if self._refused_at.get(head.kind) != now]
-        return min(heads, key=lambda head: head.number, default=None)
+        return min(heads, key=lambda head: head.turn, default=None)
 
-    def tried(self, waiting: Outcome) -> None:
-        """Note that the job was tried, and runs or keeps waiting."""
-        if waiting.placed:
-            self._queues[waiting.kind].popleft()
-        else:
+    def tried(self, waiting: Outcome, *, waits: bool) -> None:
+        """Note that the job was tried, and keeps waiting or leaves the queue."""
+        if waits:
             self._refused_at[waiting.kind] = len(self._changes)
+        else:
+            self._queues[waiting.kind].popleft()
 
     def changed(self, row: int) -> None:
         """Note a change on a node."""
@@ -176,16 +193,11 @@ def _ring(shape: Shape, mask: Mask) -> float:
     return float(best_ring(shape, mask)) or 1.0
 
 
-MOST_REFUSALS = 32  # the number of kubelets that may reject a pod before it waits
-KUBELETS_REFUSE = Wait("every kubelet refuses it")
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of a simulation."""
 
     outcomes: list[Outcome]  # by arrival
-    refused: Counter[str]  # by kubelets
     unplaceable: int
     stuck: int
 
@@ -207,30 +219,33 @@ class Simulation:
         self._policy = policy(self.fleet, rng)
         self._requests = {job.ask: job.ask.request for job in jobs}
         self._queue = Queue()
-        self._running: list[tuple[float, int, Outcome]] = []
+        self._events: list[tuple[float, int, Outcome]] = []  # ends, and ends of back-offs
         self._names = count(1)
-        self._refused: Counter[str] = Counter()
         self.now = 0.0
 
     def run(self) -> Result:
         """Play until no event is left."""
-        outcomes = [Outcome(number, job) for number, job in enumerate(self._jobs)]
+        outcomes = [Outcome(job) for job in self._jobs]
         unplaceable = self._unplaceable()
         waiting = [outcome for outcome in outcomes if outcome.kind not in unplaceable]
         for outcome in waiting:
-            self._end_until(outcome.job.arrives)
+            self._play_until(outcome.job.arrives)
             self.now = outcome.job.arrives
             self._queue.add(outcome)
             self._try_waiting()
-        self._end_until(float("inf"))
-        return Result(outcomes, self._refused, len(outcomes) - len(waiting), len(self._queue))
+        self._play_until(float("inf"))
+        return Result(outcomes, len(outcomes) - len(waiting), len(self._queue))
 
-    def _end_until(self, when: float) -> None:
-        """Let jobs end up to this time, and let waiting jobs start on their GPUs."""
-        while self._running and self._running[0][0] <= when:
-            self.now = self._running[0][0]
-            while self._running and self._running[0][0] == self.now:
-                self._leave(heapq.heappop(self._running)[2].pods)
+    def _play_until(self, when: float) -> None:
+        """Let jobs and back-offs end up to this time, and let waiting jobs start."""
+        while self._events and self._events[0][0] <= when:
+            self.now = self._events[0][0]
+            while self._events and self._events[0][0] == self.now:
+                outcome = heapq.heappop(self._events)[2]
+                if outcome.placed:
+                    self._leave(outcome.pods)
+                else:
+                    self._queue.add(outcome)
             self._try_waiting()
 
     def _leave(self, pods: Sequence[PlacedPod]) -> None:
@@ -246,17 +261,19 @@ class Simulation:
         """Try waiting jobs, oldest first, until none fits."""
         while (waiting := self._queue.next()) is not None:
             found = self._places(waiting.job)
-            if not isinstance(found, Wait):
+            self._queue.tried(waiting, waits=isinstance(found, Wait))
+            if isinstance(found, Refused):
+                self._back_off(waiting)
+            elif not isinstance(found, Wait):
                 self._start(waiting, found)
-            self._queue.tried(waiting)
 
-    def _places(self, job: Job) -> list[PlacedPod] | Wait:
-        """Place and admit all pods of a job, or return why one of them cannot be placed."""
+    def _places(self, job: Job) -> list[PlacedPod] | Wait | Refused:
+        """Place and admit all pods of a job, or return why one of them was not."""
         pods: list[PlacedPod] = []
         changes, only = self._queue.changes, self._queue.worth_a_look(Kind(job.ask, job.pods))
         while len(pods) < job.pods:
             found = self._place(job, only)
-            if isinstance(found, Wait):
+            if not isinstance(found, PlacedPod):
                 for placed in reversed(pods):
                     self._take_back(placed)
                 self._queue.unchanged_since(changes)
@@ -265,31 +282,30 @@ class Simulation:
             only = None
         return pods
 
-    def _place(self, job: Job, only: Ints | None) -> PlacedPod | Wait:
-        """Place one pod. The next tries leave out a kubelet that rejects it."""
-        refused_by: list[int] = []
-        for _ in range(MOST_REFUSALS):
-            number = next(self._names)
-            request = self._requests[job.ask]
-            pod = SimPod(PodUid(f"{number:032x}"), f"pod-{number}", job.ask, request)
-            if refused_by:
-                rows = np.arange(len(self.fleet)) if only is None else only
-                only = np.setdiff1d(rows, refused_by)
-            row = self._policy.choose(pod, only)
-            if isinstance(row, Wait):
-                return row
-            try:
-                gpus = self.fleet.admit(row, pod)
-            except Refused as refusal:
-                self._refused[str(refusal)] += 1
-                self._policy.left(pod, row)
-                refused_by.append(row)
-                continue
-            self._policy.admitted(pod, row)
-            if self._policy.placing_may_help:
-                self._queue.changed(row)
-            return PlacedPod(pod, row, gpus)
-        return KUBELETS_REFUSE
+    def _place(self, job: Job, only: Ints | None) -> PlacedPod | Wait | Refused:
+        """Place and admit one pod."""
+        number = next(self._names)
+        request = self._requests[job.ask]
+        pod = SimPod(PodUid(f"{number:032x}"), f"pod-{number}", job.ask, request)
+        row = self._policy.choose(pod, only)
+        if isinstance(row, Wait):
+            return row
+        try:
+            gpus = self.fleet.admit(row, pod)
+        except Refused as refusal:
+            self._policy.left(pod, row)
+            return refusal
+        self._policy.admitted(pod, row)
+        if self._policy.placing_may_help:
+            self._queue.changed(row)
+        return PlacedPod(pod, row, gpus)
+
+    def _back_off(self, outcome: Outcome) -> None:
+        """Count a refused pod. The next one comes after the back-off, unless the Job has failed."""
+        outcome.refused += 1
+        if not outcome.failed:
+            due = self.now + FIRST_BACKOFF * 2 ** (outcome.refused - 1)
+            heapq.heappush(self._events, (due, outcome.turn, outcome))
 
     def _start(self, outcome: Outcome, pods: list[PlacedPod]) -> None:
         """Start the job, at the speed that its GPUs allow."""
@@ -304,7 +320,7 @@ class Simulation:
             )
         outcome.hop = weakest_hop(shapes, masks, self._speed)
         outcome.ended = self.now + outcome.job.runs * self._speed.slowdown(outcome.hop)
-        heapq.heappush(self._running, (outcome.ended, outcome.number, outcome))
+        heapq.heappush(self._events, (outcome.ended, outcome.turn, outcome))
 
     def _unplaceable(self) -> set[Kind]:
         """Return the kinds of jobs that do not fit on the empty cluster, each tried alone.
@@ -316,8 +332,10 @@ class Simulation:
         found: set[Kind] = set()
         for kind, job in different.items():
             places = trial._places(job)
-            if not isinstance(places, Wait):
+            if isinstance(places, list):
                 trial._leave(places)
-            elif places.for_good or not self._policy.placing_may_help:
+            elif isinstance(places, Wait) and (
+                places.for_good or not self._policy.placing_may_help
+            ):
                 found.add(kind)
         return found
