@@ -36,7 +36,7 @@ NAMESPACE = "gpu-topology-system"  # the namespace in the manifests
 AGENT, OPERATIONS = "docs/reference/agent.md", "docs/operate/day-2.md"
 CERTIFICATES = f"{OPERATIONS}#certificates"
 UPGRADE = "docs/install/upgrade.md#upgrade"
-INSTALL = "docs/install/kubeadm.md#2-install-extender-and-agents"
+INSTALL = "docs/install/second-scheduler.md#2-install-the-chart"
 NAME_IT = (
     "run this on a control-plane node, or copy the file here and give --scheduler-config FILE; "
     "--forward shows the requests of kube-scheduler"

@@ -52,7 +52,7 @@ NOT_RUN = (
         "runs until Ctrl-C; tests/e2e/test_play.py starts it",
     ),
     NotRun(
-        r"(sudo \.venv/bin/)?gpu-topology doctor",
+        r"(ssh .*\n.*)?gpu-topology doctor",
         "reads files of a control-plane node; tests/e2e/test_doctor.py runs it on an installation",
     ),
     NotRun(r"kubectl krew install", "downloads; tests/e2e/test_krew.py installs it from a file"),
@@ -105,8 +105,8 @@ SMALLER = (
 # Placeholders, and what is elsewhere on this machine.
 ELSEWHERE = (
     Stand(
-        r"gpu-topology install (\w+)",
-        r'gpu-topology install \1 --root "$NODE"',
+        r"--root /host --tls /host/root",
+        r'--root "$NODE" --tls ..',
         "a folder stands for the node's /",
     ),
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.documents import exceptions
 from tests.documents.blocks import INSTALLING, SECOND, Block, shell_blocks, statements, steps
-from tests.documents.running import BINARIES, Ran, checkout, run, tools
+from tests.documents.running import Ran, checkout, run, tools
 from tests.e2e import building
 from tests.e2e.cluster import PODS, ROOT, RealCluster
 from tests.e2e.conftest import programs
@@ -50,15 +50,6 @@ TRAINER = machine("a100-pcie-4-bridged").topology("train-07")
 OTHER = machine("hgx-h100-8").topology("h100-00")
 TEAM = "/api/v1/namespaces/team-a"
 GPU = "nvidia.com/gpu"
-DOCKER = f"""#!/bin/sh
-# The image's entry point is gpu-topology; its folder /tls is the one that is mounted there.
-[ "$1" = run ] || exit 0
-while [ "$1" != --volume ]; do shift; done
-tls="${{2%:/tls}}"
-shift 3
-for word do shift; [ "$word" = /tls ] && word="$tls"; set -- "$@" "$word"; done
-exec {BINARIES}/gpu-topology "$@"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +134,7 @@ def owners() -> list[tuple[str, dict[str, Any]]]:
 
 def reader(folder: Path) -> Path:
     """A checkout with programs beside it."""
-    beside = tools(folder / "bin", docker=DOCKER)
+    beside = tools(folder / "bin")
     (beside / "helm").symlink_to(programs(building.HELM) / "helm")
     return checkout(folder)
 

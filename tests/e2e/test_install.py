@@ -31,7 +31,6 @@ from tests.e2e.conftest import programs
 from tests.e2e.controlplane import SCHEDULER
 from tests.e2e.helm import Helm
 from tests.e2e.hookjobs import jobs_run
-from tests.e2e.test_documents import DOCKER
 from tests.e2e.test_second_scheduler import TwoSchedulers
 from tests.programs import free_port
 from tests.waiting import eventually
@@ -44,6 +43,11 @@ NAMESPACE = "gpu-topology-system"
 PLACEMENT = "gpu-topology.io/placement"
 ADDRESS = "127.0.0.1"
 NOTHING = "#!/bin/sh\n"
+CONTAINERD = """#!/bin/sh
+# ctr and k3s ctr start the program that stands behind the container's name; crictl pulls.
+while [ "$1" != gpu-topology ]; do [ "$1" != crictl ] || exit 0; shift; done
+exec "$@"
+"""
 SUDO = '#!/bin/sh\nexec "$@"\n'
 BUILT_IN = ("v1", "apps/v1", "batch/v1")
 CONFIGS = {"kubeadm": staticpod.CONFIG, "k3s": k3s.CONFIG}
@@ -73,7 +77,14 @@ class Reader:
         folder.mkdir()
         self.here = checkout(folder)
         self.tls = folder / "gpu-topology-tls"
-        beside = tools(folder / "bin", docker=DOCKER, systemctl=NOTHING, sudo=SUDO)
+        beside = tools(
+            folder / "bin",
+            sudo=SUDO,
+            systemctl=NOTHING,
+            crictl=NOTHING,
+            ctr=CONTAINERD,
+            k3s=CONTAINERD,
+        )
         (beside / "helm").symlink_to(programs(building.HELM) / "helm")
         self._path = [beside]
         home = {f"HELM_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA")}

@@ -24,7 +24,7 @@ from tests.manifests.building import (
 
 PAGES_COMMANDS = ("extender", "agent", "node", "certificates", "install", "doctor")
 HELM = {"--install", "--create-namespace", "--set"}
-DOCKER = {"--rm", "--user", "--volume"}
+CONTAINERS = {"--rm", "--user", "--volume", "--mount"}  # of docker run and ctr run
 KUBECTL = {"--for", "--field-selector"}
 OAUTH2_PROXY = {
     *("--http-address", "--upstream", "--reverse-proxy"),
@@ -43,7 +43,7 @@ def test_the_pages_name_flags_and_files_that_there_are() -> None:
     params = [p for name in PAGES_COMMANDS for p in group.commands[name].params]
     known = {flag for option in params for flag in option.opts}
     named = set(re.findall(r"(?<![\w!-])--[a-z][a-z-]*", page))
-    assert named - known == {*KUBECTL, *DOCKER, *HELM, *OAUTH2_PROXY}
+    assert named - known == {*KUBECTL, *CONTAINERS, *HELM, *OAUTH2_PROXY}
     assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
     files = set(re.findall(r"(?<![\w/])manifests/[\w./-]*\w", page)) - {"manifests/base"}
     assert files
