@@ -150,7 +150,7 @@ def manifest(
             "shortDescription": "Why GPU pods wait, and where GPUs are free",
             "description": (
                 "Says why a pod waits for GPUs and what would help, which GPUs a pod got and "
-                "whether they keep what it asked for, and where GPUs are free. It reads nodes, "
+                "whether they meet its request, and where GPUs are free. It reads nodes, "
                 "pods and GPUTopology objects with your own rights."
             ),
             "caveats": (

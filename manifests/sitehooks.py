@@ -1,6 +1,6 @@
 """Hooks of mkdocs for the site of ``docs``, which ``make docs`` builds from the pages as they are.
 
-* The navigation follows the tables of ``docs/index.md``.
+* The navigation follows the lists of ``docs/index.md``.
 * README, CONTRIBUTING, CHANGELOG and SECURITY are pages of the site, too.
 * A file outside ``docs`` that a page links to becomes a page that shows the file. So each link
   leads to the same text on GitHub and in the site, which needs neither repository nor network.
@@ -30,7 +30,7 @@ LANGUAGES = {".yaml": "yaml", ".py": "python", ".sh": "sh", ".json": "json"}
 
 _FENCED = re.compile(r"^( *)(```.*?^\1```)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
-_LISTED = re.compile(r"^\| \[[^]]*\]\(([^)\s]+)\) \|", re.MULTILINE)
+_LISTED = re.compile(r"^\* \[[^]]*\]\(([^)\s]+)\)", re.MULTILINE)
 _PART = re.compile(r"^## (.+)$", re.MULTILINE)
 
 

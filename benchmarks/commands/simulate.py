@@ -48,7 +48,7 @@ class Played:
         list[float] | None,
         typer.Option(
             metavar="SHARE",
-            help="The GPU time that jobs ask for until the last one arrives, over the GPU time "
+            help="The GPU time that jobs request until the last one arrives, over the GPU time "
             "that there is; arrivals are stretched to it. 0 leaves them as they are. May be given "
             "several times.  [default: 0.9 for philly and synthetic, 0 for files]",
             min=0,
@@ -71,7 +71,7 @@ class Played:
         str,
         typer.Option(
             metavar="NAME",
-            help="What jobs ask for that say nothing of links: none, nvlink, preferred.",
+            help="What jobs request that say nothing of links: none, nvlink, preferred.",
         ),
     ] = "nvlink"
     communication: Annotated[

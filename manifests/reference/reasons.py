@@ -1,8 +1,8 @@
 """The generated part of docs/reference/reasons.md: the reasons, and the messages of each.
 
-The texts about several nodes and the meanings come from the extender. Whether evictions can help is
-read from the source, from each :class:`.Rejection` that it makes. Only the messages, and what to do
-about them, are written here, in :data:`MESSAGES` and :data:`OTHERS`.
+The texts about several nodes come from the extender. Whether evictions can help is read from the
+source, from each :class:`.Rejection` that it makes. Only the messages, what to do about them, and
+what they leave open are written here, in :data:`MESSAGES`, :data:`OTHERS` and :data:`MEANINGS`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler_extender.explain.wording import REASON_MEANINGS, REASON_WORDS
+from scheduler_extender.explain.wording import REASON_WORDS
 from topology.core.placement import Reason
 
 ROOT = Path(__file__).parents[2]
@@ -44,44 +44,44 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.LINKS: (
         _on(
             "the hardware has no … with …",
-            do="Ask for less, or add other nodes.",
+            do="Request less, or add other nodes.",
         ),
         _on(
             "MIG instances have no links, and the pod requires …",
             do="Leave out the keys about links.",
         ),
     ),
-    Reason.HARDWARE: (_on("the hardware has no … with …", do="Ask for less, or add other nodes."),),
+    Reason.HARDWARE: (_on("the hardware has no … with …", do="Request less, or add other nodes."),),
     Reason.MODEL: (
         _on(
             "GPU model is …, not …",
             "too few GPUs are of the model …",
-            do="Ask for another model, or add other nodes.",
+            do="Request another model, or add other nodes.",
         ),
     ),
     Reason.MEMORY: (
         _on(
             "… memory is less than …",
             "each share's part of the … memory …",
-            do="Ask for less, or add other nodes.",
+            do="Request less, or add other nodes.",
         ),
     ),
     Reason.NIC: (
         _on(
             "too few …s have an RDMA NIC as near as …",
-            do="Ask for less, or add other nodes.",
+            do="Request less, or add other nodes.",
         ),
     ),
     Reason.TOO_FEW: (
         _on(
             "node has fewer …s than requested",
-            do="Ask for fewer, or add larger nodes.",
+            do="Request fewer, or add larger nodes.",
         ),
     ),
     Reason.NOT_SERVED: (
         _on(
             "node does not serve the requested GPU resource",
-            do="Ask for the plugin's resource (`nvidia.com/gpu.shared`?).",
+            do="Request the plugin's resource (`nvidia.com/gpu.shared`?).",
         ),
         _on(
             "the node's GPUs are not served by DRA",
@@ -92,22 +92,22 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         _on(
             "too few whole GPUs: the others are split by MIG",
             "GPUs are split by MIG, and the request needs whole GPUs",
-            do="Use other nodes, or ask for [MIG instances](../tasks/mig.md).",
+            do="Use other nodes, or request [MIG instances](../tasks/mig.md).",
         ),
         _on(
             "all GPUs of the node are split by MIG",
-            do="Ask for MIG instances. If the Node still counts `nvidia.com/gpu`, restart the "
+            do="Request MIG instances. If the Node still counts `nvidia.com/gpu`, restart the "
             "plugin there.",
         ),
     ),
     Reason.SHARES: (
         _on(
             "sharing=exclusive: …",
-            do=f"Ask for a multiple of {SHARES}.",
+            do=f"Request a multiple of {SHARES}.",
         ),
         _on(
             "…: no … is on one GPU (same-gpu)",
-            do=f"Ask for no more than {SHARES}, or use other nodes.",
+            do=f"Request no more than {SHARES}, or use other nodes.",
         ),
     ),
     Reason.BUSY: (_on("not enough free …s", do=EVICT),),
@@ -164,16 +164,16 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
             "CPU Manager: fewer than … CPUs are free",
             "CPU Manager full-pcpus-only: too few whole cores are free for … CPUs",
             "Memory Manager Static: no NUMA nodes have the requested memory free",
-            do="Wait, or ask for less. `status.exclusive` of the record lists the CPUs.",
+            do="Wait, or request less. `status.exclusive` of the record lists the CPUs.",
         ),
         _on(
             "Topology Manager …: the node can never align …",
             "Topology Manager …: a container without GPUs requests …",
-            do="Ask for less in one container, or use nodes with another policy.",
+            do="Request less in one container, or use nodes with another policy.",
         ),
         _on(
             "CPU Manager full-pcpus-only: … CPUs do not fill whole cores …",
-            do="Ask for a multiple of the threads.",
+            do="Request a multiple of the threads.",
         ),
         _on(
             "NVIDIA's device plugin fails when it chooses …",
@@ -186,7 +186,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "NVIDIA's device plugin refuses a container …",
-            do="Ask for one in each container, or allow [several](agent.md#several-shares).",
+            do="Request one in each container, or allow [several](agent.md#several-shares).",
         ),
         _on(
             "not guaranteed: the node's kubelet may refuse the pod",
@@ -194,9 +194,6 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "not guaranteed: the record does not say on which NUMA nodes … (…)",
-            do="Let the agent read [the kubelet](agent.md#the-kubelets-certificate).",
-        ),
-        _on(
             "not guaranteed: the node's Topology Manager policy is unknown",
             do="Let the agent read [the kubelet](agent.md#the-kubelets-certificate).",
         ),
@@ -291,7 +288,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "init containers with GPUs are not supported on a node with DRA",
-            do="Let the pod's other containers ask for GPUs.",
+            do="Let the pod's other containers request GPUs.",
         ),
     ),
     Reason.CLAIMS: (
@@ -301,7 +298,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "the pod's claims get no GPUs on this node",
-            do="Let a claim ask for GPUs, or remove the annotations and `nvidia.com/gpu`.",
+            do="Let a claim request GPUs, or remove the annotations and `nvidia.com/gpu`.",
         ),
         _on(
             "the pod's claim has no devices yet, …",
@@ -319,7 +316,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
     Reason.UNDECIDED: (
         _on(
             "not guaranteed: the node has too many possible outcomes to evaluate",
-            do="Ask for fewer containers or a simpler pattern ([limits](../concepts/outcomes.md"
+            do="Use fewer containers or a simpler pattern ([limits](../concepts/outcomes.md"
             "#limits)).",
         ),
         _on(
@@ -345,6 +342,17 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
 }
 """The messages by reason, one entry for every reason but ``OTHER``, which no message has."""
 
+MEANINGS: Mapping[Reason, str] = {
+    Reason.NOT_GUARANTEED: "A suitable set of GPUs is free, but the pod may get another set.",
+    Reason.IN_PROGRESS: "A bind is being written, or the node has not reported a bound pod yet.",
+    Reason.NO_REPORT: "The node's agent has written no record yet.",
+    Reason.STALE: "The node's agent has not reported for too long.",
+    Reason.MAINTENANCE: "The GPU operator is changing the node's driver or MIG layout.",
+    Reason.NOT_READY: "The node's agent cannot see which pods have which GPUs.",
+    Reason.UNUSABLE: "The node's record contradicts itself or cannot be read.",
+}
+"""The meaning of each reason that its messages do not explain."""
+
 OTHERS = (
     _on(
         "the gpu-topology extender is still evaluating …",
@@ -368,8 +376,12 @@ def messages() -> str:
 
 
 def _meaning(reason: Reason, found: frozenset[bool]) -> str:
-    help_ = "may" if len(found) > 1 else "can" if True in found else "cannot"
-    return f"*{REASON_WORDS[reason]}*: {REASON_MEANINGS[reason]} Evictions {help_} help."
+    says = f"*{REASON_WORDS[reason]}*"
+    if meaning := MEANINGS.get(reason):
+        says += f": {meaning}"
+    if True in found:
+        says += f"{'' if meaning else '.'} Evictions {'may' if False in found else 'can'} help."
+    return says
 
 
 def _lines(every: tuple[Advice, ...]) -> Iterator[str]:

@@ -264,8 +264,8 @@ def _draw_outlook(console: Console, each: Judged, outlook: Outlook, *, wide: boo
     Unless ``wide``, also why nodes reject the pods, and which of these nodes are nearest.
     """
     names = list(dict.fromkeys(pod.name for pod in each.pods))
-    word = "asks" if len(names) == 1 else "each ask"
-    console.print(Text.assemble((listed(names), "bold"), f" {word} for {outlook.request}"))
+    word = "requests" if len(names) == 1 else "each request"
+    console.print(Text.assemble((listed(names), "bold"), f" {word} {outlook.request}"))
     for pod in each.pods:
         if fit := each.fit(pod):
             told = f"{pod.name}: {fit:,} of its {pod.copies:,} pods fit at once"

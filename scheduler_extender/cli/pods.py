@@ -108,7 +108,7 @@ def draw(
         return
     for row in rows:
         since = "" if row.since is None else f"in use for {_age(row, today)}"
-        asks = ", ".join(filter(None, [f"asks for {row.request or '–'}", row.verdict, since]))
+        request = ", ".join(filter(None, [f"requests {row.request or '–'}", row.verdict, since]))
         gpus = f"GPUs {_gpus(row)}" if row.unit == "GPU" else _gpus(row)
         has = Text.assemble(f"on {row.node}, {gpus}: ", _has(row))
-        stacked(console, row.pod, [has, asks])
+        stacked(console, row.pod, [has, request])

@@ -160,7 +160,7 @@ def draw(
         show(console, rows_table)
         return
     for row in rows:
-        asks = f"asks for {row.request}" if row.request else "invalid request"
+        request = f"requests {row.request}" if row.request else "invalid request"
         waits = _waits(row, today)
         since = f", waits for {waits}" if waits else ""
-        stacked(console, row.pod, [f"{asks}{since}", _why(row)])
+        stacked(console, row.pod, [f"{request}{since}", _why(row)])

@@ -145,7 +145,7 @@ def show(console: Console, explanation: Explanation | Unreadable, unblock: str) 
     if isinstance(explanation, Unreadable):
         paragraph(console, explanation.headline, "red")
     else:
-        paragraph(console, f"asks for {explanation.request_in_words}")
+        paragraph(console, f"requests {explanation.request_in_words}")
         paragraph(
             console,
             explanation.headline,
@@ -232,7 +232,7 @@ def _pod(api: ApiServer, namespace: str, name: str) -> Subject:
     read = _read(manifest)
     if read is None:
         told = "; ".join((*_claiming(manifest), *_misplaced(api, namespace, manifest)))
-        raise BadInputError(f"pod {namespace}/{name} asks for no GPUs{told and f' ({told})'}")
+        raise BadInputError(f"pod {namespace}/{name} requests no GPUs{told and f' ({told})'}")
     return _subject(api, *read)
 
 

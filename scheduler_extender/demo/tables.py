@@ -52,12 +52,12 @@ def by_request(play: Play) -> Table:
     ]
     return table(
         rows,
-        column("asked for", lambda row: row[0], folds=True),
+        column("request", lambda row: row[0], folds=True),
         column("pods", lambda row: str(row[1]), figure=True),
         column("placed by gpu-topology", lambda row: str(len(row[2])), figure=True),
-        column("as asked", lambda row: _share([o.met for o in row[2]]), figure=True),
+        column("as requested", lambda row: _share([o.met for o in row[2]]), figure=True),
         column("placed by stock", lambda row: str(len(row[3])), figure=True),
-        column("as asked", lambda row: _share([o.met for o in row[3]]), figure=True),
+        column("as requested", lambda row: _share([o.met for o in row[3]]), figure=True),
     )
 
 
@@ -78,7 +78,7 @@ def waiting(snapshot: Snapshot) -> Table:
     return table(
         queues(waiting_pods(snapshot)).values(),
         column("pods waiting", lambda pods: str(len(pods)), figure=True),
-        column("asked for", lambda pods: asked_text(pods[0]) or "–", folds=True),
+        column("request", lambda pods: asked_text(pods[0]) or "–", folds=True),
         column("why", lambda pods: _why(snapshot, pods[0]), folds=True),
     )
 

@@ -51,10 +51,10 @@ def use_text(value: str) -> str:
     """Return the name for people of a state's value.
 
     >>> use_text("free"), use_text("in-use"), use_text("in-use-as-asked")
-    ('free', 'in use', 'in use (as asked)')
+    ('free', 'in use', 'in use (as requested)')
     """
     kind = value.removeprefix("in-use-")
-    words = kind.replace("-", " ")
+    words = "as requested" if value == Use.AS_ASKED.value else kind.replace("-", " ")
     return words if kind == value else f"in use ({words})"
 
 
@@ -63,7 +63,7 @@ MEANINGS = {
     Use.STRANDED: "free, but no other free GPU has an NVLink to it",
     Use.ASSUMED: "looks free, but an assumed or unacknowledged pod will get it",
     Use.RESERVED: "looks free, but it is reserved for a waiting pod",
-    Use.AS_ASKED: "its pod has the GPUs that it asks for",
+    Use.AS_ASKED: "its pod has the GPUs that it requests",
     Use.IN_USE: "its pod accepts any GPU",
     Use.MISMATCHED: "its pod requires other GPUs",
     Use.TERMINATING: "its pod is terminating",

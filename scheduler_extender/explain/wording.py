@@ -114,42 +114,6 @@ REASON_WORDS: dict[Reason, str] = {
 """The text about several nodes that reject a pod for one reason, with different messages."""
 OF_THE_GROUP = REASON_WORDS[Reason.GROUP]
 
-REASON_MEANINGS: dict[Reason, str] = {
-    Reason.LINKS: "No set of the node's GPUs is linked as requested, free or not.",
-    Reason.HARDWARE: "No set of the node's GPUs meets the constraints, free or not.",
-    Reason.MODEL: "Too few of the node's GPUs are of a requested model.",
-    Reason.MEMORY: "Too few of the node's GPUs have the requested memory.",
-    Reason.NIC: "Too few of the node's GPUs have an RDMA NIC as near as requested.",
-    Reason.TOO_FEW: "The node has fewer devices than requested, free or not.",
-    Reason.NOT_SERVED: "The node does not serve the requested resource.",
-    Reason.SPLIT_BY_MIG: "The node's GPUs are split by MIG, and too few whole ones are left.",
-    Reason.SHARES: "The node's GPUs do not have the number of shares that the pod needs.",
-    Reason.NO_ALLOCATOR: (
-        "Neither a device plugin nor a DRA driver serves the node's GPUs to the pod."
-    ),
-    Reason.CLAIMS: "The pod's own ResourceClaims get no GPUs there, or not yet.",
-    Reason.NO_REPORT: "The node's agent has written no record yet.",
-    Reason.STALE: "The node's agent has not reported for too long.",
-    Reason.NOT_READY: "The node's agent cannot see which pods have which GPUs.",
-    Reason.MAINTENANCE: "The GPU operator is changing the node's driver or MIG layout.",
-    Reason.UNUSABLE: "The node's record contradicts itself or cannot be read.",
-    Reason.BUSY: "Fewer devices are free than requested.",
-    Reason.SCATTERED: "Enough devices are free, but no set of them meets the constraints.",
-    Reason.NOT_GUARANTEED: "A suitable set of GPUs is free, but the pod may get another set.",
-    Reason.SICK: "The pod would get a sick GPU, or may get one.",
-    Reason.MEMORY_IN_USE: "A shared GPU that the pod may get has too little memory left.",
-    Reason.IN_PROGRESS: "A bind is being written, or the node has not reported a bound pod yet.",
-    Reason.RESERVED: "The devices are reserved for another pod.",
-    Reason.KUBELET: "The kubelet or the device plugin refuses the pod, or may refuse it.",
-    Reason.REFUSING: "The node's kubelet has refused such pods, and has admitted none since.",
-    Reason.GROUP: "The pod's group or gang belongs elsewhere, or the domain is too small for it.",
-    Reason.UNDECIDED: "The node has too many possible outcomes, or too little is known of it.",
-    Reason.MALFORMED: "The extender cannot read what the pod asks for, so no node takes it.",
-    Reason.OUT_OF_DATE: "A watch is stale, so the extender's view of the cluster may be old.",
-    Reason.OTHER: "None of the other reasons.",
-}
-"""The meaning of each reason, as a sentence."""
-
 
 def sentence(rejected: Mapping[Rejection, int]) -> str:
     """Return the nodes that reject a pod, counted, in one line.

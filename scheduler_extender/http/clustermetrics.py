@@ -118,8 +118,8 @@ class ClusterFigures(Collector):
             ),
             (
                 "spread_pods",
-                "Pods with GPUs that lack NVLinks to each other, or are on several NUMA nodes,"
-                " although as many GPUs of the empty node would do better.",
+                "Pods whose GPUs lack NVLinks to each other, or are on several NUMA nodes,"
+                " although the empty node has better ones.",
                 "lacks",
                 spread,
             ),
@@ -164,8 +164,8 @@ class ClusterFigures(Collector):
             ),
             (
                 "node_faults",
-                "Internal errors while a node was evaluated or verified. Please report the"
-                " traceback in the log.",
+                "Internal errors while a node was evaluated or verified. Report the log's"
+                " traceback.",
                 "",
                 {"": cluster.faults.count},
             ),

@@ -62,7 +62,7 @@ class Metrics:
         )
         self.mispredictions = Counter(
             "gpu_topology_mispredictions",
-            "Pods whose GPUs were not predicted, and pods whose GPUs break a promise.",
+            "Pods whose GPUs were not predicted, or break a promise.",
             ["kind"],
             registry=self.registry,
         )
@@ -175,7 +175,7 @@ class Metrics:
         waiting.labels("report").set_function(lambda: len(limiter.waiting(REPORT)))
         waited = Histogram(
             "gpu_topology_bind_wait_seconds",
-            "Seconds that binds waited: for the kubelet, for a report, or for the API server.",
+            "Seconds that binds waited; write: for the API server.",
             ["awaits"],
             registry=self.registry,
             buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 3.5),
@@ -189,7 +189,7 @@ class Metrics:
         )
         self.follow(
             "binds_late_for_report",
-            "Binds refused because a report came too late, or because too many binds waited.",
+            "Binds refused because a report came too late, or too many binds waited.",
             lambda: limiter.late[REPORT],
         )
         return limiter

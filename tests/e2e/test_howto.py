@@ -225,7 +225,7 @@ def test_a_pytorchjob_is_explained(real: RealCluster) -> None:
     kubeconfig = ("--kubeconfig", real.control_plane.kubeconfig())
     done = asked(kubectl_plugin, "why", "pytorchjob/pairs", *kubeconfig)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "asks for 2 GPUs: every two linked by NVLink" in done.stdout
+    assert "requests 2 GPUs: every two linked by NVLink" in done.stdout
     assert "PyTorchJob pairs has no pods yet" in done.stdout
 
 

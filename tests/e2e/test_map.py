@@ -54,7 +54,7 @@ def test_events_name_a_placed_pod_and_the_pages_show_it(real: RealCluster) -> No
         )
         real.put_report("bridged", Report("boot", 2, allocations=(held,)))
         news("/map/nodes/bridged", "<td>has its GPUs</td>")
-        counted = ">2 in use (as asked)</span>"
+        counted = ">2 in use (as requested)</span>"
         real.until(lambda: counted in summary(other), "the map counts its GPUs")
         real.add_pod("quad", 4, NVLINK)
         news("/map/waiting", "default/quad")

@@ -211,7 +211,7 @@ def test_pods_are_steered_by_what_they_ask_for(
     [
         pytest.param(
             gpu_pod("a", schedulerName="another"),
-            "pods that ask for GPUs need spec.schedulerName: gpu-topology, not another",
+            "pods that request GPUs need spec.schedulerName: gpu-topology, not another",
             id="another-scheduler",
         ),
         pytest.param(gpu_pod("a", nodeName="gpus"), "leave spec.nodeName out", id="a-node-by-hand"),

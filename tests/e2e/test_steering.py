@@ -138,7 +138,7 @@ def test_in_shadow_no_pod_is_refused(
         answer = server.ask(pod)
         assert answer.is_success, f"{name}: {answer.text}"
     reported = server.ask(OTHER_WAYS["another-scheduler"]).headers["warning"]
-    assert "pods that ask for GPUs need spec.schedulerName: gpu-topology, not another" in reported
+    assert "pods that request GPUs need spec.schedulerName: gpu-topology, not another" in reported
 
 
 def test_in_shadow_pods_are_steered_where_the_server_can(

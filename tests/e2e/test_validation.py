@@ -213,7 +213,7 @@ OURS_ONLY = "under gpu-topology.io/ only"
         (
             DEPLOYMENTS,
             deployment({}, labels={PREFIX + "link": "nvlink"}),
-            "labels gpu-topology.io/... ask for",
+            "labels gpu-topology.io/... have no",
         ),
         (PODS, prefixed("gpu-topology/"), OURS_ONLY),
         (PODS, prefixed("gputopology/"), OURS_ONLY),

@@ -11,8 +11,8 @@ from pkgutil import iter_modules
 
 import pytest
 
-from manifests.reference.reasons import MESSAGES, OTHERS, ROOT, VARIES, resolvable
-from scheduler_extender.explain.wording import REASON_MEANINGS, REASON_WORDS
+from manifests.reference.reasons import MEANINGS, MESSAGES, OTHERS, ROOT, VARIES, resolvable
+from scheduler_extender.explain.wording import REASON_WORDS
 from scheduler_extender.framework import awaited, claims, rule, rules, setrules
 from scheduler_extender.kube import nodedevices
 from scheduler_extender.state.groups import groups
@@ -27,9 +27,10 @@ TEXTS = [
 ]
 
 
-def test_every_reason_has_words_a_meaning_and_messages() -> None:
-    assert REASON_WORDS.keys() == REASON_MEANINGS.keys() == set(Reason)
+def test_every_reason_has_words_and_messages() -> None:
+    assert REASON_WORDS.keys() == set(Reason)
     assert MESSAGES.keys() == set(Reason) - {Reason.OTHER}
+    assert MESSAGES.keys() > MEANINGS.keys()
     assert all(MESSAGES.values())
 
 

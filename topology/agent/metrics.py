@@ -120,8 +120,8 @@ class Metrics(Collector):
             apart: list[Sample] = [([lacks], pods) for lacks, pods in spread.items()]
             yield _gauge(
                 "spread_pods",
-                "Pods with GPUs that lack NVLinks to each other, or are on several NUMA nodes, "
-                "although as many GPUs of the empty node would do better.",
+                "Pods whose GPUs lack NVLinks to each other, or are on several NUMA nodes, "
+                "although the empty node has better ones.",
                 apart,
                 "lacks",
             )

@@ -46,7 +46,7 @@ def test_one_bad_object_hides_no_answer_about_the_others(tmp_path: Path) -> None
     done = check(bad, tmp_path / "none.yaml", written(tmp_path / "good.yaml", PAIR))
     assert done.returncode == 2
     assert "pair, pair each ask" not in done.stdout
-    assert done.stdout.startswith("pair asks for 2 GPUs link=nvlink\n")
+    assert done.stdout.startswith("pair requests 2 GPUs link=nvlink\n")
     assert done.stderr.splitlines() == [
         f'error: {bad}: Pod wrong: annotation gpu-topology.io/link="wire": '
         "allowed are nvlink, pix, pxb, phb, node",
@@ -68,7 +68,7 @@ def test_each_file_is_named_where_nothing_can_be_read(tmp_path: Path) -> None:
         "folder/b.yaml",
     ]
     good = written(tmp_path / "good.yaml", PAIR)
-    assert check(good, tmp_path / "empty").stdout.startswith("pair asks for 2 GPUs")
+    assert check(good, tmp_path / "empty").stdout.startswith("pair requests 2 GPUs")
 
 
 def test_a_pod_that_has_a_node_is_passed_over_with_a_line(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_pod_that_has_a_node_is_passed_over_with_a_line(tmp_path: Path) -> Non
         "more"
     )
     assert (done.returncode, done.stderr) == (0, f"note: {message}\n")
-    assert done.stdout.startswith("pair asks for 2 GPUs")
+    assert done.stdout.startswith("pair requests 2 GPUs")
     done = check(written(path, running[0]))
     message = f"error: {path}: not evaluated because already on a node: Pod run-0\n"
     assert (done.returncode, done.stderr) == (2, message)
@@ -230,7 +230,7 @@ def test_an_object_whose_operator_makes_the_pods_is_reported(tmp_path: Path) -> 
 def test_a_pod_may_have_only_the_beginning_of_a_name(tmp_path: Path) -> None:
     done = check(written(tmp_path / "a.yaml", {**PAIR, "metadata": {"generateName": "train-"}}))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("train asks for 2 GPUs\n")
+    assert done.stdout.startswith("train requests 2 GPUs\n")
 
 
 def test_nor_is_a_file_of_a_folder_that_has_no_other(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def member(name: str, count: int = 2, annotations: dict[str, str] | None = None)
 def test_pods_without_a_group_are_judged_each_by_itself() -> None:
     done = check(PRIORITY_PODS)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("batch-quad and deadline-quad each ask for 4 GPUs\n")
+    assert done.stdout.startswith("batch-quad and deadline-quad each request 4 GPUs\n")
     assert "each of the 2 pods without a group is evaluated as if alone" in done.stdout
     found = as_json(PRIORITY_PODS)
     assert [each["pod"] for each in found["pods"]] == ["batch-quad", "deadline-quad"]
@@ -103,7 +103,7 @@ def test_members_that_ask_for_different_things_count_each_for_itself(tmp_path: P
     assert "of its 3 members fit at once, so the group waits" in " ".join(done.stdout.split())
     done = check(path, bridged(tmp_path, 2))
     assert done.returncode == 0, done.stdout
-    assert "a and b each ask for 2 GPUs" in done.stdout
+    assert "a and b each request 2 GPUs" in done.stdout
 
 
 def test_a_group_beside_a_pod_of_its_own(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_placed_pod_reads_what_it_got(cluster: Cluster) -> None:
     ("words", "message"),
     [
         (("nobody",), "there is no pod team-a/nobody"),
-        (("cpu-only",), "asks for no GPUs"),
+        (("cpu-only",), "requests no GPUs"),
         (("deployment/none",), "404"),
         (("train", "-o", "xml"), "--output: allowed are table, wide, json, yaml, name, not 'xml'"),
         (("train", "--require", "hope"), "--require: allowed are"),

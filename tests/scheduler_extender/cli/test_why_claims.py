@@ -78,7 +78,7 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (
         "ns/train\n"
-        "asks for the GPUs of its claims: every two linked by NVLink (link=nvlink)\n"
+        "requests the GPUs of its claims: every two linked by NVLink (link=nvlink)\n"
         "no node takes it: the node's GPUs are not served by DRA (1 node); the next free GPUs "
         "do not meet "
         "link=nvlink (1 node)\n"

@@ -31,7 +31,7 @@ def test_with_a_kubeconfig_alone_it_says_what_the_extender_would(cluster: Cluste
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (
         "team-a/train\n"
-        "asks for 2 GPUs: every two linked by NVLink (link=nvlink)\n"
+        "requests 2 GPUs: every two linked by NVLink (link=nvlink)\n"
         "no node takes it: no set of 2 free GPUs with link=nvlink (1 node)\n"
         "\n"
         "nearest\n"
