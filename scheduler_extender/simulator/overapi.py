@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -217,6 +218,8 @@ class PlayedNodes(Server):
             if status:
                 body = {"metadata": {"uid": record.uid}, "status": status}
                 self._api.patch(f"{where}/status", msgspec.json.encode(body), timeout=WITHIN)
+                if "reason" in status:
+                    self._tell(entry, status)
             else:
                 self._api.delete(where, msgspec.json.encode(options), timeout=WITHIN)
         except NotFoundError:
@@ -224,6 +227,30 @@ class PlayedNodes(Server):
         except ApiFailure:
             return entry.gone
         return True
+
+    def _tell(self, entry: PodEntry, status: Manifest) -> None:
+        """Write the Event of a refusal, once, as a kubelet does."""
+        record, at = entry.record, status["startTime"]
+        event = {
+            "metadata": {"name": f"refused-{record.uid}", "namespace": record.namespace},
+            "type": "Warning",
+            "reason": status["reason"],
+            "message": status["message"].removeprefix(f"{REJECTED}: "),
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": record.namespace,
+                "name": record.name,
+                "uid": record.uid,
+            },
+            "source": {"component": "kubelet", "host": entry.node},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        where = path("/api/v1/namespaces", record.namespace, "events")
+        with suppress(ApiFailure):
+            self._api.create(where, msgspec.json.encode(event), timeout=WITHIN)
 
     def publish(self, node: NodeName, published: PublishedReport) -> None:
         """Write a report to the node's record."""
