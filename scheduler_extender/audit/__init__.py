@@ -12,8 +12,7 @@ from scheduler_extender.audit.finding import Finding
 
 FINDINGS = (refusals.find, trapnodes.find, spreadpods.find, freegpus.find, waitingpods.find)
 """The findings in their order. The last two may take all the time that is left."""
-WITHOUT_RECORDS = ("refusedPods", "waitingPods")
-"""The findings that need no agents."""
+WITHOUT_RECORDS = ("refusedPods", "waitingPods")  # the findings that need no agents
 
 
 def audited(evidence: Evidence) -> list[Finding]:

@@ -56,34 +56,39 @@ class Evidence:
     @cached_property
     def emptied(self) -> Snapshot:
         """The cluster as if no node had a pod."""
-        return self.snapshot.with_node_infos(_emptied(node.info) for node in self.nodes)
+        return self.snapshot.with_node_infos(
+            NodeInfo(
+                info.name,
+                info.node_object,
+                replace(
+                    info.record,
+                    report=replace(
+                        info.report, allocations=(), holdings=info.report.holdings and ()
+                    ),
+                ),
+            )
+            for info in (node.info for node in self.nodes)
+            if info.report is not None
+        )
 
     @cached_property
     def waiting(self) -> Sequence[tuple[Sequence[PodRecord], Sequence[Answer] | None]]:
         """The waiting pods by request, the most numerous first, with the nodes' answers.
 
-        The answers are None without records, without time, or if the request cannot be read.
+        None stands for answers that there was no time for. There are no answers without records, or
+        if the request cannot be read.
         """
         found = list[tuple[Sequence[PodRecord], Sequence[Answer] | None]]()
         for pods in queues(waiting_pods(self.snapshot)).values():
-            answers = None
-            if self.recorded and isinstance(pods[0].request, GpuRequest):
-                answers = answers_to(self.snapshot, pods[0], self.deadline)
-            found.append((pods, None if self.deadline.passed() else answers))
+            asks = self.recorded and isinstance(pods[0].request, GpuRequest)
+            answers = answers_to(self.snapshot, pods[0], self.deadline) if asks else ()
+            found.append((pods, None if asks and self.deadline.passed() else answers))
         return found
 
     @property
     def late(self) -> int:
         """The number of waiting pods for whose answers there was no time."""
-        queues = [pods for pods, answers in self.waiting if answers is None and self.recorded]
-        return sum(len(pods) for pods in queues if isinstance(pods[0].request, GpuRequest))
-
-
-def _emptied(info: NodeInfo) -> NodeInfo:
-    report = info.report
-    if report is not None:
-        report = replace(report, allocations=(), holdings=report.holdings and ())
-    return NodeInfo(info.name, info.node_object, replace(info.record, report=report))
+        return sum(len(pods) for pods, answers in self.waiting if answers is None)
 
 
 def refused_pods(
@@ -101,18 +106,20 @@ def refused_pods(
         request = UNKNOWN if NVIDIA in event.reason + event.message else DOUBTFUL
         gone = PodRecord(uid, about.get("namespace", ""), about.get("name", ""), node, request)
         if refusal.label != OTHER and (uid in known or request is UNKNOWN or node in with_gpus):
-            at = seconds_of(event.last_timestamp or "")
-            found[uid] = replace(known.get(uid, gone), node=node, refusal=refusal, started=at)
-    for name, report in ((info.name, info.report) for info in snapshot.nodes):
-        for each in report.history if report is not None else ():
-            found[each.pod_uid] = PodRecord(
-                each.pod_uid,
-                each.namespace,
-                each.pod,
-                name,
-                gpu_request(each.devices, resource=each.resource),
-                refusal=Refusal(each.reason),
-                started=seconds_of(each.at),
-            )
+            pod, at = known.get(uid, gone), seconds_of(event.last_timestamp or "")
+            found[uid] = replace(pod, node=node, refusal=refusal, started=at)
+    found |= {
+        each.pod_uid: PodRecord(
+            each.pod_uid,
+            each.namespace,
+            each.pod,
+            info.name,
+            gpu_request(each.devices, resource=each.resource),
+            refusal=Refusal(each.reason),
+            started=seconds_of(each.at),
+        )
+        for info in snapshot.nodes
+        for each in (info.report.history if info.report is not None else ())
+    }
     found |= {uid: pod for uid, pod in known.items() if pod.refusal is not None}
     return sorted(found.values(), key=lambda pod: (-(pod.started or 0.0), pod.full_name))

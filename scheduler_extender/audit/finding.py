@@ -21,16 +21,21 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as data."""
-        known = {"headline": self.headline, "known": self.known}
-        return {**known, **self.figures, "rows": list(self.rows)}
+        return {
+            "headline": self.headline,
+            "known": self.known,
+            **self.figures,
+            "rows": list(self.rows),
+        }
 
 
-def cell(value: object) -> str:
+def cell(key: str, row: Mapping[str, Any]) -> str:
     """Return a value of a row as text.
 
-    >>> cell(1200), cell(["a", "b", "c", "d"]), cell(None)
-    ('1,200', 'a, b, c and 1 more', 'unknown')
+    >>> [cell("a", {"a": value}) for value in (1200, ["a", "b", "c", "d"], None)]
+    ['1,200', 'a, b, c and 1 more', 'unknown']
     """
+    value = row[key]
     if isinstance(value, (list, tuple)):
         return listed([str(each) for each in value]) or "none"
     return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -30,19 +30,20 @@ def find(evidence: Evidence) -> Finding:
     for pods in queues(evidence.refused).values():
         when = keeps_off(evidence, pods[0], {pod.node or "" for pod in pods})
         kept |= {pod.uid: when[pod.node] in (EMPTY, NOW) for pod in pods if pod.node in when}
-    rows = []
-    for (node, reason), pods in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0])):
-        known, last = [kept[pod.uid] for pod in pods if pod.uid in kept], pods[0].started
-        rows.append(
-            {
-                "node": node,
-                "reason": reason,
-                "pods": len(pods),
-                "keptOff": sum(known) if known else None,
-                "last": None if last is None else time_text(int(last)),
-                "names": [pod.full_name for pod in pods],
-            }
+    rows = [
+        {
+            "node": node,
+            "reason": reason,
+            "pods": len(pods),
+            "keptOff": sum(known) if known else None,
+            "last": None if pods[0].started is None else time_text(int(pods[0].started)),
+            "names": [pod.full_name for pod in pods],
+        }
+        for (node, reason), pods in sorted(
+            groups.items(), key=lambda each: (-len(each[1]), each[0])
         )
+        for known in ([kept[pod.uid] for pod in pods if pod.uid in kept],)
+    ]
     count, nodes, off = len(evidence.refused), len({node for node, _ in groups}), sum(kept.values())
     unknown, doubtful = count - len(kept), evidence.doubtful
     words = f"Kubelets refused {many(count, 'pod')} with GPUs on {many(nodes, 'node')}"

@@ -35,9 +35,9 @@ def find(evidence: Evidence) -> Finding:
         if uid in known:
             pod = replace(known[uid], uid=ANOTHER, node=None, request=request, group_ref=None)
             if alike(pod) not in better:
-                question = Question(pod, Purpose.EXPLAIN)
-                answers = evaluate(evidence.snapshot, question, None, evidence.deadline)
-                better[alike(pod)] = answers.passed
+                better[alike(pod)] = evaluate(
+                    evidence.snapshot, Question(pod, Purpose.EXPLAIN), None, evidence.deadline
+                ).passed
             nodes = better[alike(pod)]
         rows.append(
             {

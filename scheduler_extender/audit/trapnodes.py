@@ -20,15 +20,17 @@ from topology.core.requests import GpuRequest
 
 EMPTY = "even when it is empty"
 NOW = "now"
-PERHAPS = "now, depending on which GPUs its plugin chooses"
-"""When a node refuses a pod that the extender lets in, unless its constraints are required."""
+PERHAPS = "now, depending on which GPUs its plugin chooses"  # the extender lets plain pods in
 COLUMNS = {"nodes": "nodes", "policy": "policy", "refuses pods with": "request", "when": "refuses"}
 
 
 def find(evidence: Evidence) -> Finding:
     """Return the trap nodes for the requests of all running and waiting pods."""
-    requests = [pod.request for pod in evidence.snapshot.pods if not pod.ended]
-    kinds = Counter(kind_of(each) for each in requests if isinstance(each, GpuRequest))
+    kinds = Counter(
+        kind_of(pod.request)
+        for pod in evidence.snapshot.pods
+        if isinstance(pod.request, GpuRequest) and not pod.ended
+    )
     policies: dict[str, str] = {
         node.name: node.topology.allocator.topology_manager_policy
         for node in evidence.nodes
@@ -54,9 +56,9 @@ def find(evidence: Evidence) -> Finding:
     words = (
         f"The Topology Manager of {many(traps, 'node')} would refuse pods of a size that runs or "
         "waits here, although enough GPUs are free"
+        if traps
+        else "No node's Topology Manager would refuse a pod of a size that runs or waits here"
     )
-    if not traps:
-        words = "No node's Topology Manager would refuse a pod of a size that runs or waits here"
     words += f"; {NODES_NOT_IN_TIME}" if evidence.deadline.passed() else ""
     return Finding("trapNodes", "Trap nodes", words, {"nodes": traps}, COLUMNS, rows)
 
@@ -72,12 +74,9 @@ def keeps_off(evidence: Evidence, pod: PodRecord, names: Collection[str]) -> dic
         answers = evaluate(snapshot, question, [*names], evidence.deadline)
         for name, answer in answers.decisions.items():
             if (judged := answer.assessment) is not None:
-                lasting, rejected = (
-                    (judged.refusal, judged.rejection),
-                    (answer.rejection, *answer.also),
-                )
-                why = {each.reason for each in lasting if each}
-                if judged.fits and any(each.reason in why for each in rejected if each):
+                rejected = {each.reason for each in (answer.rejection, *answer.also) if each}
+                lasting = filter(None, (judged.refusal, judged.rejection))
+                if judged.fits and any(each.reason in rejected for each in lasting):
                     found[name] = when
                 elif when is NOW:
                     found[name] = PERHAPS if judged.fits and AFFINITY in judged.hazards else ""

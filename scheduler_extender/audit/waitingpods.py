@@ -16,13 +16,21 @@ COLUMNS = {
 
 def find(evidence: Evidence) -> Finding:
     """Return the waiting pods by request, each with the extender's answer."""
-    rows, placeable = [], 0
-    for pods, answers in evidence.waiting:
-        counts = counts_of(answers) if answers else None
-        placeable += len(pods) * any(answer.may_come for answer in answers or ())
-        answer = reason_of(pods[0], counts) if evidence.recorded else "unknown without records"
-        first, asks = pods[0].full_name, asked_text(pods[0]) or "unreadable"
-        rows.append({"pods": len(pods), "first": first, "request": asks, "answer": answer})
+    rows = [
+        {
+            "pods": len(pods),
+            "first": pods[0].full_name,
+            "request": asked_text(pods[0]) or "unreadable",
+            "answer": reason_of(pods[0], counts_of(answers) if answers else None)
+            if evidence.recorded
+            else "unknown without records",
+        }
+        for pods, answers in evidence.waiting
+    ]
+    placeable = sum(
+        len(pods) * any(answer.may_come for answer in answers or ())
+        for pods, answers in evidence.waiting
+    )
     waiting = sum(len(pods) for pods, _ in evidence.waiting)
     words = f"{many(waiting, 'pod')} {'waits' if waiting == 1 else 'wait'} for GPUs"
     words += f"; the extender has a node for {placeable:,} of them" if evidence.recorded else ""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -86,9 +85,9 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
     data = {finding.name: finding.as_json() for finding in findings}
     traps = {f"node/{name}" for row in data["trapNodes"]["rows"] for name in row["nodes"]}
     head = f"{evidence.scope}, {times['since']} to {times['until']}"
-    counts = {"nodes": len(with_gpus), "nodesWithoutRecord": len(with_gpus) - evidence.recorded}
+    unrecorded = len(with_gpus) - evidence.recorded
     return Told(
-        {**times, **counts, **data},
+        {**times, "nodes": len(with_gpus), "nodesWithoutRecord": unrecorded, **data},
         sorted(traps),
         lambda console, wide: _draw(console, head, findings, wide=wide),
         notes,
@@ -106,11 +105,7 @@ def _draw(console: Console, head: str, findings: Sequence[Finding], *, wide: boo
         if rows:
             console.print()
             keys = finding.columns.items()
-            cells = (column(h, partial(_cell, key), folds=True) for h, key in keys)
+            cells = (column(h, partial(cell, key), folds=True) for h, key in keys)
             show(console, table(rows, *cells))
         if left := len(finding.rows) - len(rows):
             console.print(Text(f"… {many(left, 'more row')} (-o wide shows them)", "dim"))
-
-
-def _cell(key: str, row: Mapping[str, Any]) -> str:
-    return cell(row[key])

@@ -235,9 +235,10 @@ def unbound_pods(api: ApiServer, namespace: str | None) -> list[msgspec.Raw]:
 
 def warnings_about_pods(api: ApiServer) -> tuple[tuple[Event, ...], str]:
     """Return the Events, and a note if the caller may not read them."""
-    about_pods = [("fieldSelector", "type=Warning,involvedObject.kind=Pod")]
     try:
-        found = listed(api, EVENTS_PATH, PAGE, about_pods)[0]
+        found, _ = listed(
+            api, EVENTS_PATH, PAGE, [("fieldSelector", "type=Warning,involvedObject.kind=Pod")]
+        )
     except ApiError as error:
         if error.status not in FORBIDDEN:
             raise

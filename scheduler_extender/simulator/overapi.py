@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -31,7 +30,7 @@ from topology.core.graph import NodeTopology
 from topology.core.refusal import REJECTED
 from topology.core.report import READY, Condition
 from topology.emulation import EmulatedKubelet
-from topology.kubeapi.apiserver import ApiFailure, ApiServer, NotFoundError, path
+from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError, NotFoundError, path
 from topology.kubeapi.reflector import Reflector, Watched
 from topology.times import time_text
 
@@ -219,38 +218,16 @@ class PlayedNodes(Server):
                 body = {"metadata": {"uid": record.uid}, "status": status}
                 self._api.patch(f"{where}/status", msgspec.json.encode(body), timeout=WITHIN)
                 if "reason" in status:
-                    self._tell(entry, status)
+                    where = path("/api/v1/namespaces", record.namespace, "events")
+                    told = msgspec.json.encode(_event(entry, status))
+                    self._api.create(where, told, timeout=WITHIN)
             else:
                 self._api.delete(where, msgspec.json.encode(options), timeout=WITHIN)
-        except NotFoundError:
+        except (NotFoundError, ConflictError):
             return True
         except ApiFailure:
             return entry.gone
         return True
-
-    def _tell(self, entry: PodEntry, status: Manifest) -> None:
-        """Write the Event of a refusal, once, as a kubelet does."""
-        record, at = entry.record, status["startTime"]
-        event = {
-            "metadata": {"name": f"refused-{record.uid}", "namespace": record.namespace},
-            "type": "Warning",
-            "reason": status["reason"],
-            "message": status["message"].removeprefix(f"{REJECTED}: "),
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": record.namespace,
-                "name": record.name,
-                "uid": record.uid,
-            },
-            "source": {"component": "kubelet", "host": entry.node},
-            "firstTimestamp": at,
-            "lastTimestamp": at,
-            "count": 1,
-        }
-        where = path("/api/v1/namespaces", record.namespace, "events")
-        with suppress(ApiFailure):
-            self._api.create(where, msgspec.json.encode(event), timeout=WITHIN)
 
     def publish(self, node: NodeName, published: PublishedReport) -> None:
         """Write a report to the node's record."""
@@ -284,6 +261,22 @@ def _seconds(pod: Manifest) -> float:
     except ValueError:
         return inf
     return seconds if seconds >= 0 else inf
+
+
+def _event(entry: PodEntry, status: Manifest) -> Manifest:
+    """Return the Event of a refusal, with a name of its own, so that it is written once."""
+    pod = {"namespace": entry.record.namespace, "name": entry.record.name, "uid": entry.record.uid}
+    return {
+        "metadata": {"name": f"refused-{entry.record.uid}"},
+        "type": "Warning",
+        "reason": status["reason"],
+        "message": status["message"].removeprefix(f"{REJECTED}: "),
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod},
+        "source": {"component": "kubelet", "host": entry.node},
+        "firstTimestamp": status["startTime"],
+        "lastTimestamp": status["startTime"],
+        "count": 1,
+    }
 
 
 def _status(pod: Manifest, phase: str) -> Manifest:

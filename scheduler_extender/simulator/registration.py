@@ -61,6 +61,7 @@ RIGHTS = (
     ("create patch deletecollection", "coordination.k8s.io", "leases"),
     ("list watch delete", "", "pods"),
     ("patch", "", "pods/status"),
+    ("create", "", "events"),
 )
 
 

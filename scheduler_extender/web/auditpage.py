@@ -7,8 +7,7 @@ from scheduler_extender.audit.finding import Finding, cell
 from scheduler_extender.explain.gpustates import USED, Use, totals
 from scheduler_extender.web.html import page
 
-BARS = 24
-"""The bars of the plot of refused pods over time."""
+BARS = 24  # of the plot of refused pods over time
 
 
 def audit_page(evidence: Evidence, findings: Sequence[Finding]) -> str:
@@ -27,5 +26,12 @@ def audit_page(evidence: Evidence, findings: Sequence[Finding]) -> str:
         "free, but for no waiting pod": useless,
         "others": uses.total() - used - free,
     }
-    plots = {"bars": bars, "gpus": gpus}
-    return page("audit.html", "audit", evidence=evidence, findings=findings, cell=cell, **plots)
+    return page(
+        "audit.html",
+        "audit",
+        evidence=evidence,
+        findings=findings,
+        cell=cell,
+        bars=bars,
+        gpus=gpus,
+    )

@@ -13,10 +13,8 @@ from topology.core.memo import memoized
 from topology.core.report import Allocation
 from topology.core.shape import Shape, numa_nodes
 
-LACKS = ("nvlink", "numa")
-"""What a pod may lack: NVLinks between all its GPUs, or one NUMA node."""
-CLIQUE_STEPS = 20_000
-"""For the search of linked GPUs on one machine. After it a pod of this size lacks no NVLinks."""
+LACKS = ("nvlink", "numa")  # NVLinks between all its GPUs, or one NUMA node
+CLIQUE_STEPS = 20_000  # of a search for linked GPUs; after it a pod of this size lacks no NVLinks
 
 
 def spread_pods(
@@ -42,10 +40,9 @@ def spread_pods(
             pods[allocation.pod_uid] |= position.get(device, 0)
     for uid, gpus in pods.items():
         if uid and gpus.bit_count() > 1:
-            has = _has(topology.shape, gpus)
-            possible = _possible(topology.shape, gpus.bit_count())
-            lacks = zip(LACKS, has, possible, strict=True)
-            yield uid, gpus, tuple(word for word, met, could in lacks if could and not met)
+            could = _possible(topology.shape, gpus.bit_count())
+            both = zip(LACKS, could, _has(topology.shape, gpus), strict=True)
+            yield uid, gpus, tuple(word for word, could, has in both if could and not has)
 
 
 def lacking(topology: NodeTopology | None, allocations: Iterable[Allocation]) -> Counter[str]:
@@ -72,14 +69,14 @@ def _has(shape: Shape, gpus: Mask) -> tuple[bool, bool]:
 def _possible(shape: Shape, count: int) -> tuple[bool, bool]:
     """Check the same for any ``count`` whole GPUs of the machine."""
     whole, rows = shape.all_gpus & ~shape.in_mig_mode, _rows(shape)
-    left, linked = [(whole, count)], False
+    left = [(whole, count)]
     for _ in range(CLIQUE_STEPS):
-        if linked or not left:
+        if not left or not left[-1][1]:
             break
         candidates, missing = left.pop()
-        linked = not missing
-        if candidates.bit_count() >= missing > 0:
+        if candidates.bit_count() >= missing:
             first = candidates & -candidates
-            left.append((candidates ^ first, missing))
-            left.append((candidates & rows[first.bit_length() - 1], missing - 1))
+            joined = candidates & rows[first.bit_length() - 1]
+            left += [(candidates ^ first, missing), (joined, missing - 1)]
+    linked = bool(left) and not left[-1][1]
     return linked, any((node & whole).bit_count() >= count for node in numa_nodes(shape))

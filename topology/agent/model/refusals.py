@@ -38,9 +38,7 @@ class RefusalTracker:
 
 
 def _refused(pod: NodePod) -> RefusedPod:
-    asked: Counter[str] = Counter()
-    for (_, resource), devices in pod.wants.items():
-        asked[resource] += devices
-    ((resource, devices),) = asked.most_common(1)
+    (_, resource), _ = max(pod.wants.items(), key=lambda each: each[1])
+    devices = sum(wanted for (_, name), wanted in pod.wants.items() if name == resource)
     reason = pod.refused[:LONGEST_REASON]
     return RefusedPod(pod.uid, pod.namespace, pod.name, resource, devices, reason, pod.started)
