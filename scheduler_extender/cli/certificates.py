@@ -30,10 +30,6 @@ EXTENDER, SCHEDULER = "extender", "scheduler"
 # The name of the Service by which kube-scheduler calls the extender.
 SERVICE = "gpu-topology"
 MAX_PEM = 64 * 1024
-FOREIGN = (
-    f"The Secrets were made without the Secret {AUTHORITY}, and stay as they are: renew them as "
-    "they were made"
-)
 
 
 def make(output: Path, ca: Path | None, names: Names, days: int, printed: Secrets) -> None:
@@ -76,7 +72,10 @@ def keep_in_cluster(access: Access, names: Names, days: int) -> None:
             missing = secrets.missing(subjects, authority)
             if authority is None:
                 if not missing:
-                    typer.echo(FOREIGN)
+                    typer.echo(
+                        f"The Secrets were made without the Secret {AUTHORITY}, and stay as they "
+                        "are: renew them as they were made"
+                    )
                     return
                 authority = Authority.new(NAME, now)
                 secrets.create(AUTHORITY, authority, authority)

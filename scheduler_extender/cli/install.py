@@ -12,7 +12,7 @@ import typer
 
 from scheduler_extender.cli.atomicfile import Change, Files
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, tell, text_of
+from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, tell, text_of
 from scheduler_extender.cli.options import Asked, Doing
 from scheduler_extender.http.certificates import CertificatesError, Tls, check_client
 from scheduler_extender.installing import flags, k3s, schedulerconfig, staticpod
@@ -30,8 +30,6 @@ SECOND = (
     "let the chart run a second kube-scheduler instead: --set scheduler.enabled=true "
     "(docs/install/second-scheduler.md)"
 )
-OTHERS = ("rke2", "openshift", "talos", "kops", "eks", "gke", "aks")
-"""Distributions and services that write kube-scheduler's files themselves, or hide them."""
 
 NEXT = {
     "kubeadm": "The kubelet now restarts kube-scheduler. Check that it runs: kubectl "
@@ -42,13 +40,15 @@ NEXT = {
 
 def carry_out(kind: str, asked: Asked, doing: Doing) -> None:
     """Change the files of a node, or show the changes. Raises :class:`BadInputError`."""
-    if kind.lower() in OTHERS:
-        raise BadInputError(f"KIND: allowed are kubeadm and k3s; for {kind}, {SECOND}")
-    plan = one_of("KIND", kind, {"kubeadm": _kubeadm, "k3s": _k3s})
+    plan = {"kubeadm": _kubeadm, "k3s": _k3s}.get(kind)
+    if plan is None:
+        raise BadInputError(
+            f"KIND: allowed are kubeadm, k3s, not {kind[:60]!r}; elsewhere, {SECOND}"
+        )
     if not doing.root.is_dir():
         raise BadInputError(f"--root: {doing.root}: no such folder")
     files = Files(doing.root)
-    every: list[Change] = plan(files, None if doing.remove else asked)
+    every = plan(files, None if doing.remove else asked)
     changes = [each for each in every if each.old_text != each.new_text or files.shows(each)]
     for change in changes:
         if doing.dry_run:
@@ -61,9 +61,11 @@ def carry_out(kind: str, asked: Asked, doing: Doing) -> None:
         typer.echo("nothing to change")
     elif not doing.dry_run:
         news = {posixpath.basename(change.path) for change in changes} - READ_ANEW
-        reads = "no longer reads these files"
-        if not doing.remove:
-            reads = "reads the new files without a restart"
+        reads = (
+            "no longer reads these files"
+            if doing.remove
+            else "reads the new files without a restart"
+        )
         typer.echo(NEXT[kind] if news else f"kube-scheduler {reads}.")
 
 
@@ -97,8 +99,12 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
             digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
             after = staticpod.with_config(pod, digest)
     foreign = asked is not None and staticpod.DIGEST not in pod.annotations
-    copy = node.copy(staticpod.PATH) if foreign else None
-    change = Change(path=staticpod.PATH, old_text=text, new_text=after, copy=copy)
+    change = Change(
+        path=staticpod.PATH,
+        old_text=text,
+        new_text=after,
+        copy=node.copy(staticpod.PATH) if foreign else None,
+    )
     every = [*secrets, configuration, change]
     return every[::-1] if asked is None else every
 

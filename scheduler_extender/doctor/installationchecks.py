@@ -167,19 +167,17 @@ def extender(seen: Seen) -> Iterator[Finding]:
 
 def certificates(seen: Seen) -> Iterator[Finding]:
     """Check whether the certificates exist and fit each other, and when they expire."""
-    second = any(each.where == SECOND for each in seen.configurations)
-    needed = {"gpu-topology-tls": "--tls-cert" in seen.flags, "gpu-topology-scheduler": second}
-    for name in seen.missing:
-        if needed[name]:
-            said = f"the Secret {name} is missing, so pods that mount it do not start"
-            yield fail(said, "create it with `gpu-topology certificates`", CERTIFICATES)
+    needed = {
+        "gpu-topology-tls": "--tls-cert" in seen.flags,
+        "gpu-topology-scheduler": any(each.where == SECOND for each in seen.configurations),
+    }
+    for name in filter(needed.get, seen.missing):
+        said = f"the Secret {name} is missing, so pods that mount it do not start"
+        yield fail(said, "create it with `gpu-topology certificates`", CERTIFICATES)
     readable = [each for each in seen.certificates if isinstance(each, Certificate)]
-    for each in seen.certificates:
-        if isinstance(each, Unseen):
-            yield unseen(each.why)
-    for each in readable:
-        if (left := each.expires - seen.observed_at) < SOON:
-            yield _end(each.where, left)
+    yield from (unseen(each.why) for each in seen.certificates if isinstance(each, Unseen))
+    ends = ((each.where, each.expires - seen.observed_at) for each in readable)
+    yield from (_end(where, left) for where, left in ends if left < SOON)
     yield from _trust(seen, readable)
     for name, _, value, *_ in there(seen.metrics) or ():
         if name == "gpu_topology_tls_reload_failing" and value:

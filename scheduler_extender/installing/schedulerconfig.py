@@ -87,10 +87,8 @@ def merged(text: str, place: Place) -> str:
         return _placed(text, ours, place)
     entries_shipped = SHIPPED.read_text().partition("\nextenders:\n")[2]
     entry = textwrap.dedent("  " + entries_shipped.partition("- ")[2])
-    if entries:
-        text = put(text, ["extenders", END], entry)
-    else:
-        text = put(text, ["extenders"], f"- {textwrap.indent(entry, '  ').strip()}")
+    listed = f"- {textwrap.indent(entry, '  ').strip()}"
+    text = put(text, ["extenders", END], entry) if entries else put(text, ["extenders"], listed)
     return _placed(text, len(entries), place)
 
 
@@ -116,8 +114,7 @@ def _placed(text: str, number: int, place: Place) -> str:
     """Return the text with the address and the files of ``place`` in this entry."""
     at: list[Step] = ["extenders", number]
     entry = _extenders(text)[number]
-    wanted: dict[str, object] = {"urlPrefix": place.url(), "enableHTTPS": True}
-    for field, value in wanted.items():
+    for field, value in {"urlPrefix": place.url(), "enableHTTPS": True}.items():
         if entry.get(field) != value:
             text = put(text, [*at, field], _plain(value))
     tls = entry.get("tlsConfig")

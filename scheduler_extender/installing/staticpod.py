@@ -117,18 +117,15 @@ def with_config(pod: StaticPod, digest: str) -> str:
         text = _added(text, ["spec", "volumes"], volume, bool(pod.volumes))
     if pod.annotations.get(DIGEST) == digest:
         return text
+    quoted = f'"{digest}"'  # YAML would read a digest of digits alone as a number
     if pod.annotations:
-        return put(text, ["metadata", "annotations", DIGEST], _quoted(digest))
-    return put(text, ["metadata", "annotations"], f"{DIGEST}: {_quoted(digest)}")
+        return put(text, ["metadata", "annotations", DIGEST], quoted)
+    return put(text, ["metadata", "annotations"], f"{DIGEST}: {quoted}")
 
 
 def _added(text: str, path: list[Step], item: dict[str, Any], there: bool) -> str:
     lines = str(yaml.safe_dump(item if there else [item]))
     return put(text, [*path, END] if there else path, lines)
-
-
-def _quoted(digest: str) -> str:
-    return f'"{digest}"'  # YAML would read a digest of digits alone as a number
 
 
 def without_config(pod: StaticPod, *, keep_folder: bool) -> str:

@@ -64,7 +64,8 @@ def put(text: str, path: Sequence[Step], value: str) -> str:
 def _with(text: str, path: Sequence[Step], value: str, new: object) -> str:
     *way, last = path
     node = _node(text, way)
-    lines = _item(value) if last == END else _pair(str(last), value, new)
+    item = "- " + textwrap.indent(value, "  ")[2:]
+    lines = item if last == END else _pair(str(last), value, new)
     indent = " " * node.start_mark.column
     lines = textwrap.indent(lines, indent)
     replaced = [pair for pair in _pairs(node) if pair[0].value == last]
@@ -168,10 +169,6 @@ def _end(text: str, node: Any) -> int:
     if index and text[index - 1] == "\n":  # a block of several lines includes its last line break
         return index
     return text.find("\n", index) + 1 or len(text)
-
-
-def _item(value: str) -> str:
-    return "- " + textwrap.indent(value, "  ")[2:]
 
 
 def _pair(key: str, value: str, new: object) -> str:

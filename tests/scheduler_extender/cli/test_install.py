@@ -429,7 +429,7 @@ def test_bad_files_are_one_line_and_nothing_changes(
     ("words", "message"),
     [
         (("k0s",), "KIND: allowed are kubeadm, k3s, not 'k0s'"),
-        (("RKE2",), "for RKE2, let the chart run a second kube-scheduler instead"),
+        (("RKE2",), "elsewhere, let the chart run a second kube-scheduler instead"),
         (("talos",), "--set scheduler.enabled=true (docs/install/second-scheduler.md)"),
         (("kubeadm",), "--address: an IP address or a DNS name is needed"),
         (("kubeadm", "--address", "http://x"), "--address: an IP address or a DNS name is needed"),
