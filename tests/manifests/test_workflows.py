@@ -36,6 +36,13 @@ def test_actionlint_finds_what_is_wrong(tmp_path: Path) -> None:
     assert 'property "reference" is not defined' in linted(wrong).stdout
 
 
+def test_every_action_is_pinned_by_its_commit() -> None:
+    """A tag moves where its owner moves it."""
+    uses = re.findall(r"uses: (.*)", "".join(path.read_text() for path in WORKFLOWS))
+    assert len(uses) == 8
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", use) for use in uses)
+
+
 def test_they_call_targets_and_files_of_ours() -> None:
     makefile = (ROOT / "Makefile").read_text()
     text = "".join(path.read_text() for path in WORKFLOWS)
