@@ -64,6 +64,16 @@ UNUSED = (
     Unused(r"\bcustom resources?\b", "the resource GPUTopology, or a record of it", tuple(PAGES)),
     Unused(r"\bplug-ins?\b", "plugin", tuple(EVERYWHERE)),
     Unused(r"\bpre-empt\w*", "preempt", tuple(EVERYWHERE)),
+    Unused(
+        r"\bask(s|ed|ing)? for\b",
+        "a pod requests GPUs",
+        tuple(
+            p
+            for p in EVERYWHERE
+            if p.suffix in (".md", ".html") and p.stem not in ("CHANGELOG", "results")
+        ),
+        (r"asks for no credentials",),
+    ),
 )
 
 VAGUE = re.compile(r"\b(whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)

@@ -186,7 +186,7 @@ MESSAGES: Mapping[Reason, tuple[Advice, ...]] = {
         ),
         _on(
             "NVIDIA's device plugin refuses a container …",
-            do="Request one in each container, or allow [several](agent.md#several-shares).",
+            do="Request one share in each container, or [allow several](agent.md#several-shares).",
         ),
         _on(
             "not guaranteed: the node's kubelet may refuse the pod",

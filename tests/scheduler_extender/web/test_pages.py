@@ -210,7 +210,7 @@ def test_a_column_that_no_pod_fills_is_left_out() -> None:
     made.pod("bound", 1, made.node("l40s-4", "n"), running=False)
     told = page(made, "pods")
     assert "team-a/bound" in told
-    assert heads(told) == {"Pod", "Asks for", "State", "Node"}
+    assert heads(told) == {"Pod", "Request", "State", "Node"}
 
 
 def test_the_summary_counts_nodes_in_words() -> None:
@@ -521,7 +521,7 @@ def test_each_example_can_be_asked_about(name: str) -> None:
 
 def test_a_pod_says_what_it_asks_for_and_has_and_who_else_would_take_it() -> None:
     text = Tags(page(small(), "pod")).text
-    assert "Asks for 4 GPUs: every two linked by NVLink (link=nvlink)" in text
+    assert "Requests 4 GPUs: every two linked by NVLink (link=nvlink)" in text
     assert "on dgx-01" in text
     assert "it got GPUs 0-3, which meet its constraints" in text
     others = text.partition("Other nodes")[2]
