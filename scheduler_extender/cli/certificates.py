@@ -94,11 +94,10 @@ def _of_extender(names: Names) -> list[str]:
     check_namespace("--namespace", names.namespace)
     host = f"{SERVICE}.{names.namespace}"
     found = [SERVICE, host, f"{host}.svc", f"{host}.svc.cluster.local"]
-    found += ["localhost", "127.0.0.1", "::1"]
+    found += ["localhost", "127.0.0.1", "::1", *(names.name or ())]
     for name in names.name or ():
         if not is_ip(name) and not is_dns(name):
             raise BadInputError(f"--name: {name[:60]!r} is neither a DNS name nor an IP address")
-        found.append(name)
     return list(dict.fromkeys(found))
 
 
@@ -106,8 +105,10 @@ def _of_scheduler(names: Names) -> list[str]:
     """Return the client's name as the only DNS name if it is a valid one, otherwise no name."""
     name = names.client_name
     if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable() or not name.isascii():
-        said = f"allowed are 1 to {MAX_COMMON_NAME} printable ASCII characters"
-        raise BadInputError(f"--client-name: {said}, not {name[:60]!r}")
+        raise BadInputError(
+            f"--client-name: allowed are 1 to {MAX_COMMON_NAME} printable ASCII characters, not "
+            f"{name[:60]!r}"
+        )
     return [name] if is_dns(name) else []
 
 
