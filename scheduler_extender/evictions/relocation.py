@@ -28,7 +28,7 @@ from scheduler_extender.state.node.transitions import with_assumed_pod
 from scheduler_extender.state.pods.attributes import Amounts, Others
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.devices import NodeName, PodUid
-from topology.core.placement import Reason, Rejection, Verdict
+from topology.core.placement import Reason, Rejection
 from topology.core.report import Allocation
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy, gpu_request
 
@@ -117,7 +117,7 @@ class GuaranteedPlacements:
     """The guaranteed placements on all nodes as they are; equal nodes are asked once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
+        self._snapshot = snapshot.requiring_guarantees()
         self.spare_resources = SpareResources(snapshot.others)
         self._trials = Trials(self._snapshot)
         self._kinds: dict[str, dict[Hashable, list[NodeInfo]]] = {}

@@ -39,7 +39,6 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from scheduler_extender.state.pods.budgets import refused
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.devices import PodUid
-from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
 # The largest number of pods that one plan evicts.
@@ -124,7 +123,7 @@ class _Search:
         deadline: Deadline,
         group: Group,
     ) -> None:
-        self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
+        self._snapshot = snapshot.requiring_guarantees()
         self._nodes = [f.yielding_to(pod.attributes.priority, pod.gang) for f in snapshot.nodes]
         self._group = group
         self._deadline = deadline
@@ -325,7 +324,9 @@ class _Search:
                 most -= 1
         if most < 0:
             return
-        for info, victims in self._alike(candidate):
+        position = {pod.uid: i for i, pod in enumerate(candidate.site.pods)}
+        for info, pods in candidate.site.alike:
+            victims = tuple(pods[position[pod.uid]] for pod in candidate.victims)
             without = after(info, victims, self._pod.uid)
             if self._spare_resources.takes(without, self._pod):
                 gone = frozenset(pod.uid for pod in victims)
@@ -356,13 +357,6 @@ class _Search:
         world = self._placements.with_relocations(without, victims, relocations)
         here = world.pop(without.name)
         return self._group(here, gone, world.values()).rejection is None
-
-    def _alike(self, candidate: _Candidate) -> Iterator[tuple[NodeInfo, tuple[PodRecord, ...]]]:
-        """Yield the candidate's node and pods, and those of the nodes that are alike."""
-        site = candidate.site
-        position = {pod.uid: i for i, pod in enumerate(site.pods)}
-        for info, pods in site.alike:
-            yield info, tuple(pods[position[pod.uid]] for pod in candidate.victims)
 
     def _plan(
         self, info: NodeInfo, victims: Sequence[PodRecord], relocations: Sequence[Relocation]

@@ -128,8 +128,12 @@ def devices_for(
     ``to_come`` tells the latter (see :data:`.Foresees`). Returns a Rejection if the claims get no
     GPUs, or if it cannot be said which.
     """
-    if (unserved := _unserved(info)) is not None:
-        return unserved
+    resources = () if info.topology is None else info.topology.resources
+    offer = info.offer(resources[0].name if resources else "")
+    if isinstance(offer, Rejection):
+        return offer
+    if not info.serves_claims:
+        return NOT_SERVED_BY_DRA
     devices = info.seen(uid, wanted.namespace, wanted.names)
     if info.lacks(devices):
         return GPU_NOT_PUBLISHED
@@ -137,15 +141,6 @@ def devices_for(
     if isinstance(coming, Rejection):
         return devices or coming
     return devices + coming or NO_GPUS
-
-
-def _unserved(info: NodeInfo) -> Rejection | None:
-    """Return why no claim of any kind gets a GPU of this node; None if one may."""
-    resources = () if info.topology is None else info.topology.resources
-    offer = info.offer(resources[0].name if resources else "")
-    if isinstance(offer, Rejection):
-        return offer
-    return None if info.serves_claims else NOT_SERVED_BY_DRA
 
 
 def _kind(info: NodeInfo, devices: Devices) -> Hashable:

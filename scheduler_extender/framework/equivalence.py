@@ -7,7 +7,7 @@ are answered as *undecided*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, count, repeat
 from operator import is_
@@ -253,7 +253,8 @@ def scores(answers: NodeAnswers, rooms: Sequence[int] | None = None) -> list[int
     A node that is unknown, or has no score yet, is scored as unknown. ``rooms`` are the devices
     left in each node's rack (:func:`.members.rack_rooms`).
     """
-    unknown, rejecting = scoring.UNKNOWN, _rejecting(answers)
+    unknown = scoring.UNKNOWN
+    rejecting = {each for each, decision in answers.decisions.items() if decision.rejection}
     keys: Sequence[ClassId | _InRack | None] = answers.class_ids
     node_scores: dict[ClassId | _InRack | None, Score] = {
         class_id: unknown if class_id is None else answers.node_scores.get(class_id, unknown)
@@ -279,7 +280,7 @@ _InRack = tuple[ClassId | None, int]
 
 
 def _levels(
-    answers: NodeAnswers, rejecting: set[ClassId | None], rooms: Sequence[int]
+    answers: NodeAnswers, rejecting: Collection[ClassId | None], rooms: Sequence[int]
 ) -> list[int]:
     """Return the level of each node's rack among the racks where it may be placed.
 
@@ -290,8 +291,3 @@ def _levels(
     passing_racks = {room for class_id, room in asked if room and class_id not in rejecting}
     level = {room: min(i, RACK_LEVELS) for i, room in enumerate(sorted(passing_racks), 1)}
     return [level.get(room, 0) for room in rooms]
-
-
-def _rejecting(answers: NodeAnswers) -> set[ClassId | None]:
-    """Return the equivalence classes whose nodes reject the pod."""
-    return {class_id for class_id, each in answers.decisions.items() if each.rejection is not None}

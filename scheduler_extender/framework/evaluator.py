@@ -90,8 +90,9 @@ def evaluate(
 def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterator[NodeAnswers]:
     """Yield the nodes' own answers, together for nodes that get the same request."""
     question, snapshot, request = results.question, results.asked, results.request
-    scores, stores = question.scores, question.stores_answers
     binds = question.purpose is Purpose.BIND
+    # Questions of people and binds are not repeated soon, so their answers are not cached.
+    scores, stores = question.scores, not binds and question.purpose is not Purpose.EXPLAIN
     if question.pod.claim_constraints is not None and not binds:
         yield from ask_by_claims(results, names, deadline)
         return

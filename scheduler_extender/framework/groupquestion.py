@@ -79,12 +79,6 @@ class GroupAnswer:
     late: bool = False  # something was not worked out
     reserves: bool = False  # there are reservations for groups
 
-    @property
-    def rejections(self) -> dict[str, Rejection]:
-        """The nodes to which the member must not go, and why."""
-        rejected = ((why, names) for why, names in self.by_rejection.items() if why is not None)
-        return {name: why for why, names in rejected for name in names}
-
 
 def ask_group(
     snapshot: Snapshot,
@@ -208,7 +202,12 @@ class _GroupQuestion:
         group_ref, answer = self._member.group_ref, self._found
         answer.domains = [None] * len(passing)
         if group_ref.domain is None:
-            self._anywhere(passing)
+            # A gang without a domain may go to each node without a reservation for another group,
+            # and to each node where the reservation holds even if all members of the gang come.
+            reservations = self._reservations()
+            if reservations.reserved:
+                self._taken(reservations, ("", ""), list(reservations.reserved))
+            answer.by_rejection = {} if self._counter.late else {None: list(passing)}
         elif not self._status.agrees_with(group_ref):
             answer.by_rejection = {DISAGREE: list(passing)}
         else:
@@ -221,18 +220,6 @@ class _GroupQuestion:
             ]
             answer.by_rejection[RESERVED_FOR_GROUP] = [name for name in passing if name in full]
         return answer
-
-    def _anywhere(self, passing: Sequence[str]) -> None:
-        """Answer for a gang without a domain.
-
-        It may go to each node without a reservation for another group, and to each node where the
-        reservation holds even if all members of the gang come.
-        """
-        reservations = self._reservations()
-        if reservations.reserved:
-            self._taken(reservations, ("", ""), list(reservations.reserved))
-        if not self._counter.late:
-            self._found.by_rejection = {None: list(passing)}
 
     def _to_a_domain(self, passing: Sequence[str]) -> None:
         group_ref, answer, status = self._member.group_ref, self._found, self._status
@@ -278,37 +265,36 @@ class _GroupQuestion:
 
         Puts the answer about each candidate into ``said``.
         """
-        group_ref = self._member.group_ref
+        group_ref, info = self._member.group_ref, self._snapshot.node_info
         rank, totals = self._direction.rank, self._totals(candidates, reservations)
         left = {domain: n - self._needed for domain, n in totals.items()}
         able = [domain for domain, n in left.items() if n >= 0]
         if len(self._wanted) > 1:
-            self._learn_classes(candidates)
+            # Note the nodes' classes: nodes of one class hold the same members.
+            names = [name for domain in candidates for name in self._domains.nodes[domain]]
+            resources = dict.fromkeys(request.resource for request, _ in self._wanted)
+            tables = [
+                class_ids_of(self._snapshot, resource, names, self._deadline)[0]
+                for resource in resources
+            ]
+            self._class_of = {
+                name: (info(name).node_object.cordoned, self._reserved.get(name, ()), class_ids)
+                for name, class_ids in zip(names, zip(*tables, strict=True), strict=True)
+            }
             able = [domain for domain in candidates if self._holds(domain)]
         rooms = self._rack_rooms(able)
         able.sort(key=lambda d: (rank(d), rooms.get(d, 0), left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
-        said |= dict.fromkeys(self._hopeless({*candidates} - {*able}), NEVER)
+        for domain in {*candidates} - {*able}:
+            nodes = list(map(info, self._domains.nodes[domain]))
+            if not all(self._counter.could_hold(each, nodes, n) for each, n in self._wanted):
+                said[domain] = NEVER  # even when empty, so no eviction would help
         said |= dict.fromkeys(able, ANOTHER_CHOSEN if group_ref.gang else None)
         if at is None and self._direction.domain is not None:
             able = [domain for domain in able if domain == self._direction.domain]
         if able:
             said[able[0]] = None
         return able
-
-    def _learn_classes(self, domains: Collection[str]) -> None:
-        """Note the nodes' classes: nodes of one class hold the same members."""
-        names = [name for domain in domains for name in self._domains.nodes[domain]]
-        resources = dict.fromkeys(request.resource for request, _ in self._wanted)
-        tables = [
-            class_ids_of(self._snapshot, resource, names, self._deadline)[0]
-            for resource in resources
-        ]
-        info = self._snapshot.node_info
-        self._class_of = {
-            name: (info(name).node_object.cordoned, self._reserved.get(name, ()), class_ids)
-            for name, class_ids in zip(names, zip(*tables, strict=True), strict=True)
-        }
 
     def _holds(self, domain: str, on: NodeName | None = None) -> bool:
         """Check whether a domain holds members with different requests at once.
@@ -378,19 +364,6 @@ class _GroupQuestion:
             if here not in known:
                 known[here] = class_of in left[domain] or self._holds(domain, name)
             by_rejection.setdefault(None if known[here] else NO_ROOM_FOR_OTHERS, []).append(name)
-
-    def _hopeless(self, domains: Collection[str]) -> list[str]:
-        """Return the domains that are too small for the members to come even when empty.
-
-        No eviction would help there.
-        """
-        info = self._snapshot.node_info
-        inside = {domain: list(map(info, self._domains.nodes[domain])) for domain in domains}
-        return [
-            domain
-            for domain, nodes in inside.items()
-            if not all(self._counter.could_hold(each, nodes, n) for each, n in self._wanted)
-        ]
 
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
         """Return the devices left in the rack of each domain, if domains are single nodes.

@@ -48,11 +48,6 @@ class Question:
     scores: bool = False  # whether scores are needed: rejected nodes are not sorted out then
     ignores_group: bool = False  # whether rules about the pod's group are left out
 
-    @property
-    def stores_answers(self) -> bool:
-        """Whether new answers are cached. Questions of people and binds are not repeated soon."""
-        return self.purpose not in (Purpose.EXPLAIN, Purpose.BIND)
-
     def on(self, info: NodeInfo) -> NodeInfo:
         """Return a node's info for this question.
 

@@ -9,6 +9,7 @@ dropped, so that no pod is evicted in vain. preempt never adds nodes.
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
@@ -105,7 +106,7 @@ def preemptor(
     )
 
 
-@dataclass(slots=True)
+@dataclass
 class _Asking:
     """One call of :func:`preempt`.
 
@@ -117,7 +118,6 @@ class _Asking:
     pod: Preemptor
     deadline: Deadline
     trials: Trials
-    promised: frozenset[str | None] | None = None
 
     def on(self, name: NodeName, chosen: MetaVictims) -> MetaVictims | None:
         """Return the victims on a node, for which kube-scheduler has ``chosen`` some.
@@ -135,7 +135,16 @@ class _Asking:
             may_go = not any(map(self.pod.shares_group, ours))
             if may_go and self._passes(info.without(frozenset(uids)), ours):
                 return chosen
-            others = self._others(info, ours)
+            if self.snapshot.budgets is None or name in self.promised:
+                return None
+            others = replaced(
+                info,
+                self.pod,
+                ours,
+                self.snapshot.budgets,
+                lambda victims: self._passes(info, victims),
+                self.deadline,
+            )
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.snapshot.faults.note(name, error)
             return chosen if self.trials.takes_unseen(info, self.pod.request) else None
@@ -149,38 +158,19 @@ class _Asking:
         violated = violations(others, budgets) + (by_others if rest else 0)
         return MetaVictims([MetaPod(uid) for uid in pods], violated)
 
-    def _others(self, info: NodeInfo, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
-        """Return other victims that will do.
-
-        Returns None if budgets are not known, or if kube-scheduler has promised the node to a pod
-        that comes first.
-        """
-        budgets = self.snapshot.budgets
-        if budgets is None or self._is_promised(info.name):
-            return None
-        return replaced(
-            info,
-            self.pod,
-            chosen,
-            budgets,
-            lambda victims: self._passes(info, victims),
-            self.deadline,
-        )
-
-    def _is_promised(self, name: NodeName) -> bool:
-        """Check whether pods were evicted here for another pod that comes first.
+    @cached_property
+    def promised(self) -> frozenset[str | None]:
+        """Return the nodes on which pods were evicted for another pod that comes first.
 
         That pod has not come yet, and its priority is not lower.
         """
-        if self.promised is None:
-            self.promised = frozenset(
-                pod.attributes.nominated
-                for pod in self.snapshot.nominated.values()
-                if not (pod.terminating or pod.ended or pod.uid in self.snapshot.assumed)
-                and pod.attributes.priority >= self.pod.priority
-                and pod.uid != self.pod.uid
-            )
-        return name in self.promised
+        return frozenset(
+            pod.attributes.nominated
+            for pod in self.snapshot.nominated.values()
+            if not (pod.terminating or pod.ended or pod.uid in self.snapshot.assumed)
+            and pod.attributes.priority >= self.pod.priority
+            and pod.uid != self.pod.uid
+        )
 
     def _passes(self, info: NodeInfo, victims: Iterable[PodRecord]) -> bool:
         """Check whether the node passes once these pods and terminating pods have released it."""

@@ -135,7 +135,7 @@ def test_all_agree_which_nodes_take_a_pod_in_which_order_and_why_not(seed: int) 
         record, wire = record_of(manifest), msgspec.convert(manifest, Pod)
         rows, why = asked(found, name)
         snapshot = found.cluster.snapshot()
-        offered = [f.name for f in snapshot.nodes if f.is_one_of(record.attributes.eligible_nodes)]
+        offered = [f.name for f in snapshot.nodes if not f.bar(record.attributes.eligible_nodes)]
         verb = filtered(snapshot, wire, offered)
         refused = {node: each for each, nodes in verb.rejected.items() for node in nodes}
         # Who takes it, and why the others do not.

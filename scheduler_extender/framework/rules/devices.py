@@ -31,14 +31,12 @@ from dataclasses import replace
 from scheduler_extender.framework.rule import UNDECIDED, NodeEvaluation
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.node.nodeinfo import NodeInfo
-from topology.core.admission import DeviceManager
 from topology.core.placement import (
     ALL_SPLIT_BY_MIG,
     INIT_UNDER_DRA,
     NOT_SERVED,
     NOT_SERVED_BY_DRA,
     OWN_CLAIMS_ONLY,
-    Assessment,
     Reason,
     Rejection,
     assess,
@@ -71,7 +69,10 @@ def check(node: NodeEvaluation) -> Rejection | None:
     node.offer, node.available = offer, offer.available_to(request)
     node.assessed = assessed = assess(offer.kubelet, node.available, request)
     if not assessed.fits and not request.required:
-        return _short(assessed, offer.kubelet)
+        # Too few devices are left.
+        why = assessed.rejection
+        always = why is not None and why.reason in (Reason.TOO_FEW, Reason.SPLIT_BY_MIG)
+        return why if always else busy(device_unit(offer.kubelet))
     if assessed.refusal is not None and node.settings.refusals is not Refusals.IGNORE:
         return assessed.refusal
     if request.required and assessed.rejection is not None:
@@ -85,14 +86,6 @@ def _over_fabric(info: NodeInfo, request: GpuRequest, why: Rejection) -> Rejecti
     if not (over_links and request.constraints.over_links and info.fabric_fault):
         return why
     return replace(why, message=f"{why.message}: {info.fabric_fault}")
-
-
-def _short(assessed: Assessment, kubelet: DeviceManager) -> Rejection:
-    """Return why a pod without required constraints is refused if too few devices are left."""
-    why = assessed.rejection
-    if why is not None and why.reason in (Reason.TOO_FEW, Reason.SPLIT_BY_MIG):
-        return why
-    return busy(device_unit(kubelet))
 
 
 def _refused_over_missing(node: NodeEvaluation) -> Rejection | None:

@@ -25,7 +25,7 @@ from scheduler_extender.state.groups.domains import NO_DOMAINS, Domains, domains
 from scheduler_extender.state.groups.gangdomains import ANY_DOMAIN, Direction, GangDomains
 from scheduler_extender.state.groups.groupreservations import GroupReservations
 from scheduler_extender.state.groups.groups import GroupsSeen, GroupStatus
-from scheduler_extender.state.node.nodeinfo import Foresees, NodeInfo
+from scheduler_extender.state.node.nodeinfo import Foresees, NodeInfo, gives_way
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.attributes import Others
 from scheduler_extender.state.pods.budgets import Budgets
@@ -153,12 +153,12 @@ class Snapshot:
         by_name, replaced = {**self.by_name, **instead}, self.replaced | instead.keys()
         return replace(self, base=self.base or self, by_name=by_name, replaced=replaced, numbers={})
 
-    def requiring(self, weakest: Verdict) -> Snapshot:
-        """Return the snapshot for a pod that passes only on this verdict or a stronger one.
+    def requiring_guarantees(self) -> Snapshot:
+        """Return the snapshot for a pod that passes only on a guaranteed placement.
 
         Use it only for :func:`.answer`, which caches nothing.
         """
-        return replace(self, settings=replace(self.settings, require=weakest))
+        return replace(self, settings=replace(self.settings, require=Verdict.GUARANTEED))
 
     def pod_named(self, namespace: str, name: str) -> PodRecord | None:
         """Return the pod of this name, as last seen; None if there is none. O(pods)."""
@@ -187,15 +187,17 @@ class Snapshot:
     ) -> frozenset[NodeName]:
         """Return the nodes that may answer this pod and others with the same request differently.
 
-        On each of them there is a reservation for this pod, or one that yields to it
-        (:meth:`.NodeInfo.yields_to`), or the pod is nominated to the node.
+        On each of them there is a reservation for this pod, or one that gives way to it
+        (:func:`.gives_way`), or the pod is nominated to the node.
         """
         asking = self.nominated.get(uid)
         return frozenset(
             name
             for name in self.reservations
-            if self.by_name[name].is_reserved_for(uid)
-            or self.by_name[name].yields_to(priority, gang)
+            if any(
+                pod.uid == uid or gives_way(pod, priority, gang)
+                for pod in self.by_name[name].reservations
+            )
         ).union(() if asking is None else (asking.attributes.nominated or NodeName(""),))
 
     # Groups.

@@ -243,16 +243,8 @@ class KubeletHistory:
     beside: frozenset[PodUid] = frozenset()
     resumed: float = 0.0  # up to when an operator has cleared all refusals, in seconds since 1970
 
-    def refusing(self, request: GpuRequest, trying: Collection[GpuRequest]) -> Backoff | None:
-        """Return the back-off that keeps pods with this request away now; None if one may try.
-
-        ``trying`` are the kinds of the pods that the kubelet has not answered.
-        """
-        backoffs = self.backoffs.get(request.resource)
-        return None if backoffs is None else backoffs.keeps_away(kind_of(request), trying)
-
     def key(self, resource: str, trying: Collection[GpuRequest]) -> tuple[Hashable, ...]:
-        """Return everything that :meth:`refusing` depends on."""
+        """Return everything that :meth:`.Backoffs.keeps_away` depends on."""
         backoffs = self.backoffs.get(resource)
         return () if backoffs is None else (backoffs.key, frozenset(trying))
 
@@ -263,10 +255,17 @@ class KubeletHistory:
     def surely_admits(self, request: GpuRequest, allocator: AllocatorConfig) -> bool:
         """Check whether the kubelet admits a pod with this request like the last one of its kind.
 
-        This assumes that there are enough devices and that the model knows of no hazard.
+        This assumes that there are enough devices and that the model knows of no hazard. Two pods
+        of a kind then differ for the kubelet only by the number of free devices. That is not so
+        with a policy of the Topology Manager or a static manager, which look at which devices, CPUs
+        and memory are left. Nor is it so with other device plugins, which look at their own
+        devices.
         """
         kind = kind_of(request)
-        return kind in self.proven and _one_like_the_other(kind, allocator)
+        cpus = kind.exclusive.cpus and allocator.cpu_manager_policy != "none"
+        memory = kind.exclusive.memory and allocator.memory_manager_policy != "None"
+        policy = allocator.topology_manager_policy != "none"
+        return kind in self.proven and kind.only_gpu_plugin and not (policy or cpus or memory)
 
     def unproven(self, here: frozenset[PodUid]) -> KubeletHistory:
         """Return the history after a change of the node, with these pods on it."""
@@ -300,16 +299,3 @@ class KubeletHistory:
         if len(kinds) > MOST_ADMITTED:
             del kinds[min(kinds, key=kinds.__getitem__)]
         return replace(self, admitted={**self.admitted, resource: kinds})
-
-
-def _one_like_the_other(kind: GpuRequest, config: AllocatorConfig) -> bool:
-    """Check whether two pods of a kind differ for the kubelet only by the number of free devices.
-
-    That is not so with a policy of the Topology Manager or a static manager, which look at which
-    devices, CPUs and memory are left. Nor is it so with other device plugins, which look at their
-    own devices.
-    """
-    cpus = kind.exclusive.cpus and config.cpu_manager_policy != "none"
-    memory = kind.exclusive.memory and config.memory_manager_policy != "None"
-    policy = config.topology_manager_policy != "none"
-    return kind.only_gpu_plugin and not (policy or cpus or memory)

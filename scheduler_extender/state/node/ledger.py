@@ -127,20 +127,14 @@ class _Held:
         self.by_container[at] = self.by_container.get(at, 0) + len(ids)
 
     def count(self, resource: str) -> int:
-        devices = 0
-        for (served, _), n in self.by_container.items():
-            if served == resource:
-                devices += n
-        return devices
+        return sum([n for (served, _), n in self.by_container.items() if served == resource])
 
     def whole(self, request: GpuRequest) -> bool:
         resource, shown = request.resource, self.by_container
         if (resource, "") in shown:  # a claim's allocation names no container
             return shown[resource, ""] >= request.count
-        for c in request.containers:
-            if c.role is not Role.INIT and shown.get((resource, c.name), 0) < c.count:
-                return False
-        return True
+        lasting = [c for c in request.containers if c.role is not Role.INIT]
+        return all(shown.get((resource, c.name), 0) >= c.count for c in lasting)
 
 
 @dataclass(slots=True)
@@ -342,7 +336,7 @@ class _Entries:
     def availability(self) -> Availability:
         """Return what is free, and what may change it."""
         devices, taken = self.devices, self.taken
-        hiding = _hidden([*self.releasing, *self.running, *self.victims])
+        hiding = any(h.hidden for h in (*self.releasing, *self.running, *self.victims))
         return Availability(
             free=devices.free(taken),
             releasing=_in_order(self.releasing),
@@ -383,10 +377,6 @@ def _beside(entries: _Entries) -> Mask:
         if any(part.uuid in held for part in gpu.mig_instances)
     )
     return ours.on(used)
-
-
-def _hidden(holders: list[Holder]) -> int:
-    return sum([holder.hidden for holder in holders])
 
 
 def _in_order(holders: list[Holder]) -> tuple[Holder, ...]:

@@ -6,7 +6,7 @@ that its answers depend on. Both are computed at their first use and cached in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -350,23 +350,20 @@ class NodeInfo:
     @cached_property
     def for_reservations(self) -> tuple[tuple[PodRecord, NodeInfo], ...]:
         """The waiting pods with a reservation, each with the node as it will find it."""
-        return tuple(_for_reservations(self))
+        found, then = [], replace(self, reservations=())
+        for pod in self.reservations:
+            after = _for_reservation(then, pod)
+            if after is not None:  # a later pod finds the node after it
+                then = after
+                found.append((pod, then))
+        return tuple(found)
 
     def is_reserved_for(self, uid: PodUid) -> bool:
         """Check whether this pod has a reservation here."""
         return any(pod.uid == uid for pod in self.reservations)
 
-    def yields_to(self, priority: int, gang: Group | None = None) -> bool:
-        """Check whether a reservation here gives way to a pod of this priority in this gang.
-
-        A reservation by nomination gives way to pods of higher priority. A reservation also gives
-        way to a member of the same gang, because the pod with the reservation already counts as a
-        peer that may come first.
-        """
-        return any(gives_way(waiting, priority, gang) for waiting in self.reservations)
-
     def yielding_to(self, priority: int, gang: Group | None = None) -> NodeInfo:
-        """Return the node for such a pod: without the reservations that give way to it."""
+        """Return the node for a pod: without the reservations that give way to it."""
         left = tuple(pod for pod in self.reservations if not gives_way(pod, priority, gang))
         return self if len(left) == len(self.reservations) else replace(self, reservations=left)
 
@@ -390,10 +387,9 @@ class NodeInfo:
     def is_eligible_for(self, pod: PodRecord) -> bool:
         """Check whether kube-scheduler may send a pod here and the kubelet may start it.
 
-        The node must be one of the pod's eligible nodes (:meth:`is_one_of`), and its kubelet
-        :meth:`may_start` the pod.
+        Nothing must :meth:`bar` the pod's eligible nodes, and the kubelet :meth:`may_start` it.
         """
-        return self.is_one_of(pod.attributes.eligible_nodes) and self.may_start(pod)
+        return not self.bar(pod.attributes.eligible_nodes) and self.may_start(pod)
 
     def may_start(self, pod: PodRecord) -> bool:
         """Check whether the kubelet may start a pod, given the claim that the pod's status names.
@@ -405,10 +401,6 @@ class NodeInfo:
         return not (
             pod.has_extended_resource_claim and pod.node is None and self.serves_claims is False
         )
-
-    def is_one_of(self, eligible_nodes: EligibleNodes) -> bool:
-        """Check whether this node is one of a pod's eligible nodes."""
-        return not self.bar(eligible_nodes)
 
     def bar(self, eligible_nodes: EligibleNodes, asks: Amounts = ()) -> str:
         """Return what keeps a pod with these eligible nodes off this node; empty if nothing does.
@@ -429,9 +421,10 @@ class NodeInfo:
 
     def refusing(self, request: GpuRequest) -> Backoff | None:
         """Return the back-off that keeps pods with this request away now; None if one may try."""
-        if request.resource not in self.history.backoffs:
+        backoffs = self.history.backoffs.get(request.resource)
+        if backoffs is None:
             return None
-        return self.history.refusing(request, self.trying(request.resource))
+        return backoffs.keeps_away(kind_of(request), self.trying(request.resource))
 
     def trying(self, resource: str) -> frozenset[GpuRequest]:
         """Return the kinds of the pods that the kubelet has not answered."""
@@ -566,22 +559,17 @@ def _unacknowledged(info: NodeInfo, resource: str) -> frozenset[PodUid] | None:
 
 
 def gives_way(waiting: PodRecord, priority: int, gang: Group | None = None) -> bool:
-    """Check whether a pod's reservation gives way as :meth:`.NodeInfo.yields_to` describes."""
+    """Check whether a pod's reservation gives way to a pod of this priority in this gang.
+
+    A reservation by nomination gives way to pods of higher priority. A reservation also gives way
+    to a member of the same gang, because the pod with the reservation already counts as a peer that
+    may come first.
+    """
     if waiting.reservation is None:
         return False
     if gang is not None and waiting.gang == gang:
         return True
     return waiting.reservation.by_nomination and waiting.attributes.priority < priority
-
-
-def _for_reservations(info: NodeInfo) -> Iterator[tuple[PodRecord, NodeInfo]]:
-    """Yield the pods with a reservation, each with the node on which the earlier ones have come."""
-    then = replace(info, reservations=())
-    for pod in info.reservations:
-        after = _for_reservation(then, pod)
-        if after is not None:
-            then = after
-            yield pod, then
 
 
 def _for_reservation(info: NodeInfo, pod: PodRecord) -> NodeInfo | None:

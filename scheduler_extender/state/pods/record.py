@@ -160,10 +160,9 @@ def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
     if not asks_for_any(pod, managed):
         return None
     wanted = claim_constraints(pod, managed)
-    if isinstance(wanted, Malformed):
-        wanted = Malformed(wanted.reason, gpu_request(0))
-        return _record(pod, template_of(pod), managed, wanted)
-    asks = PodRequest(gpu_request(0, NO_CONSTRAINTS if wanted is None else wanted.constraints))
+    constraints = wanted.constraints if isinstance(wanted, ClaimConstraints) else NO_CONSTRAINTS
+    asked = gpu_request(0, constraints)
+    asks = Malformed(wanted.reason, asked) if isinstance(wanted, Malformed) else PodRequest(asked)
     return _record(pod, template_of(pod), managed, asks)
 
 
@@ -220,7 +219,14 @@ def _record(
     placement = _placement_of(pod, trusted=trusted)
     promise = None if placement is None else _PROMISES.get(placement.verdict)
     refusal, admitted, started = _taken(pod.status)
-    unscheduled = next(filter(_is_unschedulable, pod.status.conditions or ()), None)
+    unscheduled = next(
+        (
+            each
+            for each in pod.status.conditions or ()
+            if (each.type, each.status, each.reason) == ("PodScheduled", "False", "Unschedulable")
+        ),
+        None,
+    )
     promised = request.promised if promise and isinstance(request, GpuRequest) else NO_CONSTRAINTS
     return PodRecord(
         uid=PodUid(pod.metadata.uid),
@@ -249,15 +255,6 @@ def _record(
         created=seconds_of(pod.metadata.creation_timestamp or ""),
         unasked=is_unasked(pod, managed),
         version="" if trusted else pod.metadata.resource_version,
-    )
-
-
-def _is_unschedulable(condition: Condition) -> bool:
-    """Check whether a condition says that kube-scheduler has found no node."""
-    return (condition.type, condition.status, condition.reason) == (
-        "PodScheduled",
-        "False",
-        "Unschedulable",
     )
 
 

@@ -41,12 +41,10 @@ class Requirement:
             case "DoesNotExist":
                 return value is None
             case "Gt" | "Lt":
-                return self._compares(value)
+                bound = self.values[0] if self.values else ""
+                return _compares(value or "", self.operator, bound)
             case _:
                 return False
-
-    def _compares(self, value: str | None) -> bool:
-        return bool(self.values) and _compares(value or "", self.operator, self.values[0])
 
 
 def _compares(value: str, operator: str, bound: str) -> bool:

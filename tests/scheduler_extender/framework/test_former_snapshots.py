@@ -144,4 +144,7 @@ def test_members_and_capacity_are_counted_on_one_snapshot() -> None:
     for moment in (seen, cluster.snapshot()):
         found = ask_group(moment, asked, ["a-0", "b-0"])
         assert not found.late
-        assert found.rejections == {"b-0": ELSEWHERE}
+        assert {why: names for why, names in found.by_rejection.items() if names} == {
+            None: ["a-0"],
+            ELSEWHERE: ["b-0"],
+        }
