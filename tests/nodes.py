@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -10,12 +11,26 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from topology.core.availability import Unacknowledged
-from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, Nic, NodeName, PodUid
+from topology.core.admission import DeviceManager
+from topology.core.availability import Availability, Unacknowledged
+from topology.core.devices import (
+    MIB,
+    Bytes,
+    DeviceId,
+    Gpu,
+    GpuUuid,
+    Mask,
+    Nic,
+    NodeName,
+    PodUid,
+    positions,
+)
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
+from topology.core.placement import Assessment
 from topology.core.report import Allocation, Report
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, GpuRequest, Role
+from topology.core.scoring import RequestMix, Score, classes_of, placement_cost
 
 GIB = 1024 * MIB
 
@@ -26,6 +41,22 @@ def gpus(n: int, product: str = "NVIDIA A100-SXM4-40GB", memory: int = 40 * GIB)
         Gpu(i, GpuUuid(f"GPU-{i}"), product, Bytes(memory), numa_node=int(i >= n / 2))
         for i in range(n)
     )
+
+
+def subsets(mask: Mask, size: int) -> list[Mask]:
+    """Every subset of a mask with ``size`` members."""
+    return list(map(sum, combinations([1 << p for p in positions(mask)], size)))
+
+
+def score_of(
+    kubelet: DeviceManager,
+    availability: Availability,
+    request: GpuRequest,
+    assessed: Assessment,
+    mix: RequestMix,
+) -> Score:
+    """The score of a placement of the request on a node, before scores are normalized."""
+    return placement_cost(kubelet, availability, request, assessed, classes_of(mix)).weighed(mix)
 
 
 def switched(n: int = 4, name: str = "switched") -> NodeTopology:

@@ -24,7 +24,8 @@ from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import GPU, PodEntry
 from scheduler_extender.simulator.scene import Scene, Tally
 from scheduler_extender.state.node.ledger import ledger
-from topology.core.devices import NodeName, subsets
+from topology.core.devices import NodeName
+from topology.core.patterns import subset_masks
 from topology.core.placement import satisfies
 from topology.core.report import Report
 from topology.core.requests import GpuRequest
@@ -61,7 +62,7 @@ class GoodSetFree(Extender):
         if now.devices_left < request.effective_count:
             return False
         shape = info.topology.shape
-        sets = subsets(now.free, request.count)
+        sets = subset_masks(now.free, request.count).tolist()
         return not request.required or any(satisfies(shape, request.constraints, s) for s in sets)
 
 

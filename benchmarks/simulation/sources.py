@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.simulation.fleet import Node
 from benchmarks.simulation.jobs import Ask, Job, JobsError, read
 from benchmarks.traces import TraceMissingError, trace
-from topology.core.devices import subsets
+from topology.core.patterns import subset_masks
 from topology.core.placement import satisfies
 from topology.core.shape import Shape
 
@@ -137,7 +137,7 @@ def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> As
     if request is None or not any(
         satisfies(shape, request.constraints, mask)
         for shape in shapes
-        for mask in subsets(shape.all_gpus, ask.gpus)
+        for mask in subset_masks(shape.all_gpus, ask.gpus).tolist()
     ):
         return ask
     if demand == "preferred":

@@ -10,7 +10,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.groupreference import GroupReference
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
-from topology.core.devices import PodUid
+from topology.core.devices import PodUid, runs
 from topology.core.links import LinkKind
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, Policy, memory_text
@@ -70,13 +70,8 @@ def set_text(gpus: Sequence[int]) -> str:
     >>> set_text((0, 1)), set_text((0, 1, 2, 5, 6, 7)), set_text(())
     ('0,1', '0-2,5-7', '')
     """
-    runs: list[list[int]] = []
-    for gpu in gpus:
-        if runs and gpu == runs[-1][-1] + 1:
-            runs[-1].append(gpu)
-        else:
-            runs.append([gpu])
-    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in runs)
+    found = runs(gpus)
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in found)
 
 
 REASON_WORDS: dict[Reason, str] = {

@@ -9,10 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.nodes import score_of, subsets
 from tests.wiring import isomorphic
 from topology.core.admission import DeviceManager, admissions
 from topology.core.availability import Availability, Holder, Unacknowledged
-from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions, subsets
+from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
 from topology.core.devicesets import choices, choices_count, common, gpu_masks, pack, width_for
 from topology.core.devicesets import count as count_of
 from topology.core.graph import AllocatorConfig, NodeTopology
@@ -21,7 +22,7 @@ from topology.core.patterns import has_ring
 from topology.core.placement import Verdict, assess, satisfies
 from topology.core.possiblestates import possible_states
 from topology.core.requests import Constraints, Counts, Pattern, Role, gpu_request
-from topology.core.scoring import PRIOR, best_ring, placement_score
+from topology.core.scoring import PRIOR, best_ring
 
 PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
 
@@ -225,7 +226,7 @@ def test_best_ring_is_the_widest_of_all_orders(node: NodeTopology, data: st.Data
 def test_the_ceiling_is_the_best_ring_of_any_so_many(node: NodeTopology, count: int) -> None:
     shape, request = node.shape, gpu_request(count)
     kubelet, now = DeviceManager(shape, AllocatorConfig("any")), Availability(shape.all_gpus)
-    ceiling = placement_score(kubelet, now, request, assess(kubelet, now, request), PRIOR).ceiling
+    ceiling = score_of(kubelet, now, request, assess(kubelet, now, request), PRIOR).ceiling
     every = (best_ring(shape, mask) for mask in subsets(shape.all_gpus, count))
     assert ceiling == max(every, default=0.0)
 
@@ -247,13 +248,6 @@ def test_a_ring_is_found_if_and_only_if_there_is_one(cells: list[bool]) -> None:
         paths = [(*p, q) for p in paths for q in range(n) if q not in p and rows[p[-1]] >> q & 1]
         paths = list({(p[0], frozenset(p), p[-1]): p for p in paths}.values())
     assert has_ring(rows, (1 << n) - 1) is any(rows[p[-1]] & 1 for p in paths)
-
-
-@given(st.integers(0, 255), st.integers(0, 8))
-def test_subsets_are_all_subsets_once(mask: int, size: int) -> None:
-    found = list(subsets(mask, size))
-    expected = [sum(1 << p for p in c) for c in combinations(positions(mask), size)]
-    assert sorted(found) == sorted(expected)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.data())

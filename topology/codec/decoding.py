@@ -77,11 +77,11 @@ def decode(data: Mapping[str, object], *, strict: bool = False) -> Record:
             given = wire.Object.model_validate(data)
     except ValidationError as error:
         raise RecordError(first_error(error)) from error
-    spec, fabric = given.spec, given.spec.fabric
+    spec, fabric, seen = given.spec, given.spec.fabric, _sees_topology(given.spec)
     try:
         topology = NodeTopology(
             name=NodeName(given.metadata.name),
-            gpus=_gpus(spec),
+            gpus=tuple(_gpu(d, d.topology_nodes if seen else None) for d in spec.devices),
             links=tuple(_link(k) for k in spec.links),
             nics=tuple(_nic(n) for n in spec.nics),
             resources=tuple(
@@ -193,11 +193,6 @@ def _sees_topology(spec: wire.Spec) -> bool:
     """
     aligned = spec.allocator.topology_manager_policy != "none"
     return not aligned or all(d.topology_nodes is not None for d in spec.devices)
-
-
-def _gpus(spec: wire.Spec) -> tuple[Gpu, ...]:
-    seen = _sees_topology(spec)
-    return tuple(_gpu(d, d.topology_nodes if seen else None) for d in spec.devices)
 
 
 def _gpu(d: wire.Device, named: Sequence[int] | None) -> Gpu:

@@ -108,8 +108,11 @@ def alternatives(
     """
     steps = _Steps(MOST_STEPS)
     kinds: list[_Kind] = []
+    rings = (constraints.pattern is Pattern.RING) + (constraints.min_bandwidth is not None)
     for alike in machines:
-        steps.take(_price(alike, count, constraints))
+        # The steps that it takes to find the good sets. Rings need a table of all sets of GPUs.
+        gpus = len(alike.addresses)
+        steps.take(comb(gpus, count) // 4 + rings * (1 << gpus) // 8)
         if steps.left < MOST_STEPS // 2:
             break  # the search below needs the other half
         kinds.append(_kind(alike, count, constraints))
@@ -152,16 +155,6 @@ def _covers(
             if all(here <= kinds[number].good for number, here in inside.items()):
                 found[each] = inside
     return found
-
-
-def _price(alike: MachineKind, count: int, constraints: Constraints) -> int:
-    """Return the steps that it takes to find the good sets of such a machine.
-
-    Rings cost more, because they need a table of all sets of GPUs.
-    """
-    gpus = len(alike.addresses)
-    rings = (constraints.pattern is Pattern.RING) + (constraints.min_bandwidth is not None)
-    return comb(gpus, count) // 4 + rings * (1 << gpus) // 8
 
 
 def _kind(alike: MachineKind, count: int, constraints: Constraints) -> _Kind:

@@ -50,13 +50,3 @@ def most_sets(gpus: int, width: int) -> int:
     ``width`` is the number of bits per GPU in the node's device sets.
     """
     return MAX_SETS if gpus <= LARGE and gpus * width <= 64 else MAX_SETS_OF_LARGE
-
-
-def state_search_steps(gpus: int) -> int:
-    """Return the budget for the search of every state that a node of ``gpus`` GPUs may be in."""
-    return STATE_SEARCH_STEPS if gpus <= SMALL else STATE_SEARCH_STEPS_OF_LARGER
-
-
-def pod_outcomes_steps(gpus: int) -> int:
-    """Return the budget for the outcomes of one pod on a node of ``gpus`` GPUs."""
-    return POD_OUTCOMES_STEPS if gpus <= SMALL else POD_OUTCOMES_STEPS_OF_LARGER

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NewType
 
@@ -123,24 +123,19 @@ def positions(mask: Mask) -> list[int]:
     return members
 
 
-def subsets(mask: Mask, size: int) -> Iterator[Mask]:
-    """Yield every subset of ``mask`` with ``size`` members, in ascending order.
+def runs(numbers: Iterable[int]) -> list[list[int]]:
+    """Return ascending numbers as runs without gaps.
 
-    Gosper's hack gives the subsets of the compressed mask, and each is spread out again.
+    >>> runs([0, 1, 2, 5])
+    [[0, 1, 2], [5]]
     """
-    members = positions(mask)
-    if size > len(members) or size < 0:
-        return
-    if size == 0:
-        yield 0
-        return
-    pick = (1 << size) - 1
-    limit = 1 << len(members)
-    while pick < limit:
-        yield sum(1 << members[i] for i in positions(pick))
-        low = pick & -pick
-        ripple = pick + low
-        pick = ripple | ((pick ^ ripple) >> 2) // low
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
 
 
 def bus_id(text: str) -> str:

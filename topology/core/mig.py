@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from topology.core.devices import Bytes, Gpu, GpuResource, Mask, MigInstance, positions
+from topology.core.devices import Bytes, GpuResource, Mask, MigInstance, positions
 from topology.core.graph import MAX_GPUS, NodeTopology
 from topology.core.links import canonical_product
 from topology.core.shape import Shape, shared_shape
@@ -91,17 +91,6 @@ def profile_named(resource: str) -> str:
     return resource.partition(MIG_RESOURCE)[2].removesuffix(".shared")
 
 
-def product_of(gpu: Gpu, part: MigInstance) -> str:
-    """Return the canonical product of an instance, as NVIDIA's labels name it.
-
-    >>> from topology.machines import machine
-    >>> a100 = machine("dgx-a100").topology("n").gpus[0]
-    >>> product_of(a100, MigInstance("MIG-1", "1g.5gb", a100.memory))
-    'a100-sxm4-40gb-mig-1g.5gb'
-    """
-    return canonical_product(f"{gpu.product}-MIG-{part.profile}")
-
-
 def own_memory(part: MigInstance) -> Bytes:
     """Return the memory that an instance has for itself.
 
@@ -152,7 +141,10 @@ def _instances(topology: NodeTopology, resource: GpuResource) -> ServedDevices:
         places = places[:MAX_GPUS]
     whole, gpus = topology.shape, [place.gpu for place in places]
     shape = Shape(
-        products=tuple(product_of(topology.gpus[p.gpu], p.part) for p in places),
+        products=tuple(  # as NVIDIA's labels name them: a100-sxm4-40gb-mig-1g.5gb
+            canonical_product(f"{topology.gpus[p.gpu].product}-MIG-{p.part.profile}")
+            for p in places
+        ),
         memory=tuple(own_memory(p.part) for p in places),
         numa=tuple(whole.numa[g] for g in gpus),
         mig=(False,) * len(places),

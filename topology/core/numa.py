@@ -9,7 +9,7 @@ hints (:mod:`topology.core.admission`).
 from dataclasses import dataclass
 from typing import NewType
 
-from topology.core.devices import positions
+from topology.core.devices import positions, runs
 
 CpuSet = NewType("CpuSet", int)  # logical CPUs: bit *n* is the CPU with the kernel's number *n*
 
@@ -92,10 +92,5 @@ def cpu_list(cpus: CpuSet) -> str:
     >>> cpu_list(cpu_set("8,0-2,1"))
     '0-2,8'
     """
-    parts: list[list[int]] = []
-    for cpu in positions(cpus):
-        if parts and parts[-1][-1] == cpu - 1:
-            parts[-1][1:] = [cpu]
-        else:
-            parts.append([cpu])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    found = runs(positions(cpus))
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in found)

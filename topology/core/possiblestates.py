@@ -48,7 +48,7 @@ from topology.core.admission import (
     provider_answers,
 )
 from topology.core.availability import Availability, Holder, Unacknowledged
-from topology.core.budget import state_search_steps
+from topology.core.budget import SMALL, STATE_SEARCH_STEPS, STATE_SEARCH_STEPS_OF_LARGER
 from topology.core.devicesets import DeviceSet, choices, choices_count, count, marked, members
 from topology.core.memo import interruptible, memoized
 
@@ -219,7 +219,8 @@ class _Future:
         )
         self._seen: set[_State] = set()
         self._settled: set[_Settled] = set()
-        self._most = state_search_steps(kubelet.shape.size)
+        small = kubelet.shape.size <= SMALL
+        self._most = STATE_SEARCH_STEPS if small else STATE_SEARCH_STEPS_OF_LARGER
         self.spent = len(availability.unacknowledged) ** 2 // 16
 
     def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
@@ -366,27 +367,20 @@ class _Future:
         later = state.pools if newcomer.asks_for_releases else ()
         asked = (state.free, later)
         if asked not in newcomer.known:
-            answers = newcomer.answers or self._ask_providers(newcomer)
+            pod = newcomer.pod
+            if newcomer.answers is None:  # the steps for them count once for each pod
+                newcomer.answers = provider_answers(
+                    self._kubelet,
+                    self._availability.numa_free_for(self._kubelet, endings=self._endings, but=pod),
+                    pod.counts,
+                    only_gpu_plugin=pod.only_gpu_plugin,
+                    exclusive=pod.exclusive,
+                )
+                self.spent += newcomer.answers.steps
             newcomer.known[asked] = admissions(
-                newcomer.kubelet, state.free, newcomer.pod.counts, answers, releasing=later
+                newcomer.kubelet, state.free, pod.counts, newcomer.answers, releasing=later
             )
         return newcomer.known[asked]
-
-    def _ask_providers(self, newcomer: _Newcomer) -> ProviderAnswers:
-        """Return the answers of the kubelet's other managers to an unacknowledged pod.
-
-        The steps for them count once for each pod.
-        """
-        pod = newcomer.pod
-        newcomer.answers = provider_answers(
-            self._kubelet,
-            self._availability.numa_free_for(self._kubelet, endings=self._endings, but=pod),
-            pod.counts,
-            only_gpu_plugin=pod.only_gpu_plugin,
-            exclusive=pod.exclusive,
-        )
-        self.spent += newcomer.answers.steps
-        return newcomer.answers
 
 
 def _after_the_last(

@@ -152,11 +152,10 @@ class PlacementCost:
 
     def weighed(self, mix: RequestMix) -> Score:
         """Return the score under the weights of ``mix``, whose classes are those of ``losses``."""
-        return (
-            replace(self.score, fragmentation_cost=_weighed(self.losses, mix))
-            if self.losses
-            else self.score
-        )
+        if not self.losses:
+            return self.score
+        cost = sum(share * loss for (_, share), loss in zip(mix, self.losses, strict=True))
+        return replace(self.score, fragmentation_cost=cost)
 
 
 def placement_cost(
@@ -202,17 +201,6 @@ def _may_be_sick(availability: Availability, assessed: Assessment) -> bool:
     )
 
 
-def placement_score(
-    kubelet: DeviceManager,
-    availability: Availability,
-    request: GpuRequest,
-    assessed: Assessment,
-    mix: RequestMix,
-) -> Score:
-    """Return the score of a placement of the request on a node, before scores are normalized."""
-    return placement_cost(kubelet, availability, request, assessed, classes_of(mix)).weighed(mix)
-
-
 def classes_of(mix: RequestMix) -> RequestClasses:
     """Return the classes of a mix, in its order."""
     return tuple(wanted for wanted, _ in mix)
@@ -227,25 +215,17 @@ def normalized_scores(request: GpuRequest, node_scores: Iterable[Score]) -> dict
     known = [m for m in distinct if m.known]
     unacknowledged = PLAIN_UNACKNOWLEDGED if request.plain else UNACKNOWLEDGED
     others = dict.fromkeys(distinct - set(known), unacknowledged)
-    if request.plain:
-        return others | _plain_scores(known)
+    if request.plain:  # a node whose kubelet may refuse the pod comes after all the others
+        sure = [m for m in known if not m.may_refuse]
+        risky = [m for m in known if m.may_refuse]
+        if not sure or not risky:
+            return others | _spread(known, PLAIN)
+        return others | _spread(sure, PLAIN_SURE) | _spread(risky, PLAIN_RISKY)
     if request.required:
         sure = [m for m in known if m.verdict is Verdict.GUARANTEED]
         rest = [m for m in known if m.verdict is not Verdict.GUARANTEED]
         return others | _spread(sure, GUARANTEED) | _spread(rest, EXPECTED)
     return others | _preferred_scores(known)
-
-
-def _plain_scores(known: list[Score]) -> dict[Score, int]:
-    """Return the scores of a plain pod's nodes by cost.
-
-    A node whose kubelet may refuse the pod comes after all the others.
-    """
-    sure = [m for m in known if not m.may_refuse]
-    risky = [m for m in known if m.may_refuse]
-    if not sure or not risky:
-        return _spread(known, PLAIN)
-    return _spread(sure, PLAIN_SURE) | _spread(risky, PLAIN_RISKY)
 
 
 def _preferred_scores(known: list[Score]) -> dict[Score, int]:
@@ -281,10 +261,6 @@ def _spread(node_scores: list[Score], span: Span) -> dict[Score, int]:
     width = span.high - span.low
     rank = {c: round(span.high - width * i / last) for i, c in enumerate(costs)}
     return {m: rank[cost(m)] if m.measured else span.middle for m in node_scores}
-
-
-def _weighed(lost: tuple[float, ...], mix: RequestMix) -> float:
-    return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=bool(lost)))
 
 
 @memoized

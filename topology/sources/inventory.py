@@ -13,7 +13,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, MigInstance, NodeName, bus_id
+from topology.core.devices import (
+    MIB,
+    Bytes,
+    Gpu,
+    GpuUuid,
+    MigInstance,
+    NodeName,
+    bus_id,
+    runs,
+)
 from topology.core.links import NVLINK_PORTS, NvlinkPort, canonical_product, nvlink_port
 from topology.machines import MACHINES
 from topology.machines.mig import nominal_memory
@@ -186,19 +195,10 @@ def gpu_names(indices: Iterable[int]) -> str:
     >>> gpu_names([0, 1, 2, 5, 6])
     'GPU0 to GPU2, GPU5, GPU6'
     """
-    runs: list[list[int]] = []
-    for number in sorted(indices):
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    names = []
-    for run in runs:
-        if len(run) > 2:
-            names.append(f"GPU{run[0]} to GPU{run[-1]}")
-        else:
-            names += [f"GPU{number}" for number in run]
-    return ", ".join(names)
+    return ", ".join(
+        f"GPU{run[0]} to GPU{run[-1]}" if len(run) > 2 else ", ".join(f"GPU{n}" for n in run)
+        for run in runs(sorted(indices))
+    )
 
 
 def _refuse_unless_same(index: int, gpu: Listed, what: str, told: object, given: object) -> None:

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 
 from benchmarks.papers.model import WHOLE, NodeKind, Nodes, PodKind
 from benchmarks.papers.policies import CAPACITY_PART, POLICIES, STEP, Typical
-from tests.nodes import pcie
+from tests.nodes import (
+    pcie,
+    score_of,
+)
 from topology.core import scoring
 from topology.core.admission import DeviceManager
 from topology.core.availability import Availability
@@ -35,9 +38,7 @@ def fragmentation_cost_of(
 ) -> float:
     request = gpu_request(count)
     assessed = assess(kubelet, availability, request)
-    return scoring.placement_score(
-        kubelet, availability, request, assessed, weights
-    ).fragmentation_cost
+    return score_of(kubelet, availability, request, assessed, weights).fragmentation_cost
 
 
 def papers(free: list[int]) -> Nodes:

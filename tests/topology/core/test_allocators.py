@@ -8,11 +8,16 @@ from itertools import combinations, permutations
 
 import pytest
 
-from tests.nodes import bridged, gpus, pcie
+from tests.nodes import (
+    bridged,
+    gpus,
+    pcie,
+    subsets,
+)
 from tests.recorded import lines, mask, matrices
 from topology.core.allocators import ALLOCATORS, ANY, Call
 from topology.core.allocators.best_effort import BEST_EFFORT, PADDED, UNEQUAL
-from topology.core.devices import Bytes, Gpu, GpuUuid, Mask, NodeName, positions, subsets
+from topology.core.devices import Bytes, Gpu, GpuUuid, Mask, NodeName, positions
 from topology.core.devicesets import pack
 from topology.core.graph import NodeTopology
 from topology.core.links import Link, LinkKind

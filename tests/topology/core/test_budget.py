@@ -8,6 +8,7 @@ import tracemalloc
 import pytest
 
 from benchmarks.speed.worst import sparse
+from tests.nodes import score_of
 from tests.topology import answerdigests
 from topology.core import memo
 from topology.core.admission import DeviceManager, admissions, container_sets
@@ -26,7 +27,7 @@ from topology.core.requests import (
     Role,
     gpu_request,
 )
-from topology.core.scoring import PRIOR, Score, normalized_scores, placement_score
+from topology.core.scoring import PRIOR, Score, normalized_scores
 from topology.machines import MACHINES, machine
 
 RING = Constraints(link=LinkKind.NVLINK, pattern=Pattern.RING)
@@ -118,7 +119,7 @@ def test_a_large_node_under_any_is_scored() -> None:
     node = _sparse(64, "any")
     now = Availability(node.shape.all_gpus, running=(Holder(0, 1),))
     request = gpu_request(2)
-    found = placement_score(node, now, request, assess(node, now, request), PRIOR)
+    found = score_of(node, now, request, assess(node, now, request), PRIOR)
     assert found.measured
 
 

@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.nodes import gpus, line, pcie, switched
-from topology.core.devices import Gpu, GpuResource, GpuUuid, Nic, NodeName, subsets
+from tests.nodes import (
+    gpus,
+    line,
+    pcie,
+    switched,
+)
+from topology.core.devices import Gpu, GpuResource, GpuUuid, Nic, NodeName
 from topology.core.graph import MAX_GPUS, NodeTopology, TopologyError, plugin_version
 from topology.core.links import Link, LinkKind
 from topology.core.scoring import best_ring
@@ -100,12 +105,6 @@ def test_a_gpu_that_no_nic_names_is_at_an_unknown_distance() -> None:
 )
 def test_the_best_ring(shape: Shape, mask: int, expected: float) -> None:
     assert best_ring(shape, mask) == expected
-
-
-def test_subsets_of_a_size() -> None:
-    assert list(subsets(0b1011, 2)) == [0b0011, 0b1001, 0b1010]
-    assert list(subsets(0b1011, 0)) == [0]
-    assert list(subsets(0b1011, 4)) == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from tests.nodes import score_of
 from topology.core import memo
 from topology.core.admission import DeviceManager
 from topology.core.availability import Availability
@@ -16,7 +17,7 @@ from topology.core.links import LinkKind
 from topology.core.memo import OutOfTimeError, bytes_of, forget, interrupted_at
 from topology.core.placement import assess
 from topology.core.requests import Constraints, gpu_request
-from topology.core.scoring import PRIOR, placement_score
+from topology.core.scoring import PRIOR
 from topology.machines import machine
 
 PAIRS = gpu_request(3, Constraints(link=LinkKind.NVLINK))
@@ -44,7 +45,7 @@ def question(name: str) -> Callable[[], object]:
 
     def ask() -> object:
         assessed = assess(node, now, PAIRS)
-        return assessed, placement_score(node, now, PAIRS, assessed, PRIOR)
+        return assessed, score_of(node, now, PAIRS, assessed, PRIOR)
 
     return ask
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_extender.state.answers.answercache import REFRESH, RequestMixTracker
+from tests.nodes import score_of
 from topology.core import guaranteedcapacity, scoring
 from topology.core.admission import DeviceManager, admissions, device_manager_of
 from topology.core.availability import Availability
@@ -29,7 +30,6 @@ from topology.core.scoring import (
     guaranteed_capacity,
     guaranteed_placements,
     normalized_scores,
-    placement_score,
 )
 from topology.machines import machine
 
@@ -42,7 +42,7 @@ BEST_EFFORT = AllocatorConfig("best-effort")
 def fragmentation_cost(
     kubelet: DeviceManager, availability: Availability, request: GpuRequest, mix: RequestMix
 ) -> float:
-    return placement_score(
+    return score_of(
         kubelet, availability, request, assess(kubelet, availability, request), mix
     ).fragmentation_cost
 
@@ -108,9 +108,7 @@ def node_scores(request: GpuRequest, *states: tuple[DeviceManager, Mask]) -> lis
     for kubelet, free in states:
         availability = Availability(free)
         found.append(
-            placement_score(
-                kubelet, availability, request, assess(kubelet, availability, request), PRIOR
-            )
+            score_of(kubelet, availability, request, assess(kubelet, availability, request), PRIOR)
         )
     return found
 

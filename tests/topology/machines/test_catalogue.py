@@ -13,8 +13,9 @@ import networkx as nx
 import pytest
 
 from tests import recorded
+from tests.nodes import subsets
 from topology import codec
-from topology.core.devices import MIB, subsets
+from topology.core.devices import MIB
 from topology.core.graph import AllocatorConfig, TopologyError
 from topology.core.links import Link, LinkKind, Via, canonical_product, nvlink_port
 from topology.core.numa import cpu_list

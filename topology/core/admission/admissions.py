@@ -427,7 +427,15 @@ def _walked(
 ) -> Admissions:
     """Return the admissions, searched container by container, once for each hint of the pod."""
     stages: set[Stage] = set()
-    containers = _without_repeats(containers)
+    # If an init container asks for no more devices than earlier ones left for use again, it takes a
+    # part of these devices and leaves them. Of equal init containers in a row the second is also
+    # kept, because the Topology Manager may treat it differently from the first. It treats a third
+    # like the second.
+    containers = tuple(
+        c
+        for i, c in enumerate(containers)
+        if c.role is not Role.INIT or containers[i - 2 : i] != (c, c)
+    )
     counts = tuple((c.role, c.devices) for c in containers)
     for hint in allocations.pod_hints(free, counts):
         last = allocations.through({Stage(free)}, containers, hint)
@@ -456,21 +464,6 @@ def _walked(
         tuple(sorted(allocations.hazards)),
         allocations.steps,
         tuple(sorted(ways)),
-    )
-
-
-def _without_repeats(containers: tuple[Asked, ...]) -> tuple[Asked, ...]:
-    """Return the containers without init containers that change nothing.
-
-    If an init container asks for no more devices than earlier ones left for use again, it takes a
-    part of these devices and leaves them. Of equal init containers in a row the second is also
-    kept, because the Topology Manager may treat it differently from the first. It treats a third
-    like the second.
-    """
-    return tuple(
-        c
-        for i, c in enumerate(containers)
-        if c.role is not Role.INIT or containers[i - 2 : i] != (c, c)
     )
 
 

@@ -109,12 +109,13 @@ def _provider_answers(
     unknown: tuple[KnownHints, ...] = (None,) * len(counts)
     if not cpus and not memory:
         return NO_ANSWERS if only_gpu_plugin else ProviderAnswers(unknown, None)
-    asked = _with_devices(exclusive, counts) if config.numa is not None else None
+    asked = tuple(i for i, demand in enumerate(exclusive.demands) if demand.devices)
+    with_devices = tuple((exclusive.demands[i].role, exclusive.demands[i].devices) for i in asked)
     listed = memory or config.topology_manager_policy != "none"  # every set of NUMA nodes is tried
     if (
         config.numa is None
         or numa_free is None
-        or asked is None
+        or with_devices != counts
         or (cpus and config.cpu_manager_policy is None)
         or (memory and config.memory_manager_policy is None)
         or (listed and _too_much(config.numa, exclusive))
@@ -126,13 +127,6 @@ def _provider_answers(
     if only_gpu_plugin or answers.refused:
         return answers
     return ProviderAnswers(unknown, None, answers.hazards, steps=answers.steps)
-
-
-def _with_devices(exclusive: Exclusive, counts: Counts) -> tuple[int, ...] | None:
-    """Return the indices of the containers with devices; None if ``counts`` contradicts them."""
-    places = tuple(i for i, demand in enumerate(exclusive.demands) if demand.devices)
-    same = tuple((exclusive.demands[i].role, exclusive.demands[i].devices) for i in places)
-    return places if same == counts else None
 
 
 def _too_much(numa: NumaConfig, exclusive: Exclusive) -> bool:

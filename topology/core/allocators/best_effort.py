@@ -373,9 +373,14 @@ def tables(shape: Shape, size: int, count: int) -> tuple[Table, Table]:
 
 @memoized
 def _empty_tables(shape: Shape, size: int) -> tuple[Table, Table]:
-    scores = [_pair_scores(shape, highest) for highest in (False, True)]
-    low, high = (_empty_table(each, shape.size) for each in scores)
-    return low, low if scores[0] == scores[1] else high
+    n = range(shape.size)
+    pairs = [
+        tuple(tuple(_pair_score(shape, p, q, highest) for q in n) for p in n)
+        for highest in (False, True)
+    ]
+    scores = [_set_scores(each, shape.size) for each in pairs]
+    low, high = (Table(s, np.zeros_like(s), np.zeros_like(s), set()) for s in scores)
+    return low, low if pairs[0] == pairs[1] else high
 
 
 @memoized
@@ -386,11 +391,6 @@ def score_bounds(shape: Shape) -> tuple[int, int]:
         min(_pair_score(shape, p, q, False) for p, q in pairs),
         max(_pair_score(shape, p, q, True) for p, q in pairs),
     )
-
-
-def _pair_scores(shape: Shape, highest: bool) -> tuple[tuple[int, ...], ...]:
-    n = range(shape.size)
-    return tuple(tuple(_pair_score(shape, p, q, highest) for q in n) for p in n)
 
 
 def _pair_score(shape: Shape, p: int, q: int, highest: bool) -> int:
@@ -417,11 +417,6 @@ def _fill_for(table: Table, size: int, count: int) -> None:
             interruptible()
             _fill(table, size, members)
             table.done.add(members)  # last, so that a thread that sees it finds the masks filled
-
-
-def _empty_table(pairs: tuple[tuple[int, ...], ...], n: int) -> Table:
-    score = _set_scores(pairs, n)
-    return Table(score, np.zeros_like(score), np.zeros_like(score), set())
 
 
 def _fill(table: Table, size: int, count: int) -> None:

@@ -182,16 +182,11 @@ def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> boo
     )
 
 
+@memoized
 def of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
     """Return the GPUs whose product matches one of the models; all GPUs if no model is named."""
-    return _of_models(shape, models) if models else shape.all_gpus
-
-
-@memoized
-def _of_models(shape: Shape, models: tuple[str, ...]) -> Mask:
-    meant = {  # each product is matched once
-        name for name in set(shape.products) if any(is_product(name, wanted) for wanted in models)
-    }
+    names = set(shape.products)  # each product is matched once
+    meant = {name for name in names if not models or any(is_product(name, m) for m in models)}
     return sum(1 << p for p, name in enumerate(shape.products) if name in meant)
 
 

@@ -18,7 +18,13 @@ from topology.core.admission import (
 )
 from topology.core.allocators import of_every_pool
 from topology.core.availability import Availability
-from topology.core.budget import SMALL, SPENT, most_sets, pod_outcomes_steps
+from topology.core.budget import (
+    POD_OUTCOMES_STEPS,
+    POD_OUTCOMES_STEPS_OF_LARGER,
+    SMALL,
+    SPENT,
+    most_sets,
+)
 from topology.core.devices import Mask
 from topology.core.devicesets import DeviceSet, gpu_masks, gpus, total
 from topology.core.memo import memoized
@@ -110,7 +116,8 @@ def _one_by_one(
 ) -> tuple[tuple[DeviceSet, ...] | None, bool, int]:
     """Return the outcomes found state by state, and the steps that this took."""
     sets: set[DeviceSet] | None = set()
-    exact, steps, budget = True, 0, pod_outcomes_steps(kubelet.shape.size)
+    small = kubelet.shape.size <= SMALL
+    exact, steps, budget = True, 0, POD_OUTCOMES_STEPS if small else POD_OUTCOMES_STEPS_OF_LARGER
     for done, state in enumerate(possible, 1):
         admitted = admissions(kubelet, state.free, counts, answers, releasing=state.later)
         hazards.update(admitted.hazards)
@@ -158,11 +165,6 @@ def _all_at_once(
         hazards.update(part.hazards)
         exact &= part.exact
     return tuple(np.flatnonzero(came).tolist()), exact
-
-
-def spent(hazards: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the hazards of an evaluation that was given up."""
-    return tuple(sorted({*hazards, SPENT}))
 
 
 class Judgement(NamedTuple):

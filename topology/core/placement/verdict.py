@@ -19,7 +19,7 @@ from topology.core.memo import memoized
 from topology.core.placement.constraints import compiled
 from topology.core.placement.indifference import indifferent_to
 from topology.core.placement.memory import has_memory, short_of_memory
-from topology.core.placement.podoutcomes import Judgement, PodOutcomes, judged, pod_outcomes, spent
+from topology.core.placement.podoutcomes import Judgement, PodOutcomes, judged, pod_outcomes
 from topology.core.placement.rejections import (
     ALL_SICK,
     SICK,
@@ -241,11 +241,15 @@ def sets_spoken_of(
 
 
 def _outlook_of(
-    kubelet: DeviceManager, availability: Availability, request: GpuRequest, *, endings: bool
+    kubelet: DeviceManager,
+    availability: Availability,
+    pod: GpuRequest | Unacknowledged,
+    *,
+    endings: bool,
 ) -> PodOutcomes:
-    key = availability.outcome_key(endings=endings, exclusive=request.exclusive)
+    key = availability.outcome_key(endings=endings, exclusive=pod.exclusive)
     return pod_outcomes(
-        kubelet, key, request.counts, request.only_gpu_plugin, request.exclusive, endings=endings
+        kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings
     )
 
 
@@ -263,7 +267,8 @@ def _not_promised(
     verdict = Verdict.NOT_GUARANTEED if judgement.some else Verdict.NOT_NOW
     sets, fraction, hazards = before.gpus(kubelet), judgement.passing_fraction, before.hazards
     if not judgement.sure:
-        return Assessment(verdict, True, TOO_MUCH, sets, fraction, spent(hazards))
+        given_up = tuple(sorted({*hazards, SPENT}))
+        return Assessment(verdict, True, TOO_MUCH, sets, fraction, given_up)
     policy, text = kubelet.config.topology_manager_policy, request.constraints.text
     if (
         availability.sick
@@ -332,7 +337,6 @@ def keeps(kubelet: DeviceManager, availability: Availability, pod: Unacknowledge
     ``availability`` does not include the pod itself. Every terminated pod and every victim is gone
     before it comes. If the evaluation is over budget, the promise does not hold.
     """
-    endings = pod.survives_endings
     wide = None
     if not pod.exclusive:
         wide = widened(kubelet) or indifferent_to(kubelet, availability, pod.counts, pod.promised)
@@ -340,10 +344,7 @@ def keeps(kubelet: DeviceManager, availability: Availability, pod: Unacknowledge
         kept = keeps(wide, availability, pod)
         if kept.every:
             return kept
-    key = availability.outcome_key(endings=endings, exclusive=pod.exclusive)
-    foreseen = pod_outcomes(
-        kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings
-    )
+    foreseen = _outlook_of(kubelet, availability, pod, endings=pod.survives_endings)
     constraints = compiled(kubelet.shape, pod.promised, availability.sick, kubelet.replicas)
     return judged(kubelet, foreseen, constraints)._replace(steps=foreseen.steps)
 
@@ -358,10 +359,8 @@ def predicted(
     any devices.
     """
     kubelet = opaque(kubelet) if pod.opaque else kubelet
-    key = _with_terminated_alive(availability).outcome_key(endings=True, exclusive=pod.exclusive)
-    foreseen = pod_outcomes(
-        kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=True
-    )
+    alive = _with_terminated_alive(availability)
+    foreseen = _outlook_of(kubelet, alive, pod, endings=True)
     if foreseen.sets is None:
         return None, foreseen.hazards
     return tuple(s + pod.shown for s in foreseen.sets), foreseen.hazards

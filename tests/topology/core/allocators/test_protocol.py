@@ -11,7 +11,10 @@ from types import MappingProxyType
 
 import pytest
 
-from tests.nodes import bridged
+from tests.nodes import (
+    bridged,
+    score_of,
+)
 from topology.core.admission import DeviceManager, device_manager_of
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.availability import Availability, Holder, Unacknowledged
@@ -22,7 +25,7 @@ from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess, endangers, keeps, predicted
 from topology.core.report import MissingGpu
 from topology.core.requests import Constraints, GpuRequest, Role, gpu_request
-from topology.core.scoring import PRIOR, guaranteed_capacity, normalized_scores, placement_score
+from topology.core.scoring import PRIOR, guaranteed_capacity, normalized_scores
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 THREE = "nobody-gets-three"
@@ -114,7 +117,7 @@ def test_guaranteed_capacity_and_scores_follow() -> None:
     )
     single = gpu_request(1)
     node_scores = [
-        placement_score(node(), availability, single, assess(node(), availability, single), PRIOR)
+        score_of(node(), availability, single, assess(node(), availability, single), PRIOR)
         for availability in (whole, broken)
     ]
     rated = normalized_scores(single, node_scores)
