@@ -12,7 +12,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Workload of the openb trace. May be given several times.  [default: default]",
+            help="Workload of the openb trace. Repeatable.  [default: default]",
         ),
     ] = None,
     seeds: Annotated[

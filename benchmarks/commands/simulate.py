@@ -23,9 +23,9 @@ class Played:
         list[str] | None,
         typer.Option(
             metavar="CLUSTER",
-            help="Machines and how many of each, cluster files (/v1/snapshot writes one), or both, "
-            "such as now.yaml,hgx-h100-8=8. May be given several times: each is a cluster of its "
-            "own.  [default: dgx1-v100=16]",
+            help="Machines with a count, cluster files (/v1/snapshot writes one), or both, such as "
+            "now.yaml,hgx-h100-8=8. Repeatable: each is a cluster of its own.  [default: "
+            "dgx1-v100=16]",
         ),
     ] = None
     jobs: Annotated[
@@ -39,8 +39,7 @@ class Played:
         int,
         typer.Option(
             metavar="COUNT",
-            help="How many jobs to play, one after the other from a place that the seed draws. "
-            "0 plays all.",
+            help="Number of consecutive jobs; the seed draws the first. 0: all.",
             min=0,
         ),
     ] = 2000
@@ -48,9 +47,8 @@ class Played:
         list[float] | None,
         typer.Option(
             metavar="SHARE",
-            help="The GPU time that jobs request until the last one arrives, over the GPU time "
-            "that there is; arrivals are stretched to it. 0 leaves them as they are. May be given "
-            "several times.  [default: 0.9 for philly and synthetic, 0 for files]",
+            help="Scale the arrival times so that jobs request this share of the cluster's GPU time. "
+            "0: do not scale. Repeatable.  [default: 0.9 for philly and synthetic, 0 for files]",
             min=0,
             max=100,
         ),
@@ -59,26 +57,25 @@ class Played:
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="gpu-topology, LeastAllocated or MostAllocated. May be given several times.  "
-            "[default: all]",
+            help="gpu-topology, LeastAllocated or MostAllocated. Repeatable.  [default: all]",
         ),
     ] = None
     seeds: Annotated[
         int,
-        typer.Option(metavar="COUNT", help="How many seeds; the first is 1.", min=1, max=10_000),
+        typer.Option(metavar="COUNT", help="Number of seeds; the first is 1.", min=1, max=10_000),
     ] = 3
     demand: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What jobs request that say nothing of links: none, nvlink, preferred.",
+            help="Links that jobs without annotations request: none, nvlink, preferred.",
         ),
     ] = "nvlink"
     communication: Annotated[
         float,
         typer.Option(
             metavar="SHARE",
-            help="The share of its time for which a job communicates. 0 makes all links equal.",
+            help="Share of its time for which a job communicates. 0 makes all links equal.",
             min=0,
             max=1,
         ),
@@ -87,7 +84,7 @@ class Played:
         float,
         typer.Option(
             metavar="GB/S",
-            help="From this bandwidth up links slow no job down.",
+            help="Bandwidth at which links no longer slow a job down.",
             min=0.001,
             max=1e6,
         ),
@@ -130,7 +127,7 @@ def simulate(
     workers: Annotated[
         int | None,
         typer.Option(
-            metavar="COUNT", help="How many processes play.  [default: one for each core]", min=1
+            metavar="COUNT", help="Number of processes.  [default: one for each core]", min=1
         ),
     ] = None,
     json_file: JsonFile = None,

@@ -13,7 +13,7 @@ def latency(
         list[int] | None,
         typer.Option(
             metavar="COUNT",
-            help="Nodes of the cluster. May be given several times.  [default: 100, 1000, 5000]",
+            help="Nodes of the cluster. Repeatable.  [default: 100, 1000, 5000]",
             min=1,
             max=65_000,
         ),
