@@ -47,7 +47,7 @@ class Played:
         list[float] | None,
         typer.Option(
             metavar="SHARE",
-            help="Scale the arrival times so that jobs request this share of the cluster's GPU time. "
+            help="Scale arrival times so that jobs request this share of the cluster's GPU time. "
             "0: do not scale. Repeatable.  [default: 0.9 for philly and synthetic, 0 for files]",
             min=0,
             max=100,
