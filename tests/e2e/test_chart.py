@@ -570,3 +570,26 @@ def test_a_release_is_installed_changed_and_removed(
         assert done.returncode == 0, done.stderr
         assert not api.get(f"{deployments}/gpu-topology-extender").is_success
         assert api.get(definition).is_success
+
+
+def test_helm_sees_that_a_cluster_is_openshift(helm: Helm, cluster: ControlPlane) -> None:
+    group, plural = "security.openshift.io", "securitycontextconstraints"
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True}
+    spec = {
+        "group": group,
+        "scope": "Cluster",
+        "names": {"kind": "SecurityContextConstraints", "plural": plural},
+        "versions": [{**version, "schema": {"openAPIV3Schema": anything}}],
+    }
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    with cluster.client() as api:
+        name = f"{plural}.{group}"
+        api.post(definitions, json={"metadata": {"name": name}, "spec": spec}).raise_for_status()
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+        helm.install(cluster.kubeconfig(), NAMESPACE)
+        made = api.get(f"/apis/{group}/v1/{plural}/gpu-topology-agent").json()
+        assert made["users"] == [f"system:serviceaccount:{NAMESPACE}:gpu-topology-agent"]
+        bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings"
+        bound = api.get(f"{bindings}/gpu-topology-nonroot").json()
+        assert bound["roleRef"]["name"] == "system:openshift:scc:nonroot-v2"
