@@ -166,9 +166,12 @@ _CATALOGUE = (
         nvlink=groups(3, 2),
         pcie="0 PIX 1 PIX 2 SYS 3 PIX 4 PIX 5",
         numa="000888",
-        cpus="",  # 2x22x4, on NUMA nodes 0 and 8
+        # 2x22x4 on NUMA nodes 0 and 8; the GPUs' memory is on 250 to 255. A record numbers NUMA
+        # nodes from 0 without gaps, and the Topology Manager can name none above 63.
+        cpus="",
         buses="0004:04:00.0 0004:05:00.0 0004:06:00.0 0035:03:00.0 0035:04:00.0 0035:05:00.0",
-        source="topo matrix of one socket in a Linux patch (GV100 on powernv); tree: bus numbers",
+        source="topo matrix of one socket in a Linux patch (GV100 on powernv); NUMA nodes: hwloc's"
+        " test nvidiagpunumanodes (8335-GTW); tree: bus numbers",
     ),
     Machine(
         name="dgx2",
