@@ -157,12 +157,12 @@ class Pages:
         pods = self._cluster.snapshot().pods
         return near_names(full_name, (pod.full_name for pod in pods), COMPARED)
 
-    def node(self, name: str) -> str | None:
-        """Return the page of one node; None if the node is unknown."""
+    def node(self, name: str, filters: Filters = EVERY_POD) -> str | None:
+        """Return the page of one node, its pods sorted; None if the node is unknown."""
         info = self._cluster.node_info(NodeName(name))
         if not info.known:
             return None
-        return self._page("node", name, partial(self._node, info))
+        return self._page("node", (name, filters.sort), partial(self._node, info, filters))
 
     def what_if(self, text: str | None = None, copies: str = "") -> str:
         """Return the page that says where the pods of a YAML text would go.
@@ -349,16 +349,23 @@ class Pages:
             idle=[each for each in idle if each.uid == pod.uid],
         )
 
-    def _node(self, info: NodeInfo, common: Common) -> str:
+    def _node(self, info: NodeInfo, filters: Filters, common: Common) -> str:
         state = self._nodes.of(info)
         topology = state.topology
-        pods = info.pods.every
         mismatched = {
             holder.uid
             for gpu in state.gpus
             for holder in gpu.holders
             if holder.use is Use.MISMATCHED
         }
+        idle = {each.uid: each.seconds for each in idle_on(info, common["now"])}
+        columns = {
+            **POD_COLUMNS,
+            "state": lambda pod: _word(info, pod, mismatched),
+            "promised": lambda pod: pod.promised.text,
+            "idle": lambda pod: idle.get(pod.uid, 0.0),
+        }
+        pods = ordered(info.pods.every, columns, filters.sort)
         return page(
             "node.html",
             "/map/nodes",
@@ -370,13 +377,14 @@ class Pages:
             rows=list(zip(topology.gpus, state.gpus, strict=False)) if topology else [],
             links=links_of(topology) if topology is not None else [],
             nics=topology.nics if topology is not None else (),
+            filters=Filters(sort=filters.sort),
             pods=[
                 (pod, asks_text(pod.request), _word(info, pod, mismatched), pod.promised.text)
                 for pod in pods[:LISTED]
             ],
             more_pods=max(0, len(pods) - LISTED),
             known={pod.uid for pod in pods},
-            idle={each.uid: each.seconds for each in idle_on(info, common["now"])},
+            idle=idle,
             dated=any(pod.started is not None for pod in pods),
         )
 

@@ -102,8 +102,8 @@ def _add_pages(app: FastAPI, pages: Pages, queue: RequestQueue) -> None:
         return HTMLResponse(await queue.run(wanted))
 
     @app.get(f"{PREFIX}/nodes/{{name:path}}", include_in_schema=False)
-    async def node(name: str) -> Response:
-        found = await queue.run(partial(pages.node, name))
+    async def node(name: str, request: Request) -> Response:
+        found = await queue.run(partial(pages.node, name, _filters(request)))
         if found is None:
             name = name[:MAX_WORD]
             near = await queue.run(partial(pages.near_nodes, name))

@@ -91,6 +91,7 @@ SCENES: dict[str, Callable[[Tab, Served], None]] = {
     "nodes-sorted": _at("/map/nodes?sort=-gpus"),
     "nodes-crowded": lambda tab, served: tab.open(f"{served.crowded}/map/nodes?page=2"),
     "node": _at("/map/nodes/volta-01"),
+    "node-sorted": _at("/map/nodes/volta-01?sort=-name"),
     "node-switched": _at("/map/nodes/dgx-01"),
     "node-unusable": _at("/map/nodes/odd"),
     "node-unknown": _at("/map/nodes/nobody"),

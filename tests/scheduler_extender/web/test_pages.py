@@ -602,6 +602,19 @@ def test_tables_are_sorted_by_a_column_both_ways() -> None:
     assert rows(pages.pods(Filters(sort="-state")))[:2] == ["team-a/leaves", "team-a/wrong"]
 
 
+def test_the_pods_of_a_node_are_sorted_by_a_column_both_ways() -> None:
+    pages = Pages(small().cluster)
+    by_name = rows(pages.node("volta-01", Filters(sort="name")) or "")
+    assert len(by_name) > 1
+    assert by_name == sorted(by_name)
+    text = pages.node("volta-01", Filters(sort="-name")) or ""
+    assert rows(text) == by_name[::-1]
+    head = 'aria-sort="descending"><a href="/map/nodes/volta-01?sort=name#pods">Pod</a>'
+    assert head in text
+    assert 'href="/map/nodes/volta-01?sort=-requests#pods"' in text
+    assert 'id="pods"' in text
+
+
 def test_the_table_of_pods_says_which_gpus_each_has() -> None:
     made = small()
     made.cluster.assume(NodeName("l40s-02"), made.pod("assumed", 1))
