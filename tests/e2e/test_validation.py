@@ -203,7 +203,7 @@ ON_ITSELF = (
     "of the Deployment itself do not reach its pods: write them under "
     "spec.template.metadata.annotations"
 )
-OURS_ONLY = "under gpu-topology.io/ only"
+OURS_ONLY = "only annotations under gpu-topology.io/ have an effect"
 
 
 @pytest.mark.parametrize(
