@@ -51,7 +51,8 @@ class Evidence:
     def scope(self) -> str:
         """The number of nodes in words."""
         unknown = len(self.with_gpus) - self.recorded
-        return f"{many(len(self.with_gpus), 'node')} with GPUs, {unknown:,} without a record"
+        found = f"{many(len(self.with_gpus), 'node')} with GPUs"
+        return f"{found}, {unknown:,} without a record" if unknown else found
 
     @cached_property
     def emptied(self) -> Snapshot:

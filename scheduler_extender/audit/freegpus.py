@@ -28,5 +28,6 @@ def find(evidence: Evidence) -> Finding:
     taken = f"{useless:,} on nodes that take no waiting pod" if evidence.waiting else "no pod waits"
     words = f"{many(every, 'GPU')} {'is' if every == 1 else 'are'} free; {taken}"
     words += f"; {NOT_IN_TIME}: {many(evidence.late, 'waiting pod')}" if evidence.late else ""
-    figures = {"free": every, "useless": useless}
-    return Finding("freeGpus", "Free GPUs", words, figures, COLUMNS, rows)
+    return Finding(
+        "freeGpus", "Free GPUs", words, {"free": every, "useless": useless}, COLUMNS, rows
+    )

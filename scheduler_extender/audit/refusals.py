@@ -51,5 +51,11 @@ def find(evidence: Evidence) -> Finding:
         words += f"; as the nodes are now, the extender would keep {off:,} of the pods off"
     words += f", and of {unknown:,} it is not known" if unknown else ""
     words += f"; {many(doubtful, 'more pod')} may have requested no GPUs" if doubtful else ""
-    figures = {"pods": count, "keptOff": off, "unknown": unknown, "doubtful": doubtful}
-    return Finding("refusedPods", "Refused pods", words, figures, COLUMNS, rows)
+    return Finding(
+        "refusedPods",
+        "Refused pods",
+        words,
+        {"pods": count, "keptOff": off, "unknown": unknown, "doubtful": doubtful},
+        COLUMNS,
+        rows,
+    )

@@ -59,5 +59,11 @@ def find(evidence: Evidence) -> Finding:
             f"A node has better GPUs now for {now:,}; what was free at the start is not known"
         )
     words = f"{many(len(held), 'pod')} with several whole GPUs: {lies}"
-    figures = {"pods": len(held), "withoutNvlinks": unlinked, "overNumaNodes": over, "better": now}
-    return Finding("spreadPods", "Pods with several GPUs", words, figures, COLUMNS, rows)
+    return Finding(
+        "spreadPods",
+        "Pods with several GPUs",
+        words,
+        {"pods": len(held), "withoutNvlinks": unlinked, "overNumaNodes": over, "better": now},
+        COLUMNS,
+        rows,
+    )

@@ -35,5 +35,11 @@ def find(evidence: Evidence) -> Finding:
     words = f"{many(waiting, 'pod')} {'waits' if waiting == 1 else 'wait'} for GPUs"
     words += f"; the extender has a node for {placeable:,} of them" if evidence.recorded else ""
     words += f"; {NOT_IN_TIME}: {evidence.late:,}" if evidence.late else ""
-    figures = {"pods": waiting, "placeable": placeable, "notEvaluated": evidence.late}
-    return Finding("waitingPods", "Waiting pods", words, figures, COLUMNS, rows)
+    return Finding(
+        "waitingPods",
+        "Waiting pods",
+        words,
+        {"pods": waiting, "placeable": placeable, "notEvaluated": evidence.late},
+        COLUMNS,
+        rows,
+    )

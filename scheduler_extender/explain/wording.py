@@ -292,5 +292,5 @@ def listed(words: Sequence[str], most: int = 3) -> str:
     ('a and b', 'a, b, c and 2 more')
     """
     if len(words) > most:
-        return f"{', '.join(words[:most])} and {len(words) - most} more"
+        return f"{', '.join(words[:most])} and {len(words) - most:,} more"
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -24,7 +24,7 @@ def audit_page(evidence: Evidence, findings: Sequence[Finding]) -> str:
         "in use, far apart": spread,
         "free": free - useless,
         "free, but for no waiting pod": useless,
-        "others": uses.total() - used - free,
+        "assumed, reserved or sick": uses.total() - used - free,
     }
     return page(
         "audit.html",
