@@ -138,7 +138,7 @@ def _admit(given: Namespace) -> int:
     """Let the managers admit pods; return how many histories had an unpredicted answer."""
     table, seed, wrong, begun = Table(), given.seed, 0, time.monotonic()
     with Managers(programs()) as managers:
-        while table.whole.admissions < given.admissions:
+        while table.whole["admissions"] < given.admissions:
             history = random_history(seed)
             played = play(history, managers)
             table.add(played)

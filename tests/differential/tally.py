@@ -4,80 +4,56 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from tests.differential.play import Counterexample, Played
+from tests.differential.play import Played
 
-
-@dataclass(slots=True)
-class Tally:
-    """Sums over histories of one family."""
-
-    histories: int = 0
-    admissions: int = 0
-    promised: int = 0
-    decided: int = 0
-    single: int = 0
-    # Counterexamples by kind; those that no report can have shown yet are counted apart.
-    found: Counter[str] = field(default_factory=Counter)
-
-    def add(self, played: Played) -> None:
-        """Count one history."""
-        self.histories += 1
-        self.admissions += played.admissions
-        self.promised += played.promised
-        self.decided += played.decided
-        self.single += played.single
-        self.found.update(_name(c) for c in played.found)
-
-    def row(self, name: str) -> str:
-        """One line for people."""
-        sure = 100 * self.decided / max(1, self.admissions)
-        single = 100 * self.single / max(1, self.admissions)
-        wrong = ", ".join(f"{n} {kind}" for kind, n in sorted(self.found.items()))
-        return f"{self.admissions:7} {self.promised:8} {sure:5.1f} % {single:5.1f} %  {name}" + (
-            f": {wrong}" if wrong else ""
-        )
-
-
+SUMS = ("admissions", "promised", "decided", "single")  # the fields of `Played` that are added up
 HEADER = "admitted promised decided  single  family"
 
 
-def _name(found: Counterexample) -> str:
-    return f"{found.kind} (not reportable yet)" if found.unacknowledged else found.kind
-
-
 class Table:
-    """Tallies by family, and their sum."""
+    """By family, the sums of the histories' fields, and how often each kind of counterexample came.
+
+    Counterexamples that no report can have shown yet are counted apart.
+    """
 
     def __init__(self) -> None:
-        self.families: defaultdict[str, Tally] = defaultdict(Tally)
-        self.whole = Tally()
+        self.families: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, played: Played) -> None:
         """Count one history."""
-        self.families[played.family].add(played)
-        self.whole.add(played)
+        counts = self.families[played.family]
+        counts.update({each: getattr(played, each) for each in SUMS})
+        counts.update(
+            f"{found.kind} (not reportable yet)" if found.unacknowledged else found.kind
+            for found in played.found
+        )
+
+    @property
+    def whole(self) -> Counter[str]:
+        """The sum of all families."""
+        return sum(self.families.values(), Counter())
 
     def lines(self) -> Iterable[str]:
-        """The table for people, coarse families first."""
+        """The table for people.
+
+        A family counts under its policy with its managers, and under each of its options.
+        """
         yield HEADER
-        coarse: defaultdict[str, Tally] = defaultdict(Tally)
-        for name, tally in self.families.items():
-            for part in _parts(name):
-                into = coarse[part]
-                into.histories += tally.histories
-                into.admissions += tally.admissions
-                into.promised += tally.promised
-                into.decided += tally.decided
-                into.single += tally.single
-                into.found += tally.found
+        coarse: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for family, counts in self.families.items():
+            policy, *options, managers = family.split()
+            for part in (f"{policy}, {managers}", *options):
+                coarse[part].update(counts)
         for name in sorted(coarse):
-            yield coarse[name].row(name)
-        yield self.whole.row("everything")
+            yield _row(name, coarse[name])
+        yield _row("everything", self.whole)
 
 
-def _parts(family: str) -> list[str]:
-    """A family counts under its policy with its managers, and under each of its options."""
-    words = family.split()
-    return [f"{words[0]}, {words[-1]}", *words[1:-1]]
+def _row(name: str, counts: Counter[str]) -> str:
+    """One line for people."""
+    sure, single = (100 * counts[each] / max(1, counts["admissions"]) for each in SUMS[2:])
+    found = sorted((kind, n) for kind, n in counts.items() if kind not in SUMS)
+    wrong = ": " + ", ".join(f"{n} {kind}" for kind, n in found) if found else ""
+    admitted, promised = counts["admissions"], counts["promised"]
+    return f"{admitted:7} {promised:8} {sure:5.1f} % {single:5.1f} %  {name}{wrong}"
