@@ -86,9 +86,9 @@ def plan(
 
 
 def _read(api: ApiServer) -> Cache:
-    from scheduler_extender.kube.reading import NOT_INSTALLED, whole_look  # loads slowly
+    from scheduler_extender.kube.reading import NOT_INSTALLED, one_look  # loads slowly
 
-    seen = whole_look(api, Settings(Verdict.EXPECTED), time.monotonic)
+    seen = one_look(api, None, Settings(Verdict.EXPECTED), time.monotonic)
     if not seen.installed:
         raise BadInputError(NOT_INSTALLED)
     return seen.cluster

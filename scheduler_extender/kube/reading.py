@@ -81,10 +81,11 @@ def one_look(
 
     If the caller may not list the pods of all namespaces, only the pods of ``namespace`` are read.
     All other pods that a report shows then count as running. With ``namespace`` None, everything
-    must be readable (:func:`whole_look`).
+    must be readable, and what plans of evictions need is read, too: PodDisruptionBudgets, and, when
+    they are needed, the pods without GPUs of a node.
 
     Raises :class:`~topology.kubeapi.apiserver.ApiFailure` if not even these pods, or not the
-    records, may be read.
+    records, may be read; it is a :class:`MissingRightError` if everything must be readable.
     """
     notes: list[str] = []
     pods_path = PODS_PATH
@@ -141,28 +142,14 @@ def one_look(
             if not take(where, sink, NO_DRA):
                 dra_unread = _no_right_to_list(where)
                 break
+    if namespace is None:
+        take(BUDGETS_PATH, BudgetSink(cluster))
+        cluster.others = partial(other_pods, api, settings.managed)
     return Seen(cluster, notes, watched, installed, dra_unread=dra_unread)
 
 
 def _no_right_to_list(where: str) -> str:
     return f"you may not list {where.rpartition('/')[2]}"
-
-
-def whole_look(api: ApiServer, settings: Settings, clock: Callable[[], float]) -> Seen:
-    """Read what :func:`one_look` reads, and PodDisruptionBudgets.
-
-    The pods without GPUs of a node are read when they are needed. Raises :class:`MissingRightError`
-    if the caller may not read all.
-    """
-    seen = one_look(api, None, settings, clock)
-    try:
-        BudgetSink(seen.cluster).replace(*listed(api, BUDGETS_PATH, PAGE))
-    except ApiError as error:
-        if error.status not in FORBIDDEN:
-            raise
-        raise MissingRightError(BUDGETS_PATH, error) from error
-    seen.cluster.others = partial(other_pods, api, seen.cluster.settings.managed)
-    return seen
 
 
 def page_of(where: str) -> int:
