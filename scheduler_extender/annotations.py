@@ -349,9 +349,7 @@ def managed_among(names: Iterable[str], managed: tuple[str, ...]) -> list[str]:
 
 def _resources(container: Container) -> set[str]:
     """Return the names of the resources that a container asks for."""
-    resources = container.resources
-    if resources is None:
-        return set()
+    resources = container.resources or Resources()
     return {*(resources.requests or {}), *(resources.limits or {})}
 
 

@@ -23,19 +23,16 @@ def exclusive_of(pod: Pod, resource: str) -> Exclusive:
     """
     all_of_them = containers_with_roles(pod)
     containers = [c.resources or Resources() for c, _ in all_of_them]
-    told = pod.status.qos_class
-    if told:
-        guaranteed = told == "Guaranteed"
-    else:
-        guaranteed = pod.spec.resources is not None or all(map(_is_guaranteed, containers))
+    told, of_pod = pod.status.qos_class, pod.spec.resources is not None
+    guaranteed = told == "Guaranteed" if told else of_pod or all(map(_is_guaranteed, containers))
     if not guaranteed:
         return Exclusive.NOTHING
-    if pod.spec.resources is not None or len(containers) > MAX_DEMANDS:
+    if of_pod or len(containers) > MAX_DEMANDS:
         return Exclusive.CPUS
-    demands = tuple(_demand(container, role, resource) for container, role in all_of_them)
-    if any(demand is None for demand in demands):
-        return Exclusive.CPUS  # an unreadable amount
+    demands = [_demand(container, role, resource) for container, role in all_of_them]
     known = tuple(demand for demand in demands if demand is not None)
+    if len(known) < len(demands):
+        return Exclusive.CPUS  # an unreadable amount
     return Exclusive(any(d.cpus for d in known), memory=True, demands=known)
 
 
