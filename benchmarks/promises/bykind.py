@@ -28,6 +28,8 @@ def _play(
 
 
 WHOLE = "whole GPUs"
+# The play of each kind in the first round. Later rounds have higher seeds. A round places about
+# 20,000 pods, including the plays with rare faults.
 KINDS = {
     WHOLE: _play(2400, "mixed", "everything", 0.8, 9),
     "groups and gangs": _play(2400, "racks", "groups", 0.5, 1),
@@ -39,8 +41,6 @@ KINDS = {
     "half of the nodes with DRA": _play(1500, "mixed", "everything", 0.8, 7, dra=0.5),
     "groups and gangs, half with DRA": _play(400, "racks", "groups", 0.4, 8, dra=0.5),
 }
-"""The play of each kind in the first round. Later rounds have higher seeds. A round places about
-20,000 pods, including the plays with rare faults."""
 SEEDS = 10  # from a round's seed to the next
 PLACED_IN_A_ROUND = 20_000
 WITH_FAULTS = ", rare faults"

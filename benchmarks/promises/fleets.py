@@ -114,6 +114,8 @@ FOUR_NEAR_TWO = (
     (32, 12, 32, 10),
 )
 
+# Machines with two or more NUMA nodes, under every policy. They include static managers, options of
+# the Topology Manager, and GPUs on no NUMA node or on several.
 SOCKETS = (
     NodeCase("dgx1-v100", _config("best-effort", "single-numa-node", managers=STATIC)),
     NodeCase("dgx1-v100", _config("best-effort", "restricted", "pod", STATIC)),
@@ -149,8 +151,6 @@ SOCKETS = (
         nodes=((0,), (0, 1), (0,), (0,), (1,), (1,), (0, 1), (1,)),
     ),
 )
-"""Machines with two or more NUMA nodes, under every policy. They include static managers, options
-of the Topology Manager, and GPUs on no NUMA node or on several."""
 
 # Shared GPUs. Some plugins refuse a container more than one share, and of some this is unknown.
 SHARED = (

@@ -149,8 +149,8 @@ def ahead(told: str, written: Any) -> float | None:
     return apart if abs(apart) > 2.0 else 0.0
 
 
+# Where the configuration of a second kube-scheduler stands.
 SECOND = "ConfigMap gpu-topology-scheduler"
-"""Where the configuration of a second kube-scheduler stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ _LOOPS = ("withItems", "withParam", "withSequence")
 MAX_DEPTH = 12  # depth in an object to which pod templates are searched
 ARGO = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
 KSERVE = "InferenceService"
+# Kinds without a pod template, and the kind that their operators make from them.
 MAKES = {
     "NIMService": "Deployment",
     "NIMCache": "Job",
@@ -28,27 +29,26 @@ MAKES = {
     "PodCliqueSet": "Pod",
     "PodClique": "Pod",
 }
-"""Kinds without a pod template, and the kind that their operators make from them."""
 
 KNOWN = (
     *(KSERVE, *ARGO, "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"),
     *("DaemonSet", "Job", "CronJob", "PodTemplate"),
 )
+# Kinds that make one pod of a template if no number is written.
 ONE_EACH = {
     *("Pod", "PodTemplate", "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"),
     *("Job", "CronJob", "JobSet", "LeaderWorkerSet", "RayCluster", "RayJob", "RayService"),
     *("MPIJob", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "Notebook"),
 }
-"""Kinds that make one pod of a template if no number is written."""
 
 MOST_REPLICAS = 2**31 - 1  # of one object; the API server accepts no more
+# The types of the fields on the path to a container, in the known kinds.
 _FORMS: dict[str, type] = {
     **dict.fromkeys(("spec", "template", "jobTemplate", "workflowSpec"), dict),
     **dict.fromkeys(("predictor", "transformer", "explainer", "workerSpec", "model"), dict),
     **dict.fromkeys(("container", "script", "containerSet"), dict),
     **dict.fromkeys(("containers", "initContainers", "sidecars", "templates"), list),
 }
-"""The types of the fields on the path to a container, in the known kinds."""
 
 
 class Made(NamedTuple):

@@ -26,8 +26,7 @@ _IN_PLACE: dict[str, tuple[list[Step], Callable[[str], object]]] = {
     "profiling": (["enableProfiling"], _truth),
     "contention-profiling": (["enableContentionProfiling"], _truth),
 }
-Settings = Sequence[tuple[list[Step], object]]
-"""Paths in a configuration, each with its new value."""
+Settings = Sequence[tuple[list[Step], object]]  # paths in a configuration, each with its new value
 
 
 def read(words: Sequence[str]) -> dict[str, str]:

@@ -30,13 +30,11 @@ class StaticPod:
 
     text: str
     container: int
-    words: dict[str, list[str]]
-    """The lists ``command`` and ``args`` of the container."""
+    words: dict[str, list[str]]  # the lists ``command`` and ``args`` of the container
     mounts: list[dict[str, Any]]
     volumes: list[dict[str, Any]]
     annotations: dict[str, Any]
-    user: object
-    """The user that kube-scheduler runs as; None means root."""
+    user: object  # the user that kube-scheduler runs as; None means root
 
     def flags(self) -> dict[str, str]:
         """Return the values of kube-scheduler's flags."""

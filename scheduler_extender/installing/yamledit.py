@@ -19,8 +19,7 @@ import yaml
 from topology.yamltext import documents
 
 Step = str | int
-END: Step = -1
-"""As the last step of a path: the position after the last item of the list."""
+END: Step = -1  # as the last step of a path: the position after the last item of the list
 
 
 class EditError(ValueError):

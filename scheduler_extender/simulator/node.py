@@ -87,8 +87,7 @@ class Node(Actor):
         self._heard_version = "0"
         self._records = 0
         self._published: PublishedReport | None = None
-        self.dead = False
-        """Whether the agent is dead and publishes nothing."""
+        self.dead = False  # whether the agent is dead and publishes nothing
 
     # Pods reach the kubelet.
 

@@ -21,8 +21,7 @@ from topology.core.links import LinkKind, Via
 from topology.core.requests import at_most
 
 Spot = tuple[float, float]
-MIXED = "in-use-mixed"
-"""The class of a GPU in use whose state differs from node to node."""
+MIXED = "in-use-mixed"  # the class of a GPU in use whose state differs from node to node
 
 _SVG = Markup(
     '<svg class="{css}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
@@ -62,10 +61,8 @@ class _Scale:
 
 
 SMALL = _Scale(100, 100, 37, 10)
-SMALL_FEW = _Scale(100, 76, 25, 10)
-"""For at most 4 GPUs."""
-SMALL_MANY = _Scale(100, 100, 41, 5.5)
-"""For more than 12 GPUs."""
+SMALL_FEW = _Scale(100, 76, 25, 10)  # for at most 4 GPUs
+SMALL_MANY = _Scale(100, 100, 41, 5.5)  # for more than 12 GPUs
 LARGE = _Scale(560, 460, 165, 24)
 SHEET = 100.0  # width of a drawing that only counts GPUs
 

@@ -50,10 +50,10 @@ spec:
         resources:
           limits: {nvidia.com/gpu: 4}
 """
+# The examples by their names on the page.
 EXAMPLES = {
     "a pair with NVLinks": _PAIR,
     "a Deployment of six": _DEPLOYMENT,
     "a Job that prefers linked quads": _JOB,
     "a Pod and a Job": f"{_PAIR}---\n{_JOB}",
 }
-"""The examples by their names on the page."""

@@ -17,10 +17,10 @@ from scheduler_extender.web.overview import picture_of, some, who
 from topology.core.requests import at_most
 
 HERE = Path(__file__).parent
+# Milliseconds that a linked dashboard shows. map.js has the same number.
 DASHBOARD_MS = 3_600_000
-"""Milliseconds that a linked dashboard shows. map.js has the same number."""
+# The files that pages load, with their types.
 STATIC = {"map.css": "text/css", "map.js": "text/javascript"}
-"""The files that pages load, with their types."""
 
 
 @cache

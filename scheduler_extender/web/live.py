@@ -11,17 +11,15 @@ from collections.abc import AsyncIterator, Callable
 
 import anyio
 
+# Streams at one time. A browser that gets none polls every 15 seconds instead.
 LISTENERS = 32
-"""Streams at one time. A browser that gets none polls every 15 seconds instead."""
-EVERY = 1.0
-"""Seconds between two checks of the version, and the least between two events."""
+EVERY = 1.0  # seconds between two checks of the version, and the least between two events
+# Checks after which an event is sent even without a change. A browser would take a server that is
+# silent for longer for dead, and a browser that has gone is noticed only by sending.
 ALIVE_EVERY = 5
-"""Checks after which an event is sent even without a change. A browser would take a server that is
-silent for longer for dead, and a browser that has gone is noticed only by sending."""
-RETRY_MS = 1000
-"""Milliseconds after which a browser tries to connect again."""
+RETRY_MS = 1000  # milliseconds after which a browser tries to connect again
+# Checks after which a stream ends. The browser connects again, and its right is checked anew.
 LIFE = 300
-"""Checks after which a stream ends. The browser connects again, and its right is checked anew."""
 
 
 class Listeners:

@@ -34,14 +34,10 @@ from topology.core.links import Via
 from topology.core.requests import at_most
 
 T = TypeVar("T")
-ALONE = 96
-"""The most nodes of which each has its own drawing."""
-TILES = 96
-"""The most drawings on a page."""
-NAMES = 2
-"""The most names that are written; the rest is counted."""
-KINDS = 40
-"""The most kinds of machines with a section on a page; the rest is counted together."""
+ALONE = 96  # the most nodes of which each has its own drawing
+TILES = 96  # the most drawings on a page
+NAMES = 2  # the most names that are written; the rest is counted
+KINDS = 40  # the most kinds of machines with a section on a page; the rest is counted together
 
 
 class Likeness(Enum):
@@ -133,8 +129,7 @@ class Filters:
         return f"?{urlencode(words)}" if words else ""
 
 
-FILTERS = tuple(each.name for each in fields(Filters))
-"""The names of the filters in addresses."""
+FILTERS = tuple(each.name for each in fields(Filters))  # the names of the filters in addresses
 
 
 def is_glob(wanted: str) -> bool:

@@ -45,30 +45,24 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
 
-WAITING_SECONDS = 2.0
-"""Seconds for which the page of waiting pods may evaluate nodes."""
+WAITING_SECONDS = 2.0  # seconds for which the page of waiting pods may evaluate nodes
+# A page is shown for this many times as long as it took to make, even if something has changed.
 RESTS = 9
-"""A page is shown for this many times as long as it took to make, even if something has changed."""
 KEPT_PAGES = 32
-LISTED = 200
-"""Nodes or pods on one page of a list, and pods in the table of a node."""
-NAMESPACES = 80
-"""Namespaces that the filter suggests."""
-COMPARED = 2000
-"""Names that are compared with one that is unknown."""
-MAX_POD = 64 * 1024
-"""The most bytes of a text with pods that are evaluated."""
+LISTED = 200  # nodes or pods on one page of a list, and pods in the table of a node
+NAMESPACES = 80  # namespaces that the filter suggests
+COMPARED = 2000  # names that are compared with one that is unknown
+MAX_POD = 64 * 1024  # the most bytes of a text with pods that are evaluated
+# The most bytes of a text that is too long to evaluate but is given back in the form.
 MAX_FORM = 4 * MAX_POD
-"""The most bytes of a text that is too long to evaluate but is given back in the form."""
 MOST_COPIES = 1000
-MOST_ASKED = 8
-"""The most pods of one text that are evaluated."""
+MOST_ASKED = 8  # the most pods of one text that are evaluated
+# Seconds for which one request is evaluated. What is found by then stays cached.
 WHAT_IF_SECONDS = 10.0
-"""Seconds for which one request is evaluated. What is found by then stays cached."""
 
 T = TypeVar("T")
+# What every page over the cluster shows: its version, the time, and the dashboard's address.
 Common = dict[str, Any]
-"""What every page over the cluster shows: its version, the time, and the dashboard's address."""
 NODE_COLUMNS: dict[str, Callable[[NodeState], Any]] = {
     "name": lambda node: node.name,
     "machine": lambda node: node.kind,

@@ -24,6 +24,7 @@ from scheduler_extender.web.overview import FILTERS, Filters
 from scheduler_extender.web.pages import MAX_FORM, MAX_POD, Pages
 
 PREFIX = "/map"
+# The pages may load only our own style sheet and script, and no page may stand in a frame.
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -34,11 +35,9 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""The pages may load only our own style sheet and script, and no page may stand in a frame."""
+# The most characters of a word in an address that are read: a namespace, a slash and a name.
 MAX_WORD = 317
-"""The most characters of a word in an address that are read: a namespace, a slash and a name."""
-THREADS = 2
-"""The most pages that are made at one time."""
+THREADS = 2  # the most pages that are made at one time
 
 
 def add_map(app: FastAPI, service: Service, dashboard: str = "") -> Listeners:

@@ -29,8 +29,7 @@ from scheduler_extender.web.overview import Filters
 from topology.core.requests import GpuRequest
 from topology.times import age
 
-ASKED = 12
-"""The most different requests of waiting pods that are evaluated for one page."""
+ASKED = 12  # the most different requests of waiting pods that are evaluated for one page
 UNASKED = "not evaluated for this page: too many different requests"
 EVERY_POD = Filters()
 SHOWN_PODS = 200
