@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from scheduler_extender.annotations import PREFIX
@@ -17,19 +18,9 @@ class GpuContainer:
     gpus: int
 
 
-def app(gpus: int) -> GpuContainer:
-    """Return a container for the pod's own work."""
-    return GpuContainer("app", gpus)
-
-
-def sidecar(gpus: int) -> GpuContainer:
-    """Return an init container that keeps running beside the app containers."""
-    return GpuContainer("sidecar", gpus)
-
-
-def init(gpus: int) -> GpuContainer:
-    """Return an init container that ends before the app containers start."""
-    return GpuContainer("init", gpus)
+app = partial(GpuContainer, "app")
+sidecar = partial(GpuContainer, "sidecar")  # an init container that runs on beside the apps
+init = partial(GpuContainer, "init")  # it ends before the apps start
 
 
 def manifest(
