@@ -9,7 +9,7 @@ The agent looks at its node when something happens, and publishes late.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scheduler_extender.simulator.clock import Event
 from scheduler_extender.simulator.faults import POLL
@@ -55,15 +55,6 @@ class Server:
 
     def drop_record(self, node: NodeName) -> None:
         """Delete the node's record."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Admission:
-    """A pod that is being admitted."""
-
-    entry: PodEntry
-    steps: Iterator[str]  # the remaining containers
-    life: int  # the number of the kubelet's life that it belongs to
 
 
 class Node(Actor):
@@ -211,7 +202,7 @@ class Node(Actor):
             )
             if record.has_extended_resource_claim:
                 steps = self._prepared(entry)
-            self._step(_Admission(entry, steps, self._life))
+            self._step(entry, steps, self._life)
         elif self._inbox:
             self._admit_soon()
         else:
@@ -226,13 +217,16 @@ class Node(Actor):
             raise Refused(LOST_CLAIM)
         yield from ()
 
-    def _step(self, current: _Admission) -> None:
-        """Give the next container its devices. After the last one the pod runs."""
-        if current.life != self._life:
+    def _step(self, entry: PodEntry, steps: Iterator[str], life: int) -> None:
+        """Give the next container its devices. After the last one the pod runs.
+
+        ``steps`` are the pod's remaining containers. A kubelet that has begun another life than
+        ``life`` has forgotten the admission.
+        """
+        if life != self._life:
             return
-        entry = current.entry
         try:
-            container = next(current.steps, None)
+            container = next(steps, None)
         except Refused as refusal:
             self._batch.remove(entry)
             entry.admitted = True
@@ -243,7 +237,7 @@ class Node(Actor):
             return
         self.look()
         if container is not None:
-            self._clock.about(self._delays.container, lambda: self._step(current))
+            self._clock.about(self._delays.container, lambda: self._step(entry, steps, life))
             return
         self._batch.remove(entry)
         if not entry.admitted:  # else it was admitted before the kubelet ended

@@ -5,8 +5,7 @@ from typing import Any, Self, TypeAlias
 
 import msgspec
 
-from scheduler_extender.annotations import PodRequest, parse
-from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.annotations import MANAGED, PodRequest, parse
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
@@ -14,7 +13,6 @@ from topology.core.report import Report
 from topology.core.requests import GpuRequest
 
 GPU = "nvidia.com/gpu"
-MANAGED = Settings().managed
 
 Manifest: TypeAlias = dict[str, Any]  # a Pod as JSON has it
 
