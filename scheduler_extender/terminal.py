@@ -3,13 +3,12 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from threading import Event, Thread, Timer
 from typing import Any, TypeVar
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.padding import Padding
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -97,18 +96,11 @@ def column(
 def table(rows: Iterable[R], *columns: list[Shown[R]], headers: bool = True) -> Table:
     """Return a table of the rows, for :func:`show`. Cells are not read as markup."""
     shown = [each for some in columns for each in some]
-    shown_table = Table(
-        *(how if headers else replace(how, header="") for how, *_ in shown),
-        box=None,
-        show_header=headers,
-        pad_edge=False,
-        header_style="bold",
-        title_justify="left",
-    )
+    found = Table(*(how for how, *_ in shown), show_header=headers)
     for row in rows:
-        cells = [cell(row) for _, cell, _ in shown]
-        shown_table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-    return shown_table
+        cells = (cell(row) for _, cell, _ in shown)
+        found.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return found
 
 
 def stacked(console: Console, heading: str, lines: Iterable[Text | str]) -> None:
@@ -137,93 +129,120 @@ def section(console: Console, title: str, paragraphs: Iterable[str]) -> None:
         paragraph(console, words, indent=2)
 
 
-def show(console: Console, table: Table, keys: int = 1) -> None:
+def show(
+    console: Console,
+    table: Table,
+    keys: int = 1,
+    instead: Iterable[tuple[str, Iterable[Text | str]]] | None = None,
+) -> None:
     """Print a table, in several parts if it is too wide.
 
     The first ``keys`` columns identify the row and are repeated in every part. No cell is cut. Only
-    columns that fold (``overflow="fold"``) may wrap their text.
+    columns that fold (``overflow="fold"``) may wrap their text. Where that would be hard to read,
+    the rows are printed as the paragraphs ``instead``: each has a heading and lines.
     """
-    for number, part in enumerate(_parts(table, console.width, keys)):
+    columns = [_Measured(column, headers=table.show_header) for column in table.columns]
+    parts = list(_parts(columns, console.width, keys))
+    least, most = (
+        sum(each) + GAP * (len(columns) - 1)
+        for each in zip(*((column.least, column.most) for column in columns), strict=True)
+    )
+    readable = least if console.width >= ROOMY else most
+    if instead is not None and (len(parts) > 1 or readable > console.width):
+        for heading, lines in instead:
+            stacked(console, heading, lines)
+        return
+    if table.title:
+        console.print(table.title, style="italic")
+    for number, part in enumerate(parts):
         if number:
             console.print()
-        console.print(part)
+        console.print(Segments(_lines(console, part, headers=table.show_header)))
 
 
-def fits(console: Console, table: Table, keys: int = 1) -> bool:
-    """Check whether a table is printed in one part without cutting a cell."""
-    parts = list(_parts(table, console.width, keys))
-    needed = sum(_width(column) + GAP for column in table.columns) - GAP
-    return len(parts) == 1 and needed <= console.width
+class _Measured:
+    """A column with its texts, the fewest terminal columns that cut no cell, and those for all."""
+
+    def __init__(self, column: Column, *, headers: bool) -> None:
+        self.justify, self.folds = column.justify, column.overflow == "fold"
+        cells = [column.header if headers else "", *column.cells]
+        self.texts = [
+            _on_one_line(cell if isinstance(cell, Text) else Text(str(cell))) for cell in cells
+        ]
+        header, *others = self.texts
+        header.style = "bold"
+        lengths = [text.cell_len for text in others]
+        self.most = max([header.cell_len, *lengths])
+        words = header.plain.split()  # a header breaks between words
+        if self.folds:
+            words += (word for text in others for word in text.plain.split())
+            lengths = []
+        self.least = max([0, *map(len, words), *lengths])
 
 
-def _parts(table: Table, width: int, keys: int) -> Iterator[Table]:
-    columns = table.columns
-    fixed = sum(_width(column) + GAP for column in columns[:keys])
-    taken: list[Column] = []
+def _parts(columns: list[_Measured], width: int, keys: int) -> Iterator[list[_Measured]]:
+    fixed = sum(column.least + GAP for column in columns[:keys])
+    taken: list[_Measured] = []
     used = fixed
     for column in columns[keys:]:
-        if taken and used + _width(column) > width:
-            yield _part(table, [*columns[:keys], *taken], width)
+        if taken and used + column.least > width:
+            yield [*columns[:keys], *taken]
             taken, used = [], fixed
         taken.append(column)
-        used += _width(column) + GAP
-    yield _part(table, [*columns[:keys], *taken], width)
+        used += column.least + GAP
+    yield [*columns[:keys], *taken]
 
 
-def _width(column: Column) -> int:
-    """Return the fewest terminal columns that cut no cell. Headers break between words."""
-    texts = [_text(cell) for cell in column.cells]
-    whole = [text.cell_len for text in texts]
-    if _folds(column):
-        whole = [max(map(len, text.plain.split()), default=0) for text in texts]
-    words = [len(word) for word in _text(column.header).plain.split()]
-    return max([0, *whole, *words])
+def _lines(console: Console, columns: list[_Measured], *, headers: bool) -> Iterator[Segment]:
+    """Yield the lines of a part of a table. Rich's own tables take ten times as long."""
+    widths = _widths(columns, console.width)
+    for number, row in enumerate(zip(*(column.texts for column in columns), strict=True)):
+        if not number and not headers:
+            continue
+        cells = [
+            _wrapped(console, text, width, column.justify)
+            for text, width, column in zip(row, widths, columns, strict=True)
+        ]
+        height = max(map(len, cells))
+        for place, width in enumerate(widths):
+            blank = [[Segment(" " * width)]] * (height - len(cells[place]))
+            cells[place] = cells[place] + blank if number else blank + cells[place]
+        for line in zip(*cells, strict=True):
+            for place, segments in enumerate(line):
+                if place:
+                    yield Segment(" " * GAP)
+                yield from segments
+            yield Segment.line()
 
 
-def _text(cell: object) -> Text:
-    return _on_one_line(cell if isinstance(cell, Text) else Text.from_markup(str(cell)))
+def _wrapped(
+    console: Console, text: Text, width: int, justify: JustifyMethod
+) -> list[list[Segment]]:
+    """Return a cell's lines, each as wide as its column."""
+    left = width - text.cell_len
+    if left < 0 or text.spans:
+        lines = text.wrap(console, width, justify=justify, overflow="fold")
+        return [[*Text().join([line]).render(console)] for line in lines]
+    words = " " * left + text.plain if justify == "right" else text.plain + " " * left
+    return [[Segment(words, console.get_style(text.style))]]
 
 
-def _folds(column: Column) -> bool:
-    return column.overflow == "fold" and not column.no_wrap
-
-
-def _part(table: Table, columns: list[Column], width: int) -> Table:
-    part = Table(
-        box=None,
-        pad_edge=False,
-        show_header=table.show_header,
-        header_style="bold",
-        title=table.title,
-        title_justify="left",
-    )
-    for column, given in zip(columns, _widths(columns, width), strict=True):
-        # Rich narrows a column without a fixed width, even below min_width.
-        part.add_column(column.header, justify=column.justify, width=given, overflow="fold")
-    for row, cells in zip(table.rows, zip(*(c.cells for c in columns), strict=True), strict=True):
-        part.add_row(*cells, style=row.style, end_section=row.end_section)
-    return part
-
-
-def _widths(columns: list[Column], width: int) -> list[int | None]:
+def _widths(columns: list[_Measured], width: int) -> list[int]:
     """Return the width of each column.
 
     Each gets the width that it needs. The rest goes, column by column, to the one with the smallest
-    part of the width that it could use.
+    part of the width that it could use. Without enough room the widest one gets less.
     """
-    given = [_width(column) for column in columns]
-    could = [max(_text(cell).cell_len for cell in (c.header, *c.cells)) for c in columns]
+    given, most = ([*each] for each in zip(*((c.least, c.most) for c in columns), strict=True))
     room = width - GAP * (len(columns) - 1)
-    if sum(could) <= room:
-        return list(could)
-    slack = room - sum(given)
-    if slack < 0:
-        return [None if _folds(c) else few for c, few in zip(columns, given, strict=True)]
-    while slack and given != could:
-        place = min(range(len(given)), key=lambda i: given[i] / max(could[i], 1))
-        given[place] += 1
-        slack -= 1
-    return list(given)
+    if sum(most) <= room:
+        return most
+    places = range(len(columns))
+    while sum(given) > room and max(given) > 1:
+        given[max(places, key=lambda i: (columns[i].folds and given[i] > 1, given[i]))] -= 1
+    while sum(given) < room and given != most:
+        given[min(places, key=lambda i: given[i] / max(most[i], 1))] += 1
+    return given
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
     head = f"{evidence.scope}, {times['since']} to {times['until']}"
     unrecorded = len(with_gpus) - evidence.recorded
     return Told(
-        {**times, "nodes": len(with_gpus), "nodesWithoutRecord": unrecorded, **data},
+        lambda: {**times, "nodes": len(with_gpus), "nodesWithoutRecord": unrecorded, **data},
         sorted(traps),
         lambda console, wide: _draw(console, head, findings, wide=wide),
         notes,

@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, structs
 from rich.console import Console
 from rich.text import Text
@@ -39,14 +38,11 @@ from scheduler_extender.files.podfile import (
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.terminal import (
     GAP,
-    ROOMY,
     Shown,
     column,
-    fits,
     paragraph,
     section,
     show,
-    stacked,
     table,
 )
 from scheduler_extender.web.waiting import Outlook, outlook_of
@@ -151,7 +147,7 @@ def judged(read: Read, look: Look, listing: Listing, *, strict: bool) -> int:
     for warning in warnings:
         tell(f"warning: {warning}")
     told = Told(
-        msgspec.to_builtins(_data(found, look.today, alone=len(read.wanted) == 1)),
+        lambda: _data(found, look.today, alone=len(read.wanted) == 1),
         [f"node/{name}" for name in _taking(found)],
         lambda console, wide: _draw(console, found, snapshot, listing, wide=wide),
         look.notes,
@@ -301,15 +297,17 @@ def _draw_rows(console: Console, rows: Sequence[NodeAnswer], listing: Listing) -
     This prints a table, or a paragraph for each node if the terminal is too narrow for a table.
     """
     columns = _columns(rows, console.width)
-    rows = ordered(rows, columns, listing.sort_by)
+    rows = ordered(rows, lambda: columns, listing.sort_by)
     answers = table(rows, *columns, headers=not listing.no_headers)
-    if console.width >= ROOMY and fits(console, answers, KEYS):
-        show(console, answers, KEYS)
-    else:
-        for row in rows:
-            sets = [f"may hand out {sets_text(row.outcomes)}"] if row.outcomes else []
-            first = Text.assemble(_verdict(row), f", score {_score(row)}")
-            stacked(console, row.node, [first, *sets, *filter(None, [_remarks(row)])])
+    show(console, answers, KEYS, ((row.node, _lines(row)) for row in rows))
+
+
+def _lines(row: NodeAnswer) -> Iterator[Text | str]:
+    yield Text.assemble(_verdict(row), f", score {_score(row)}")
+    if row.outcomes:
+        yield f"may hand out {sets_text(row.outcomes)}"
+    if remarks := _remarks(row):
+        yield remarks
 
 
 def _columns(rows: Sequence[NodeAnswer], width: int) -> list[list[Shown[NodeAnswer]]]:

@@ -8,7 +8,7 @@ number 0 lets the shell offer files, and 4 forbids it (cobra's ``ShellCompDirect
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
@@ -21,6 +21,15 @@ PROGRAM = "kubectl-gpu_topology"
 # If this is the first word, :data:`PROGRAM` completes the words after it, as programs of cobra do.
 COMPLETE = "__complete"
 FILES, NO_FILES = 0, 4
+# The columns of each list, with - for a blank. To ask the lists would load the model.
+COLUMNS = {
+    "check": "node verdict score may-hand-out reasons-and-warnings",
+    "idle": "pod idle node gpus resource containers since would-unblock",
+    "nodes": "node gpus free stranded assumed reserved in-use sick pairs quads whole machine "
+    "reported",
+    "pods": "pod node gpus request has verdict in-use-for",
+    "waiting": "pod waits request nodes why",
+}
 
 
 def node_completions(context: typer.Context, incomplete: str) -> list[str]:
@@ -28,11 +37,21 @@ def node_completions(context: typer.Context, incomplete: str) -> list[str]:
     return _names(context, incomplete, lambda _: "/apis/gpu-topology.io/v1alpha1/gputopologies")
 
 
+def beginning(words: Iterable[str], incomplete: str) -> list[str]:
+    """Return the words that begin with ``incomplete``."""
+    return [word for word in words if word.startswith(incomplete)]
+
+
 def machine_completions(incomplete: str) -> list[str]:
     """Return names of machines of the catalogue that begin with ``incomplete``."""
     from topology.machines import MACHINES
 
-    return [name for name in MACHINES if name.startswith(incomplete)]
+    return beginning(MACHINES, incomplete)
+
+
+def column_completions(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of columns by which the command sorts that begin with ``incomplete``."""
+    return beginning(COLUMNS[context.info_name or ""].split(), incomplete)
 
 
 def namespace_completions(context: typer.Context, incomplete: str) -> list[str]:
@@ -65,7 +84,7 @@ def _names(context: typer.Context, incomplete: str, where: Callable[[str], str])
         names = sorted(str(item["metadata"]["name"]) for item in items)
     except Exception:  # noqa: BLE001
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return beginning(names, incomplete)
 
 
 def complete_for_kubectl(plugin: typer.Typer, words: list[str]) -> str:

@@ -21,7 +21,7 @@ from scheduler_extender.doctor.checks import judged
 from scheduler_extender.doctor.collector import Asked, Look
 from scheduler_extender.doctor.findings import Finding, State
 from scheduler_extender.doctor.observations import Configuration
-from scheduler_extender.terminal import column, fits, show, stacked, table
+from scheduler_extender.terminal import column, show, table
 
 STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.UNSEEN: "dim"}
 MAX_CONFIGURATION = 1024 * 1024  # bytes of a configuration
@@ -61,9 +61,15 @@ def examine(
             for name, found in judged(seen).items()
             for number, each in enumerate(found)
         ]
-    data = [{"check": line.check, **msgspec.to_builtins(line.finding)} for line in lines]
     failed = sorted({line.check for line in lines if line.finding.state is State.FAIL})
-    told = Told({"lines": data}, failed, lambda console, _: _draw(console, lines), yes=not failed)
+    told = Told(
+        lambda: {
+            "lines": [{"check": x.check, **msgspec.to_builtins(x.finding)} for x in lines],
+        },
+        failed,
+        lambda console, _: _draw(console, lines),
+        yes=not failed,
+    )
     answer(lambda: told, form, watch=False)
 
 
@@ -83,12 +89,12 @@ def _draw(console: Console, lines: Sequence[Line]) -> None:
         column("", lambda row: row[1]),
         column("finding", lambda row: row[2], folds=True),
     )
-    if fits(console, shown):
-        show(console, shown, keys=2)
-    else:
-        for line in lines:
-            first, *below = _texts(line.finding)
-            stacked(console, line.check, [Text.assemble(_state(line), ": ", first), *below])
+    instead = (
+        (line.check, [Text.assemble(_state(line), ": ", first), *below])
+        for line in lines
+        for first, *below in [_texts(line.finding)]
+    )
+    show(console, shown, 2, instead)
     count = Counter(line.finding.state for line in lines)
     console.print()
     console.print(

@@ -71,7 +71,7 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
             "serving",
             what=what,
             scheduler=f"{scheme}://{where.host}:{port}/scheduler",
-            admin=f"http://127.0.0.1:{admin_port}/v1/nodes",
+            map=f"http://127.0.0.1:{admin_port}/map",
             metrics=f"http://{where.host}:{metrics_port}/metrics",
         )
 

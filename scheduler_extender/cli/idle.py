@@ -117,10 +117,10 @@ def told(look: Look, whose: Whose, shortest: float, listing: Listing) -> Told:
             tried=found.whole or p.uid in found.completes)
         for p in chosen
     ]  # fmt: skip
-    rows = ordered(unsorted, _columns(wide=True), listing.sort_by)
+    rows = ordered(unsorted, lambda: _columns(wide=True), listing.sort_by)
     subject = "no pod" if whose.all_namespaces else f"no pod in the namespace {look.namespace}"
     return Told(
-        {"idle": [row.as_json() for row in rows]},
+        lambda: {"idle": [row.as_json() for row in rows]},
         [f"pod/{row.pod.pod}" for row in rows],
         lambda console, wide: (
             show(console, table(rows, *_columns(wide=wide), headers=False))

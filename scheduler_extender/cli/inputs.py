@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from topology.core.placement import Verdict
 
 MAX_TEXT = 16 * 1024 * 1024  # bytes of a file with pods, or of a program's output about a machine
+VERDICTS = ("expected", "guaranteed")  # the words of --require
 PIPE = 1_000_000  # columns if the width is unknown, so that no line is wrapped
 
 
@@ -118,7 +119,7 @@ def same(*words: str) -> dict[str, str]:
 
 def weakest(require: str) -> Verdict:
     """Return the verdict that --require names. Raises :class:`BadInputError`."""
-    word = one_of("--require", require, same("expected", "guaranteed"))
+    word = one_of("--require", require, same(*VERDICTS))
     from topology.core.placement import Verdict
 
     return Verdict(word)

@@ -49,7 +49,7 @@ def told(look: Look, name: str) -> Told:
     """Return the answer. Raises :class:`BadInputError` if there is no such node with GPUs."""
     state = node_named(look, name)
     return Told(
-        state.as_json(devices=True),
+        lambda: state.as_json(devices=True),
         [f"node/{name}"],
         lambda console, wide: _draw(console, state, look.today, wide=wide),
         look.notes,

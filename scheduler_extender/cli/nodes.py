@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rich.console import Console
@@ -24,9 +24,9 @@ from scheduler_extender.explain.gpustates import (
     tally,
     totals,
 )
-from scheduler_extender.explain.wording import duration, many
+from scheduler_extender.explain.wording import duration, listed, many
 from scheduler_extender.framework.capacity import Capacity
-from scheduler_extender.terminal import Shown, column, fits, show, stacked, table
+from scheduler_extender.terminal import Shown, column, show, table
 from topology.core.devices import NodeName
 
 NO_NODES = "no node with GPUs is known"
@@ -56,7 +56,9 @@ def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
         unit = "share" if Flag.SHARED in node.flags else "GPU"
         words.append(f"{many(node.coming, unit)} assumed: the node's report lacks their pods")
     if node.reserved_for:
-        words.append(f"reserved for {node.reserved_for}")
+        words.append(
+            f"reserved for {listed(node.reserved_for, 3 if counted else len(node.reserved_for))}"
+        )
     return words
 
 
@@ -127,9 +129,9 @@ def told(
     if wanted and not any(node.info.node_object.labels for node in nodes):
         raise BadInputError("--selector: no Node object can be read, so no node's labels are known")
     nodes = [node for node in nodes if selects(wanted, node.info.node_object.labels)]
-    nodes = ordered(nodes, _columns(nodes, look.today, wide=True), listing.sort_by)
+    nodes = ordered(nodes, lambda: _columns(nodes, look.today, wide=True), listing.sort_by)
     return Told(
-        {"nodes": [node.as_json(devices=devices) for node in nodes]},
+        lambda: {"nodes": [node.as_json(devices=devices) for node in nodes]},
         [f"node/{node.name}" for node in nodes],
         lambda console, wide: (
             drawing(console, nodes, look.today, wide)
@@ -151,13 +153,18 @@ def draw(
 ) -> None:
     """Print the nodes as a table, and with ``headers`` a line about all of them."""
     rows = table(nodes, *_columns(nodes, today, wide=wide), headers=headers)
-    if wide or fits(console, rows):
-        show(console, rows)
-    else:
-        for node in nodes:
-            lines = [gpus_text(node.uses), f"can still promise {promises_text(node.capacity)}"]
-            beware = [Text(words, "yellow") for words in warnings(node, counted=True)]
-            stacked(console, node.name, [*lines, *beware])
+    instead = (
+        (
+            node.name,
+            [
+                Text(gpus_text(node.uses)),
+                Text(f"can still promise {promises_text(node.capacity)}"),
+                *(Text(words, "yellow") for words in warnings(node, counted=True)),
+            ],
+        )
+        for node in nodes
+    )
+    show(console, rows, instead=None if wide else instead)
     if headers:
         console.print()
         console.print(total_text(totals(nodes)))
@@ -178,7 +185,7 @@ ALWAYS = ("free", "stranded", "in use", "sick")
 def _columns(
     nodes: Sequence[NodeState], today: float, *, wide: bool
 ) -> list[list[Shown[NodeState]]]:
-    all_of_them = tally(totals(nodes).uses)
+    tallies = {node.name: tally(node.uses) for node in nodes}
     beware = any(warnings(node, counted=True) for node in nodes)
     return [
         column("node", lambda node: node.name),
@@ -186,11 +193,11 @@ def _columns(
         *(
             column(
                 word,
-                partial(_tallied, word),
+                partial(_tallied, tallies, word),
                 figure=True,
-                when=wide or word in ALWAYS or n > 0,
+                when=wide or word in ALWAYS or any(each[word] for each in tallies.values()),
             )
-            for word, n in all_of_them.items()
+            for word in STYLES
         ),
         column("pairs", lambda node: _figure(node.capacity.pairs, "green"), figure=True),
         column("quads", lambda node: _figure(node.capacity.quads, "green"), figure=True),
@@ -211,8 +218,8 @@ def _columns(
     ]
 
 
-def _tallied(word: str, node: NodeState) -> Text:
-    return _figure(tally(node.uses)[word], STYLES[word])
+def _tallied(tallies: Mapping[NodeName, Mapping[str, int]], word: str, node: NodeState) -> Text:
+    return _figure(tallies[node.name][word], STYLES[word])
 
 
 def _figure(n: int, style: str) -> Text:

@@ -18,8 +18,12 @@ from typing import Annotated, Any
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import namespace_completions
-from scheduler_extender.cli.inputs import one_of, same
+from scheduler_extender.cli.completion import (
+    beginning,
+    column_completions,
+    namespace_completions,
+)
+from scheduler_extender.cli.inputs import VERDICTS, one_of, same
 from scheduler_extender.cli.interrupts import raised
 from scheduler_extender.cli.kubeconfig import Access
 
@@ -98,25 +102,34 @@ SelectorOption = Annotated[
 ]
 RequireOption = Annotated[
     str,
-    typer.Option(metavar="VERDICT", help="The extender's --require: guaranteed or expected."),
+    typer.Option(
+        metavar="VERDICT",
+        help="The extender's --require: guaranteed or expected.",
+        autocompletion=lambda incomplete: beginning(VERDICTS, incomplete),
+    ),
 ]
 WeakestOption = Annotated[
     str,
     typer.Option(
         metavar="VERDICT",
         help="The weakest verdict that required constraints accept: guaranteed or expected.",
+        autocompletion=lambda incomplete: beginning(VERDICTS, incomplete),
     ),
 ]
-OutputOption = Annotated[
-    str,
-    typer.Option(
+
+
+def output_option(*forms: str) -> Any:
+    """Return the option that chooses one of these forms."""
+    return typer.Option(
         "--output",
         "-o",
         metavar="FORM",
-        help=f"Format: {', '.join(FORMS)}.",
-        autocompletion=lambda: list(FORMS),
-    ),
-]
+        help=f"Format: {', '.join(forms)}.",
+        autocompletion=lambda incomplete: beginning(forms, incomplete),
+    )
+
+
+OutputOption = Annotated[str, output_option(*FORMS)]
 SystemNamespaceOption = Annotated[
     str,
     typer.Option("--namespace", metavar="NAME", help="The extender's namespace."),
@@ -161,7 +174,10 @@ class Listing:
     sort_by: Annotated[
         str | None,
         typer.Option(
-            "--sort-by", metavar="COLUMN", help="Sort by a column; numbers: the largest first."
+            "--sort-by",
+            metavar="COLUMN",
+            help="Sort by a column; numbers: the largest first.",
+            autocompletion=column_completions,
         ),
     ] = None
     no_headers: Annotated[

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -15,7 +14,7 @@ from scheduler_extender.cli.queries import Look, Told, ordered
 from scheduler_extender.explain.gpustates import Nodes, Use
 from scheduler_extender.explain.runningpods import RunningPod, running_pods
 from scheduler_extender.explain.wording import STYLES, duration, set_text
-from scheduler_extender.terminal import Shown, column, fits, show, stacked, table
+from scheduler_extender.terminal import Shown, column, show, table
 from topology.times import age, seconds_of
 
 # What is said of a pod beside its GPUs.
@@ -39,12 +38,12 @@ def told(look: Look, whose: Whose, listing: Listing, node: str | None, *, mismat
         if selects(wanted, dict(pod.attributes.labels) if pod else {})
     ]
     found.sort(key=lambda row: row.pod)
-    rows = ordered(found, _columns(look.today), listing.sort_by)
+    rows = ordered(found, lambda: _columns(look.today), listing.sort_by)
     none = f"has {'other GPUs than it requires' if mismatched else 'GPUs'}"
     if not whose.all_namespaces:
         none = f"in the namespace {look.namespace} {none}; -A lists all namespaces"
     return Told(
-        {"pods": msgspec.to_builtins(rows)},
+        lambda: {"pods": rows},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
             draw(console, rows, look.today, wide=wide, headers=not listing.no_headers)
@@ -103,12 +102,11 @@ def draw(
 ) -> None:
     """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
     pods = table(rows, *_columns(today), headers=headers)
-    if wide or fits(console, pods):
-        show(console, pods)
-        return
-    for row in rows:
-        since = "" if row.since is None else f"in use for {_age(row, today)}"
-        request = ", ".join(filter(None, [f"requests {row.request or '–'}", row.verdict, since]))
-        gpus = f"GPUs {_gpus(row)}" if row.unit == "GPU" else _gpus(row)
-        has = Text.assemble(f"on {row.node}, {gpus}: ", _has(row))
-        stacked(console, row.pod, [has, request])
+    show(console, pods, instead=None if wide else ((row.pod, _lines(row, today)) for row in rows))
+
+
+def _lines(row: RunningPod, today: float) -> Iterator[Text | str]:
+    gpus = f"GPUs {_gpus(row)}" if row.unit == "GPU" else _gpus(row)
+    yield Text.assemble(f"on {row.node}, {gpus}: ", _has(row))
+    since = "" if row.since is None else f"in use for {_age(row, today)}"
+    yield ", ".join(filter(None, [f"requests {row.request or '–'}", row.verdict, since]))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
 import typer
 import yaml
 from rich.console import Console
@@ -53,12 +54,12 @@ RESTS = 4  # with --watch, a pause is at least this many times as long as the la
 class Told:
     """An answer in all its forms.
 
-    ``draw`` prints it for people; its second argument is ``wide``. ``data`` is the same answer for
-    programs. ``names`` are the names of its objects. ``notes`` describe what could not be read.
+    ``draw`` prints it for people; its second argument is ``wide``. ``data`` returns the same answer
+    for programs. ``names`` are the names of its objects. ``notes`` describe what could not be read.
     ``yes`` is false if the command must exit with 1, which means *no*.
     """
 
-    data: dict[str, Any]
+    data: Callable[[], Any]
     names: Sequence[str]
     draw: Callable[[Console, bool], None]
     notes: Sequence[str] = field(default_factory=tuple)
@@ -139,23 +140,25 @@ def text_in(answer: Told, form: Form) -> str:
     """Return an answer in this form."""
     if form is Form.NAME:
         return "".join(f"{one_line(name)}\n" for name in answer.names)
-    data = {**answer.data, "notes": list(answer.notes)}
-    if form is Form.JSON:
+    if form in (Form.JSON, Form.YAML):
+        data = {**msgspec.to_builtins(answer.data()), "notes": list(answer.notes)}
+        if form is Form.YAML:
+            return as_yaml(data)
         return escaped(json.dumps(data, indent=2, ensure_ascii=False)) + "\n"
-    if form is Form.YAML:
-        return as_yaml(data)
     text = io.StringIO()
     console = here(text)
     answer.draw(console, form is Form.WIDE)
     return text.getvalue()
 
 
-def ordered(rows: Iterable[R], columns: Iterable[list[Shown[R]]], by: str | None) -> list[R]:
+def ordered(
+    rows: Iterable[R], columns: Callable[[], Iterable[list[Shown[R]]]], by: str | None
+) -> list[R]:
     """Return the rows sorted by the column of this name. Raises :class:`BadInputError`."""
     if by is None:
         return list(rows)
-    keys = {str(how.header).lower(): key for each in columns for how, _, key in each}
-    return sorted(rows, key=one_of("--sort-by", by.lower(), keys))
+    keys = {str(how.header).lower(): key for each in columns() for how, _, key in each}
+    return sorted(rows, key=one_of("--sort-by", by.lower().replace("-", " "), keys))
 
 
 def as_yaml(data: object) -> str:

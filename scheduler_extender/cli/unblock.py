@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -111,7 +110,7 @@ def _tell(found: EvictionAdvice, form: Form) -> None:
     plan, held = found.plan, found.reservation
     evicted = held.to_evict if held is not None else plan.steps if plan is not None else ()
     names = [f"pod/{each.pod}" for each in evicted]
-    sys.stdout.write(text_in(Told(msgspec.to_builtins(found), names, draw), form))
+    sys.stdout.write(text_in(Told(lambda: found, names, draw), form))
 
 
 def _show(advice: EvictionAdvice, form: Form) -> None:

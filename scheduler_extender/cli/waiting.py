@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -22,7 +21,7 @@ from scheduler_extender.explain.waitingreasons import WaitingPod, reason_of, wai
 from scheduler_extender.explain.wording import asked_text, duration
 from scheduler_extender.framework.question import alike
 from scheduler_extender.state.pods.record import PodRecord, requesting_record
-from scheduler_extender.terminal import ROOMY, Shown, column, fits, show, stacked, table
+from scheduler_extender.terminal import Shown, column, show, table
 from scheduler_extender.wire import UNREADABLE, pod_decoder
 from topology.kubeapi.apiserver import ApiError, ApiServer
 from topology.times import age, seconds_of
@@ -37,12 +36,12 @@ One pod is evaluated for at most as long as in ``why``. The pods of a file are a
 def told(look: Look, whose: Whose, listing: Listing) -> Told:
     """Return the answer about the waiting pods."""
     found = list(_rows(look, _waiting(look, whose)))
-    rows = ordered(found, _columns(look.today, wide=True), listing.sort_by)
+    rows = ordered(found, lambda: _columns(look.today, wide=True), listing.sort_by)
     none = "no pod waits for GPUs"
     if not whose.all_namespaces:  # pods of other namespaces may wait
         none = f"no pod in the namespace {look.namespace} waits for GPUs; -A lists all namespaces"
     return Told(
-        {"pods": msgspec.to_builtins(rows)},
+        lambda: {"pods": rows},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
             draw(console, rows, look.today, wide=wide, headers=not listing.no_headers)
@@ -156,11 +155,11 @@ def draw(
 ) -> None:
     """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
     rows_table = table(rows, *_columns(today, wide=wide), headers=headers)
-    if wide or (fits(console, rows_table) and console.width >= ROOMY):
-        show(console, rows_table)
-        return
-    for row in rows:
-        request = f"requests {row.request}" if row.request else "invalid request"
-        waits = _waits(row, today)
-        since = f", waits for {waits}" if waits else ""
-        stacked(console, row.pod, [f"{request}{since}", _why(row)])
+    instead = ((row.pod, [Text(_request(row, today)), _why(row)]) for row in rows)
+    show(console, rows_table, instead=None if wide else instead)
+
+
+def _request(row: WaitingPod, today: float) -> str:
+    request = f"requests {row.request}" if row.request else "invalid request"
+    waits = _waits(row, today)
+    return f"{request}, waits for {waits}" if waits else request

@@ -68,7 +68,7 @@ def explain(pod: str, namespace: str | None, require: Verdict, where: Where, for
     explanation = structs.replace(explanation, notes=[*explanation.notes, *notes])
     plan = "" if cluster is not None else f"kubectl gpu-topology unblock {explanation.pod}"
     told = Told(
-        msgspec.to_builtins(explanation),
+        lambda: explanation,
         [f"pod/{explanation.pod.rpartition('/')[2]}"],
         lambda console, _: show(console, explanation, plan),
         explanation.notes,

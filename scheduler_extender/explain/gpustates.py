@@ -134,7 +134,7 @@ class NodeState:
     gpus: tuple[GpuState, ...] = ()
     flags: frozenset[Flag] = frozenset()
     coming: int = 0  # devices of unacknowledged pods: the kubelet decides which ones
-    reserved_for: str = ""  # the waiting pod that has a reservation
+    reserved_for: tuple[str, ...] = ()  # the waiting pods that have a reservation
     problems: tuple[str, ...] = ()
     uses: Counter[Use] = field(default_factory=Counter)  # GPUs by state
     # For each pod that has several GPUs for itself, their positions.
@@ -179,7 +179,8 @@ class NodeState:
             "flags": sorted(flag.value for flag in self.flags),
             "problems": list(self.problems),
             "unacknowledgedDevices": self.coming,
-            "reservedFor": self.reserved_for or None,
+            "reservedFor": next(iter(self.reserved_for), None),
+            "reservations": list(self.reserved_for),
             "observedAt": self.observed_at or None,
         }
         if devices and self.topology is not None:
@@ -353,10 +354,10 @@ def node_state(info: NodeInfo) -> NodeState:
     offers = [info.last_offer(served.name) for served in topology.resources]
     usable = [offer for offer in offers if not isinstance(offer, Rejection)]
     coming = sum(map(_coming, usable))
-    nominee = info.reserved_for if info.for_reservation is not None else None
+    waiting = [pod for pod, _ in info.for_reservations]
     states = _gpu_states(info, topology, usable)
     shares = max((state.devices for state in states), default=1)
-    kept = nominee.request.count if nominee and isinstance(nominee.request, GpuRequest) else 0
+    kept = sum(pod.request.count for pod in waiting if isinstance(pod.request, GpuRequest))
     states, uses = _with_takers(states, -(-coming // shares), -(-(coming + kept) // shares))
     more = {
         Flag.UNUSABLE: any(wrong),
@@ -364,7 +365,7 @@ def node_state(info: NodeInfo) -> NodeState:
         Flag.FABRIC: bool(info.fabric_fault),
         Flag.COMING: coming > 0,
         Flag.SHARED: any(state.devices != 1 for state in states),
-        Flag.RESERVED: nominee is not None,
+        Flag.RESERVED: bool(waiting),
     }
     return NodeState(
         info,
@@ -372,7 +373,7 @@ def node_state(info: NodeInfo) -> NodeState:
         states,
         frozenset({*flags, *(flag for flag, there in more.items() if there)}),
         coming,
-        nominee.full_name if nominee is not None else "",
+        tuple(pod.full_name for pod in waiting),
         tuple(problems),
         uses,
         _together(states),

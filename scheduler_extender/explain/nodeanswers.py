@@ -201,9 +201,13 @@ class _Node:
         return Miss(wants, len(called), f"{words}; {listed(held_by)}", everything, called, holders)
 
     def _not_sure(self) -> str:
-        pod = self.info.reserved_for if self.info.for_reservation is not None else None
-        if pod is not None and pod.reservation is not None:
-            return f"but are reserved for {pod.full_name} until {pod.reservation.until_text}"
+        kept = [
+            f"{pod.full_name} until {pod.reservation.until_text}"
+            for pod, _ in self.info.for_reservations
+            if pod.reservation is not None
+        ]
+        if kept:
+            return f"but are reserved for {listed(kept)}"
         unacknowledged = [
             uid for uid, pod in self.offer.ledger.unacknowledged.items() if not pod.terminated
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -166,8 +166,7 @@ class NodeTopology:
         at = self.position_of_index
         matrix: list[list[Link | None]] = [[None] * n for _ in range(n)]
         for link in self.links:
-            nameless = replace(link, a=0, b=0)
-            matrix[at[link.a]][at[link.b]] = matrix[at[link.b]][at[link.a]] = nameless
+            matrix[at[link.a]][at[link.b]] = matrix[at[link.b]][at[link.a]] = link.nameless
         nearest = [LinkKind.UNKNOWN] * n
         for nic in self.nics:
             for index, kind in nic.distances:

@@ -60,6 +60,12 @@ class Link:
     uneven: bool = False
 
     @property
+    def nameless(self) -> "Link":
+        """The same link without the indices of its GPUs."""
+        speed = self.nvlink_one_way
+        return Link(0, 0, self.pcie, self.nvlinks, self.via, speed, self.one_sided, self.uneven)
+
+    @property
     def kind(self) -> LinkKind:
         """NVLINK if the pair has NVLinks, else its PCIe class."""
         return LinkKind.NVLINK if self.nvlinks else self.pcie

@@ -21,6 +21,7 @@ from scheduler_extender.cli.completion import (
 from scheduler_extender.cli.inputs import check_node_name, name_of, one_of, text_of, weakest
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import (
+    FORMS,
     SYSTEM,
     ClusterOption,
     Form,
@@ -37,6 +38,7 @@ from scheduler_extender.cli.options import (
     Where,
     Whose,
     form_of,
+    output_option,
 )
 
 
@@ -86,9 +88,7 @@ def claim(
     device_class: Annotated[
         str, typer.Option(metavar="NAME", help="DeviceClass of the GPUs.")
     ] = "gpu.nvidia.com",
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FORM", help="Format: yaml, json.")
-    ] = "yaml",
+    output: Annotated[str, output_option("yaml", "json")] = "yaml",
     *,
     machines: Source,
 ) -> None:
@@ -149,7 +149,7 @@ def node(
         str, typer.Argument(metavar="NODE", hidden=True, autocompletion=node_completions)
     ],
     *,
-    output: OutputOption = "table",
+    output: Annotated[str, output_option(*FORMS, Form.GRAPHML.value)] = "table",
     watch: WatchOption = False,
     resume: Annotated[
         bool,

@@ -148,7 +148,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     placement annotation. The annotation then need not name this pod and its node.
     """
     template = template_of(pod)
-    asks = _as_snapshot_says(pod, managed) if trusted else request_in(template, managed)
+    asks = _as_snapshot_says(pod, template, managed) if trusted else request_in(template, managed)
     return None if asks is None else _record(pod, template, managed, asks, trusted=trusted)
 
 
@@ -281,7 +281,9 @@ def _has_extended_resource_claim(pod: Pod, request: GpuRequest | Malformed) -> b
     return any(each.resource_name in names for each in mapped or ())
 
 
-def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> PodRequest | Malformed | None:
+def _as_snapshot_says(
+    pod: Pod, template: Template, managed: tuple[str, ...]
+) -> PodRequest | Malformed | None:
     """Return the request of a pod in a cluster file.
 
     If the file says that the request could not be read, it cannot be read now either, for the same
@@ -290,7 +292,7 @@ def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> PodRequest | Malfor
     annotations = dict(pod.metadata.annotations or {})
     reason = annotations.pop(MALFORMED, None)
     if reason is None:
-        return parse(pod, managed)
+        return request_in(template, managed)
     metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
     holds = parse(msgspec.structs.replace(pod, metadata=metadata), managed)
     return Malformed(reason, holds.request if isinstance(holds, PodRequest) else None)

@@ -62,7 +62,7 @@ def test_the_extender_serves_a_file_and_stops_at_a_signal() -> None:
         assert child.stderr is not None
         reported = json.loads(child.stderr.readline())
         assert reported["event"] == "serving"
-        url, admin = reported["scheduler"], reported["admin"].removesuffix("/v1/nodes")
+        url, admin = reported["scheduler"], reported["map"].removesuffix("/map")
         with httpx.Client(timeout=PATIENCE, trust_env=False) as http:
             assert http.get(url.replace("/scheduler", "/readyz")).status_code == 200
             assert http.post(f"{url}/filter", json=body).json()["NodeNames"] == ["h100-00"]
@@ -70,7 +70,8 @@ def test_the_extender_serves_a_file_and_stops_at_a_signal() -> None:
             assert [row["Host"] for row in scores] == body["NodeNames"]
             bound = http.post(f"{url}/bind", json={**target, "Node": "h100-00"})
             assert bound.json() == {"Error": ""}
-            assert len(http.get(reported["admin"]).json()) == 8
+            assert http.get(reported["map"]).status_code == 200
+            assert len(http.get(f"{admin}/v1/nodes").json()) == 8
             for path, text in (
                 ("/openapi.json", "/v1/nodes"),
                 ("/map", "h100-00"),
@@ -93,4 +94,4 @@ def test_plain_http_outside_loopback_is_a_warning() -> None:
         assert answer["level"] == "warning"
         assert answer["event"].startswith("plain HTTP: every client that reaches port")
         serving = json.loads(child.stderr.readline())
-        assert serving["admin"].startswith("http://127.0.0.1:"), "people's port is on loopback"
+        assert serving["map"].startswith("http://127.0.0.1:"), "people's port is on loopback"

@@ -12,6 +12,7 @@ from subprocess import PIPE
 import pytest
 
 from scheduler_extender.cli import kubectl_completion, kubectl_plugin, main
+from scheduler_extender.cli.completion import COLUMNS
 from tests.commands import ROOT, asked, refused
 from tests.e2e.controlplane import KUBECTL
 from tests.fakes.apiserver import FakeApiServer
@@ -20,6 +21,7 @@ from tests.programs import started
 from tests.scheduler_extender.cli.kubecluster import Cluster
 from topology.machines import machine
 
+CLUSTER = "examples/clusters/waiting.yaml"
 FORMS = ["json", "name", "table", "wide", "yaml"]
 
 
@@ -50,6 +52,22 @@ def test_commands_and_options() -> None:
     assert offered("wa") == (["waiting"], ":4")
     assert offered("nodes", "--se") == (["--selector"], ":4")
     assert offered("map", "-o", "") == (FORMS, ":4")
+    assert offered("node", "-o", "") == (sorted([*FORMS, "graphml"]), ":4")
+    assert offered("claim", "-o", "j") == (["json"], ":4")
+    assert offered("waiting", "--require", "g") == (["guaranteed"], ":4")
+
+
+@pytest.mark.parametrize("command", ["check", "idle", "nodes", "pods", "waiting"])
+def test_columns_are_offered_and_accepted(command: str) -> None:
+    of = {"check": ["manifests/samples/pair-nvlink.yaml", "-o", "wide"], "nodes": []}
+    words = [command, *of.get(command, ["-A"]), "--cluster", CLUSTER]
+    columns, directive = offered(command, "--sort-by", "")
+    assert (columns, directive) == (sorted(COLUMNS[command].split()), ":4")
+    said = asked(main, *words, "--sort-by", "nothing").stderr
+    allowed = said.partition("allowed are ")[2].partition(", not")[0].split(", ")
+    assert {name.replace(" ", "-") for name in allowed} == {*columns}
+    for column in columns:
+        assert asked(main, *words, "--sort-by", column).returncode < 2
 
 
 def test_names_are_asked_of_the_cluster(cluster: Cluster) -> None:

@@ -71,6 +71,22 @@ def test_others_read_until_when_a_reservation_lasts(
     assert "reserved for team-b/urgent" in done.stdout
 
 
+def test_each_pod_with_a_reservation_is_named(cluster: Cluster) -> None:
+    names = [f"default/wants-{number}" for number in range(4)]
+    for name in names:
+        wants = pod(1, NVLINK, name=name.partition("/")[2], uid=name)
+        wants["status"] |= {"nominatedNodeName": "train-07"}
+        cluster.pod(wants, "default")
+    assert f"reserved for {', '.join(names[:3])} and {names[3]}" in cluster.asked(
+        "node", "train-07"
+    ).stdout.replace("\n", " ")
+    node = json.loads(cluster.asked("node", "train-07", "-o", "json").stdout)
+    assert (node["reservedFor"], node["reservations"]) == (names[0], names)
+    assert node["gpus"]["reserved"] == 4
+    listed = json.loads(cluster.asked("nodes", "-o", "json").stdout)["nodes"][0]
+    assert listed["reservations"] == names
+
+
 def test_the_pod_with_the_reservation_may_come(cluster: Cluster) -> None:
     reserved_message(cluster, RESERVED_FOR)
     found = json.loads(cluster.why("team-b/urgent", "-o", "json").stdout)
