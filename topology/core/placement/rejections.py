@@ -44,16 +44,16 @@ class Reason(Enum):
     """
 
     NOT_SERVED = "not-served"  # the node does not serve the resource
-    TOO_FEW = "too-few-gpus"  # the node has fewer devices than asked for, free or not
+    TOO_FEW = "too-few-gpus"  # the node has fewer devices than requested, free or not
     SPLIT_BY_MIG = "split-by-mig"  # the node's GPUs are split by MIG
     MODEL = "gpu-model"
     MEMORY = "gpu-memory"
     NIC = "nic"
-    LINKS = "links"  # no set of its GPUs is linked as asked for, free or not
+    LINKS = "links"  # no set of its GPUs is linked as requested, free or not
     # No set of its GPUs meets all constraints, free or not, and no constraint is about links.
     HARDWARE = "hardware"
-    SHARES = "shares"  # its GPUs are not shared as the pod asks for
-    BUSY = "busy"  # fewer devices are free than asked for
+    SHARES = "shares"  # its GPUs do not have the shares that the pod needs
+    BUSY = "busy"  # fewer devices are free than requested
     SCATTERED = "scattered"  # enough devices are free, but no set of them meets the constraints
     # A set that meets the constraints is free, but the node may hand out another one.
     NOT_GUARANTEED = "not-guaranteed"
