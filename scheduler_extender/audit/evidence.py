@@ -52,7 +52,7 @@ class Evidence:
         """The number of nodes in words."""
         unknown = len(self.with_gpus) - self.recorded
         found = f"{many(len(self.with_gpus), 'node')} with GPUs"
-        return f"{found}, {unknown:,} without a record" if unknown else found
+        return f"{found}, {unknown:,} without a usable record" if unknown else found
 
     @cached_property
     def emptied(self) -> Snapshot:

@@ -73,8 +73,13 @@ def test_refused_pods_and_their_events_are_read_with_the_callers_rights(cluster:
 
 def test_a_cluster_without_agents_is_audited_too(cluster: Cluster) -> None:
     cluster.fake.put(PODS, failed("refused", 4, "n", "11:00"))
+    for name, offers in (("n", {"nvidia.com/gpu": "8"}), ("cpu-only", {"cpu": "64"})):
+        cluster.fake.put(
+            "/api/v1/nodes", {"metadata": {"name": name}, "status": {"allocatable": offers}}
+        )
     words = ("--kubeconfig", cluster.kubeconfig, "--since", "99999d")
     done = audit(*words)
     assert done.returncode == 0
+    assert done.stdout.startswith("1 node with GPUs, 1 without a usable record, ")
     assert "no node has a record" in done.stderr
     assert "Kubelets refused 1 pod with GPUs on 1 node" in done.stdout
