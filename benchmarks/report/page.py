@@ -5,7 +5,7 @@ The file of figures is untrusted. :func:`read` checks it once, and the rest reli
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -82,18 +82,18 @@ def page(found: Simulated) -> str:
     """Return the page as HTML. It has no script and loads nothing."""
     source = found.parameters.jobs
     jobs = "synthetic jobs" if source == "synthetic" else f"jobs of {source}"
-    cases, policies = _cases(found), _policies(found)
+    cases, colours = _cases(found), _colours(found)
     every = [row for case in cases.values() for row in case]
     shown = columns(every)
     names = [column.name for column in shown]
     return _TEMPLATES.get_template("page.html.j2").render(
         title=f"{found.runs[0].jobs:,} {jobs}",
-        lead=_lead(policies, every),
+        lead=_lead(colours, every),
         clusters={run.cluster: f"{run.nodes:,} nodes, {run.gpus:,} GPUs" for run in found.runs},
         seeds=found.parameters.seeds,
         columns=shown,
         cases=cases,
-        colour=_colours(policies),
+        colour=colours,
         drawn=[_drawn(cases, name) for name in DRAWN if name in names and name != "wait"],
         waits=_waits(cases),
         draw=drawing,
@@ -110,7 +110,7 @@ def picture(found: Simulated) -> str:
         cases=cases,
         drawn=[_drawn(cases, name) for name in PICTURE],
         draw=drawing,
-        colour=_colours(_policies(found)),
+        colour=_colours(found),
     )
 
 
@@ -123,17 +123,14 @@ def _cases(found: Simulated) -> dict[str, list[PolicyRow]]:
     return cases
 
 
-def _policies(found: Simulated) -> list[str]:
-    """Return the policies, ours first."""
-    policies = dict.fromkeys(run.policy for run in found.runs)
-    return sorted(policies, key=lambda policy: policy != OURS)
-
-
-def _colours(policies: Sequence[str]) -> dict[str, int]:
+def _colours(found: Simulated) -> dict[str, int]:
+    """Return the policies, ours first, with the numbers of their colours."""
+    played = dict.fromkeys(run.policy for run in found.runs)
+    policies = sorted(played, key=lambda policy: policy != OURS)
     return {policy: number % 4 for number, policy in enumerate(policies)}
 
 
-def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:
+def _lead(policies: Iterable[str], every: Iterable[PolicyRow]) -> str:
     """Say which share of its promises each policy kept, over all cases."""
     said = []
     for policy in policies:
@@ -165,11 +162,11 @@ def _waits(cases: dict[str, list[PolicyRow]]) -> dict[str, tuple[str, drawing.Cu
     """Return the same for waiting times. Each quantile is its mean over the seeds."""
     found = {}
     for name, case in cases.items():
-        given = []
-        for row in case:
-            runs = [run.waits for run in row.runs if run.waits]
-            if runs:
-                given.append((row.policy, [sum(q) / len(runs) for q in zip(*runs, strict=False)]))
+        given = [
+            (row.policy, [sum(q) / len(q) for q in zip(*runs, strict=False)])
+            for row in case
+            if (runs := [run.waits for run in row.runs if run.waits])
+        ]
         if given:
             words = "; ".join(
                 f"{policy}: half of the jobs waited {times[len(times) // 2] / 3600:.2f} hours or "

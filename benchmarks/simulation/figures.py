@@ -7,6 +7,7 @@ is the 95 % interval of Student's t over the seeds; fewer than three seeds have 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import mean, stdev
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -229,13 +230,11 @@ def table(found: Simulated) -> Table:
     found_columns = columns(all_rows)
     headings = [f"{column.heading} {column.unit}" for column in found_columns]
     result = table_of(("cluster", "load", "policy"), headings)
-    before: tuple[str, float | None] | None = None
-    for row in all_rows:
-        group, names = (row.cluster, row.load), ("", "")
-        if group != before:
-            result.add_section()
-            names = (row.cluster, "–" if row.load is None else f"{row.load:g}")
-        cells = [column.written(row.interval(column)) for column in found_columns]
-        result.add_row(*names, row.policy, *cells)
-        before = group
+    for (cluster, load), group in groupby(all_rows, lambda row: (row.cluster, row.load)):
+        result.add_section()
+        names = (cluster, "–" if load is None else f"{load:g}")
+        for row in group:
+            cells = [column.written(row.interval(column)) for column in found_columns]
+            result.add_row(*names, row.policy, *cells)
+            names = ("", "")
     return result

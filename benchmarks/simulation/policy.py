@@ -43,13 +43,9 @@ def sample_size(nodes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The reason why a pod gets no node now."""
+    """The answer that a pod gets no node now."""
 
-    reason: str
     for_good: bool = False  # whether it stays so when other pods come or go
-
-
-NO_ROOM = Wait("no node has room", for_good=True)
 
 
 class Policy:
@@ -70,12 +66,12 @@ class Policy:
         self._next = 0
 
     def choose(self, pod: SimPod, only: Ints | None = None) -> int | Wait:
-        """Return the row of the pod's node, or the reason why it waits.
+        """Return the row of the pod's node, or that it waits.
 
         kube-scheduler alone places pods without GPUs. ``only`` are the nodes that have changed
         since all nodes refused a pod with the same request.
         """
-        wait = NO_ROOM
+        wait = Wait(for_good=True)
         for rows in self.samples(pod, only):
             if not pod.ask.gpus:
                 scores = self.scores(pod, rows, DEFAULT, most=False)
@@ -201,10 +197,10 @@ class Extender(Policy):
             self._verbs, manifest, names, lambda scores: self._best(pod, rows, names, back, scores)
         )
         if picked.node is None:
-            return Wait(picked.reasons.most_common(1)[0][0], for_good=picked.for_good)
+            return Wait(picked.for_good)
         self._binder.saw(manifest)
         refusal = self._verbs.bind(manifest.metadata, picked.node)
-        return fleet.row(picked.node) if refusal is None else Wait(refusal)
+        return fleet.row(picked.node) if refusal is None else Wait()
 
     def _best(
         self, pod: SimPod, rows: Ints, names: list[str], back: Ints, scores: Mapping[str, float]

@@ -250,12 +250,9 @@ class Simulation:
 
     def _leave(self, pods: Sequence[PlacedPod]) -> None:
         for placed in pods:
-            self._take_back(placed)
+            self.fleet.end(placed.row, placed.pod)
+            self._policy.left(placed.pod, placed.row)
             self._queue.changed(placed.row)
-
-    def _take_back(self, placed: PlacedPod) -> None:
-        self.fleet.end(placed.row, placed.pod)
-        self._policy.left(placed.pod, placed.row)
 
     def _try_waiting(self) -> None:
         """Try waiting jobs, oldest first, until none fits."""
@@ -268,14 +265,13 @@ class Simulation:
                 self._start(waiting, found)
 
     def _places(self, job: Job) -> list[PlacedPod] | Wait | Refused:
-        """Place and admit all pods of a job, or return why one of them was not."""
+        """Place and admit all pods of a job, or return what happened to one of them instead."""
         pods: list[PlacedPod] = []
         changes, only = self._queue.changes, self._queue.worth_a_look(Kind(job.ask, job.pods))
         while len(pods) < job.pods:
             found = self._place(job, only)
             if not isinstance(found, PlacedPod):
-                for placed in reversed(pods):
-                    self._take_back(placed)
+                self._leave(pods[::-1])
                 self._queue.unchanged_since(changes)
                 return found
             pods.append(found)
