@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from math import inf
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -114,12 +113,7 @@ class PlayedNodes(Server):
         self.clock.post(self._beat)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clock.stop()
         self._thread.join(ENDS_WITHIN)
         self._reflector.stop(WITHIN)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 
@@ -213,12 +212,7 @@ class Recorder:
         self._file = self.path.open("w", encoding="utf-8")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             if self._file is not None:
                 self._file.close()

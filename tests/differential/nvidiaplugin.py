@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.differential.managers import ManagersFailed, ManagersUnavailable, go_build, programs
@@ -71,12 +70,7 @@ class Answering:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._child.communicate(timeout=PATIENCE)
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -91,12 +90,7 @@ class RealCluster:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def install(self) -> None:

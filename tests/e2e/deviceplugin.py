@@ -6,7 +6,6 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -71,12 +70,7 @@ class DevicePlugin:
         self._reader.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.cancel()
         self._reader.join()
         self._channel.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import TracebackType
 
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.simulator.overapi import PlayedNodes
@@ -53,14 +52,9 @@ class Kubelets(PlayedNodes):
         self.held, self.refused = self._judge.held, self._judge.refusals
         super().__init__(api, nodes, seed, self._judge, HEARTBEAT)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if error is None:
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        if raised[0] is None:
             assert self.errors == []
             assert self._judge.broken == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 import grpc
@@ -50,12 +49,7 @@ class PodResources:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def holdings(self) -> Holdings:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -46,14 +45,9 @@ class RecordFollower(WatchedObjects):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._stop.set()
-        super().__exit__(kind, error, trace)
+        super().__exit__(*raised)
         self._thread.join(PATIENCE)
 
     def held(self, node: str, pod: str) -> dict[str, tuple[str, ...]] | None:

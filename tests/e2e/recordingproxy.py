@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -83,13 +82,8 @@ class RecordingProxy:
         self._server.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__(None, None, None)
         self._extender.close()
 
     def ask(self, request: BaseHTTPRequestHandler, asked: bytes) -> tuple[int, bytes]:

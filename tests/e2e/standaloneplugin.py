@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.e2e.controlplane import Process
@@ -56,12 +55,7 @@ class StandalonePlugin:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def start(self, resource: str = "gpu") -> DevicePlugin:

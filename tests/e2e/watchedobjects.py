@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -25,12 +24,7 @@ class WatchedObjects:
         self._reflector.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._api.close()
         self._reflector.stop(PATIENCE)
 

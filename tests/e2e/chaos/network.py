@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -36,12 +35,7 @@ class Network:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE)
