@@ -5,8 +5,6 @@ one. The tests of ``topology/core/graph.py`` are ``tests/topology/core/test_grap
 without such a file has the tests of its folder. ``make test`` runs everything.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

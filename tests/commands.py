@@ -4,8 +4,6 @@ To start Python and load everything costs a second of CPU; the tests ask some hu
 few tests of each program start it as a process of its own (:mod:`tests.programs`).
 """
 
-from __future__ import annotations
-
 import io
 import signal
 import sys

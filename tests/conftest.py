@@ -1,7 +1,5 @@
 """What holds for every test: it may be slow, and it leaves no thread behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

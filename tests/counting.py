@@ -1,7 +1,5 @@
 """Work is counted in calls of Python's functions, which every machine counts alike."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType

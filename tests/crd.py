@@ -1,7 +1,5 @@
 """The custom resource's schema, and what it has against a record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Deadlines of tests: the code that measures says when the time is up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from scheduler_extender.deadline import Deadline

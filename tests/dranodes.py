@@ -1,8 +1,6 @@
 """An extender's picture of one node under DRA, fed by the sinks of its reflectors, and objects for
 it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@
 code, and compare.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Callable, Iterator

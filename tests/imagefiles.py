@@ -6,8 +6,6 @@ the tests run in, which comes from the same lock. Our own package is built and i
 the image does it. A line that is not understood raises :class:`UnknownStepError`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

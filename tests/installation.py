@@ -4,8 +4,6 @@ The table is tried with a fake API server (``scheduler_extender/test_doctor.py``
 (``e2e/test_doctor.py``) has the same installation: :class:`Installation` says what they differ in.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 from abc import ABC, abstractmethod

@@ -1,8 +1,6 @@
 """A program in kubectl's place that says what kubectl says when it forwards a port; the port is one
 of this machine already. ``tests/e2e/test_forwarding.py`` has the real kubectl."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hand-built nodes and pods that say what they are for."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

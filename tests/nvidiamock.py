@@ -4,8 +4,6 @@ It is in the reference data (``nvml-mock``, whose README says what it can). Wher
 tests skip with the reason.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path

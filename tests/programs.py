@@ -1,7 +1,5 @@
 """Programs that a test starts beside itself: none outlives its test."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

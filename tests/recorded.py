@@ -6,8 +6,6 @@ It is third parties' and no part of this project: tests read it from the folder 
 against reality must not pass for one that did.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ``make check`` runs for a file that has changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

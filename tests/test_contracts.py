@@ -1,7 +1,5 @@
 """The import contracts hold for modules that they do not list."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The documents and docstrings: every link leads somewhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The files are found by walking the packages and the pages, so a new one needs no line here.
 """
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib

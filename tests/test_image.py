@@ -1,7 +1,5 @@
 """The images start: with the files and the packages of the Dockerfile, and nothing else."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Each module has a test file of its name, or its package has one; those without do not grow."""
 
-from __future__ import annotations
-
 from tests.changed import ROOT, mirrors
 
 PACKAGES = ("topology", "scheduler_extender", "benchmarks")

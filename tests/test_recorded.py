@@ -1,7 +1,5 @@
 """Reference data that is absent: a skip that says so, and a failure where it is required."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

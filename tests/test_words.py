@@ -4,8 +4,6 @@ The words that they do use are explained in the glossary. A word of the table ma
 one of the texts that ``except_in`` names.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

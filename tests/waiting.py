@@ -7,8 +7,6 @@ holds back) gets :data:`FOREVER`, which is longer: a test that passes only becau
 fails at its deadline instead.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ ends that wait, not even the end of our process. So this module reads regular fi
 at most a given number of bytes.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

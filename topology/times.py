@@ -1,7 +1,5 @@
 """Conversion of times to and from the text that Kubernetes writes (RFC 3339)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 

@@ -9,8 +9,6 @@ The same pass builds the objects, in a fifth of the time of PyYAML's constructor
 is only used for texts with tags, merge keys (``<<``) or keys that are no strings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,8 +7,6 @@ with nothing cached. It gets filter, prioritize, preempt and bind over HTTP, one
 while a second client requests ``/healthz`` every 2 ms.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

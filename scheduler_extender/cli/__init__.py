@@ -6,8 +6,6 @@ the declaration itself, so the folder has a file for most commands. ``options`` 
 several commands share, and ``inputs`` reads the user's input.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 

@@ -1,7 +1,5 @@
 """Writes files in one step, and changes files below a folder that stands for ``/``."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Audits a cluster: what it loses without the extender, as tables or as a page to print."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial

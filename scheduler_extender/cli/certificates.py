@@ -1,7 +1,5 @@
 """Makes a private certificate authority, and the certificates that it signs."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A fault in one pod or file does not hide the others.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence

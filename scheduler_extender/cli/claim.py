@@ -1,7 +1,5 @@
 """Writes a pod's constraints as a ResourceClaim, for nodes with DRA."""
 
-from __future__ import annotations
-
 import json
 
 import typer

@@ -1,7 +1,5 @@
 """Runs a typer app so that wrong input gives one clear line on stderr and exit code 2."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

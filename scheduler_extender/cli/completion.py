@@ -5,8 +5,6 @@ empty. kubectl expects one choice on each line, and a colon and a number on the 
 number 0 lets the shell offer files, and 4 forbids it (cobra's ``ShellCompDirective``).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from typing import Any

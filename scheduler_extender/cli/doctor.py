@@ -1,7 +1,5 @@
 """Checks whether the installed parts work together, and shows the remedies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Runs the service of ``gpu-topology extender`` from its start to its end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import structlog

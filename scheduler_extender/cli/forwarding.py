@@ -4,8 +4,6 @@ The extender's port for people listens only on the loopback address of its pod. 
 may forward a port of that pod can send requests to it.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

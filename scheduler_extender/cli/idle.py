@@ -1,7 +1,5 @@
 """Lists the pods that hold GPUs without using them, and the pods that their end would let run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Changes kube-scheduler's files on a control-plane node, which kubectl cannot apply."""
 
-from __future__ import annotations
-
 import hashlib
 import posixpath
 from collections.abc import Iterator

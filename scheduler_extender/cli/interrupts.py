@@ -6,8 +6,6 @@ an import this exception would be printed or lost: importlib drops it in a callb
 and some packages catch it. So during an import the exception is raised shortly after the import.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

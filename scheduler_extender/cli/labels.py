@@ -1,7 +1,5 @@
 """The label selector of ``-l``, in kubectl's syntax, applied to labels that a command has read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

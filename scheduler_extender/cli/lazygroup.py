@@ -1,7 +1,5 @@
 """A group of commands that imports each command only when it is needed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec

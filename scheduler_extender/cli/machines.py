@@ -1,7 +1,5 @@
 """Prints machines of the catalogue, and machines from the pasted output of a program."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

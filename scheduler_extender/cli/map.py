@@ -6,8 +6,6 @@ directly or through other GPUs. On nodes without NVLinks, round brackets enclose
 switch. A bar marks the beginning of another NUMA node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ writer of the annotation. Every replica of the extender sees the annotation. It 
 the extender restarts and reads the failed pods again.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Shows nodes with GPUs, the states of the GPUs, and the promises that are still possible."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

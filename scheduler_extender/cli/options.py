@@ -5,8 +5,6 @@ an option of the command; :func:`spread` declares these options to typer. The co
 object on to the functions that do its work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum

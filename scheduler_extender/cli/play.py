@@ -1,7 +1,5 @@
 """Plays GPU nodes in a cluster: registers them, prints what becomes of pods, removes them."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections import deque

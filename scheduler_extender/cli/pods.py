@@ -1,7 +1,5 @@
 """Lists the pods that have GPUs: which ones, how they are linked, and what was promised."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console

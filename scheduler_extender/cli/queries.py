@@ -5,8 +5,6 @@ A cluster is read with the caller's own rights and evaluated with the extender's
 --watch the answer is printed again whenever it changes.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -11,8 +11,6 @@ reservation that has become useless. The progress is stored only in the cluster,
 can continue a call that was interrupted. The reservation ends when its time is up.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Lists the pods that wait for GPUs, each with its reason in one line."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime

@@ -5,8 +5,6 @@ evaluates them with the extender's code. Only the extender knows the binds that 
 ``--forward`` sends the request to the extender.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The table of checks. Each check is a function from the observations to findings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 

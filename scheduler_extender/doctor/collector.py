@@ -1,7 +1,5 @@
 """Reads a cluster and its installation with the caller's own rights, and changes nothing."""
 
-from __future__ import annotations
-
 import base64
 import ssl
 import time

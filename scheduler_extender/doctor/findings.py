@@ -1,7 +1,5 @@
 """A check's finding: its state, what was seen, the remedy, and a page with more."""
 
-from __future__ import annotations
-
 from enum import Enum
 from functools import partial
 

@@ -4,8 +4,6 @@ These are kube-scheduler's configuration, the extender, its certificates, the re
 policies.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

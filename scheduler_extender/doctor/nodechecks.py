@@ -4,8 +4,6 @@ These are NVIDIA's plugin and feature discovery, the agent, the kubelet's config
 clock. Each check makes one finding for each node. A finding that many nodes share is printed once.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """The rules for the extender's entry in kube-scheduler's configuration."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ same request are evaluated together. However many pods wait, one pass over all o
 :data:`SECONDS`. A pod that the pass does not reach keeps its previous reason, or has none yet.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Hashable, Iterable, Mapping
 

@@ -3,8 +3,6 @@
 A ResourceClaimTemplate is added. It is for nodes with Dynamic Resource Allocation (DRA).
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

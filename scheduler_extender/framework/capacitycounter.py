@@ -4,8 +4,6 @@ Counts are cached by equivalence class and by domain. This module works out the 
 missing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf

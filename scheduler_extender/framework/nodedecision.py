@@ -4,8 +4,6 @@ It is a pure function of the node's info, the request and the operator's setting
 these pods were gone", decide about ``info.without(pods)``.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler_extender.framework.outcomes import arrival

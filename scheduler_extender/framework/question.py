@@ -1,7 +1,5 @@
 """A question to nodes: about which pod, for which purpose, and under which assumptions."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum

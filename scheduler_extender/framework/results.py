@@ -1,7 +1,5 @@
 """The answers of nodes to a :class:`.Question`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 

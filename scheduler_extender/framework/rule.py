@@ -5,8 +5,6 @@ A rule is a function in a file of its own, and its name in a list: :data:`.rules
 exist for any caller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

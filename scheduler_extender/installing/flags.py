@@ -4,8 +4,6 @@ With ``--config`` kube-scheduler silently ignores its deprecated flags (its ``Ap
 ``--profiling=false`` would be lost. It still reads the flags of leader election and serving.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 

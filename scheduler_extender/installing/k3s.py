@@ -5,8 +5,6 @@ value of a key counts; a key that ends in ``+`` adds to the values before it. So
 can add the flag, and no existing file is edited.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

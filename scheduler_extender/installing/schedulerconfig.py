@@ -4,8 +4,6 @@ If the configuration already has an entry of ours, only its address and its file
 operator has chosen its other settings, such as the weight and the resources.
 """
 
-from __future__ import annotations
-
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The kubelet restarts the pod when the pod's file changes. It does not notice a c
 kube-scheduler's configuration, so the pod has an annotation with a digest of the configuration.
 """
 
-from __future__ import annotations
-
 import posixpath
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ has no position in the text (a merged key).
 A place is a path of keys and list indexes. A new value is a YAML text of its own.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ When all bytes are taken, the owner that has most gives way. So an owner with le
 share keeps its objects.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass

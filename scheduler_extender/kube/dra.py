@@ -5,8 +5,6 @@ merged with its ResourceSlices and ResourceClaims (:func:`topology.core.dra.serv
 of these changes. Records of nodes with a device plugin pass through unchanged.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict, deque

@@ -10,8 +10,6 @@ kubelet has admitted a pod of the same kind since its node last changed
 (:mod:`scheduler_extender.state.node.history`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -7,8 +7,6 @@ ones have a thick edge, and GPUs of pods that accept any GPU are square. A band 
 of one pod.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

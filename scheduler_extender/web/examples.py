@@ -1,7 +1,5 @@
 """Pods that a reader can fill into the page *what if* with one click."""
 
-from __future__ import annotations
-
 _PAIR = """\
 apiVersion: v1
 kind: Pod

@@ -1,7 +1,5 @@
 """Render templates as pages. Untrusted input is escaped everywhere, without exception."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from functools import cache  # noqa: TID251 (of our own files)
 from pathlib import Path

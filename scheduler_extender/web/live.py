@@ -5,8 +5,6 @@ reader costs only a few bytes, and a reader who may no longer see the pages lear
 stream that is still open.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 
 import anyio

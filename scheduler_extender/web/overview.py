@@ -6,8 +6,6 @@ makes too many drawings for a page, in how many GPUs have each state. A drawing 
 does not hold for all of its nodes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

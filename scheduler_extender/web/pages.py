@@ -6,8 +6,6 @@ kept for at least nine times as long as it took to make. So a page takes at most
 The page of waiting pods evaluates nodes for :data:`WAITING_SECONDS`, and says what it leaves out.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence

@@ -1,7 +1,5 @@
 """The map's routes on the admin port, and the headers of its pages."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from urllib.parse import parse_qs

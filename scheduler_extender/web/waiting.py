@@ -1,7 +1,5 @@
 """Say why pods wait, and which nodes come nearest, by evaluating every node as filter does."""
 
-from __future__ import annotations
-
 import zlib
 from collections import Counter
 from collections.abc import Sequence

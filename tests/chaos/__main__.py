@@ -1,7 +1,5 @@
 """``python -m tests.chaos FILE``: judge a history again. Exits with 1 where something is found."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What must never happen, each as a function from a story to findings."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

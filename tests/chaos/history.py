@@ -4,8 +4,6 @@
 whole cluster: what the API server stored is put in order by it, never by ``at``.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

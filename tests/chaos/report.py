@@ -1,7 +1,5 @@
 """A judged history in words."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from tests.chaos.checks import CHECKS, broken_promises, findings, unattributed, writers_of

@@ -1,7 +1,5 @@
 """What became of each pod and node, put together from a history."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Each check finds what it is there for, in a small history, and nothing in a good one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

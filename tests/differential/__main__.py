@@ -4,8 +4,6 @@ Every counterexample is printed with its seed, made small, and written into the 
 ``--keep`` names. The exit code is 1 where reality was outside the prediction.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -11,8 +11,6 @@ The plugin's release of ``plugin/go.mod`` has ``distributed`` alone; ``packed`` 
 run takes a checkout of a later release, too.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

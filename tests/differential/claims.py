@@ -6,8 +6,6 @@ extender gets them through the sinks of its watches. The GPUs that the allocator
 container have to be the set that is foreseen.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

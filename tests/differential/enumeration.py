@@ -6,8 +6,6 @@ machine, told by the kubelet what the plugin serves. Of every resource the recor
 same devices, on the same GPUs, with the same memory and NUMA nodes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import defaultdict

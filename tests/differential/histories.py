@@ -14,8 +14,6 @@ register   the plugin is back
 =========  ===================================================================================
 """
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

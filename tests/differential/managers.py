@@ -1,7 +1,5 @@
 """Kubernetes' own managers as a child process that answers line by line."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -4,8 +4,6 @@ A node is plain JSON, as the Go program reads it (``kubelet/protocol.go``). :fun
 our agent would write of it: a GPUTopology object.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 from random import Random
 from typing import Any

@@ -5,8 +5,6 @@ without sockets: ``choices`` chooses among shared GPUs and MIG instances without
 ``enumeration`` says which devices the plugin would serve on a machine that NVML shows it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

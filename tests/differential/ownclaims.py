@@ -5,8 +5,6 @@ claims at random: counts and ``All``, ``firstAvailable``, ``matchAttribute``, an
 model, memory, PCI address, PCIe root and NUMA node.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What PodResources shows, as our agent writes it into a record."""
 
-from __future__ import annotations
-
 from tests.differential.managers import Json
 from tests.differential.nodes import RESOURCE, Node
 

@@ -5,8 +5,6 @@ elsewhere is in ``cases/shared-v0.20.jsonl``; our model is held against it with 
 by ``python -m tests.differential --plugin-source CHECKOUT --record FILE``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a test does where a program cannot be built."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ Most texts mix kinds of values, keys that are missing, and functions that we do 
 that the API server would not take counts for nothing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

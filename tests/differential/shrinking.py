@@ -1,7 +1,5 @@
 """A counterexample made small: fewer steps, fewer containers, fewer words in the node."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ back what does not meet its constraints. Pods without GPUs take CPUs on the way,
 foresees. Reports reach the extender late.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence

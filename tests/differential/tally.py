@@ -1,7 +1,5 @@
 """What came of many histories, by family."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 

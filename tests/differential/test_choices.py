@@ -4,8 +4,6 @@ Where the program cannot be built these tests skip and say why, as those of the 
 long run is a part of ``make differential``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

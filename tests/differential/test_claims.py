@@ -3,8 +3,6 @@
 The long run is a part of ``make differential``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

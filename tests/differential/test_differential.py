@@ -5,8 +5,6 @@ Where the programs cannot be built these tests skip and say why; with
 ``make differential``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

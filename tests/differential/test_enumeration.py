@@ -4,8 +4,6 @@ Like the plugin on a node, its program reads files whose names are constants, so
 private mounts and needs root. The long run is a part of ``make differential``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

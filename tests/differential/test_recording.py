@@ -1,7 +1,5 @@
 """Recorded choices of NVIDIA's plugin with ``packed`` and ``distributed`` were predicted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

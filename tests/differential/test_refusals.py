@@ -1,7 +1,5 @@
 """NVIDIA's allocator refuses no pod that we say it serves."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

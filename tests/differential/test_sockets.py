@@ -1,7 +1,5 @@
 """How much is placed on two-socket nodes with static managers, beside an oracle: a short play."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.differential.managers import programs

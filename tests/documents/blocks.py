@@ -1,7 +1,5 @@
 """The fenced blocks of the documents, and the statements of those that hold commands."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import textwrap

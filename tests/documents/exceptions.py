@@ -5,8 +5,6 @@ A statement of a document that is in none of these tables is run as it stands: w
 statement needs any more fails ``tests/documents/test_blocks.py``.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

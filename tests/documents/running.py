@@ -1,7 +1,5 @@
 """Runs the statements of a page in one shell, as a reader types them in a checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

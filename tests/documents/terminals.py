@@ -6,8 +6,6 @@ What it prints is drawn as an SVG: light and 1400 pixels wide, dark and 400 pixe
 pictures load nothing, and the same output makes the same bytes.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io

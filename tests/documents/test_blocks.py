@@ -1,7 +1,5 @@
 """Every block of the documents is of a kind that a test runs or checks."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

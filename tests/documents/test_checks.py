@@ -1,7 +1,5 @@
 """The GitHub action and the pre-commit hook, as their files have them."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

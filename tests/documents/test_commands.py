@@ -1,7 +1,5 @@
 """Commands of the documents that need no cluster end well and print what the pages show."""
 
-from __future__ import annotations
-
 import shutil
 from itertools import groupby
 from pathlib import Path

@@ -1,8 +1,6 @@
 """docs/tasks/nodes.md and install/kubeadm.md name every file of examples/howto;
 tests/e2e/test_howto.py applies the manifests."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

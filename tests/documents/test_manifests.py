@@ -1,8 +1,6 @@
 """Every YAML block of the documents is good: as an object, as values of the chart, as a piece of a
 kustomization or of a configuration, or as an excerpt of a manifest that the project ships."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """docs/operate/day-2.md says what the manifests and the metrics have."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

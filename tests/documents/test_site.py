@@ -4,8 +4,6 @@ A broken link or anchor fails the build itself, which is strict. Skips where ``m
 installed the builder; ``make lint`` does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """The pictures of docs have an alternative text and are all shown; the drawings of a terminal load
 nothing, and their colours can be read."""
 
-from __future__ import annotations
-
 import re
 import struct
 import sys

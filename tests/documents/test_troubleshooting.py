@@ -1,7 +1,5 @@
 """The pages about symptoms and about messages have the messages that the program has."""
 
-from __future__ import annotations
-
 import ast
 import re
 

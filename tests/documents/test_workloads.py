@@ -1,7 +1,5 @@
 """examples/workloads: each file is read without a warning, and there is room for its pods."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import kubernetes_validate

@@ -4,8 +4,6 @@ No controller and no kubelet run beside the API server here, so this module does
 for the agent: make its pod from the DaemonSet's template, and ask for the token bound to that pod.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

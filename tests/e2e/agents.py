@@ -1,7 +1,5 @@
 """The node agent as a process of its own, with the identity that its DaemonSet would give it."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Each set is built into a folder of ``.cache`` at the top of the checkout that is
 sources, so that a set whose sources change is built anew and nothing else is.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Which machines of the catalogue the tests of NVIDIA's programs go through."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A real API server and scheduler with our extender plugged in as the manifests say."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The real control plane, or the reason why there is none."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

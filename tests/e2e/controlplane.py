@@ -3,8 +3,6 @@
 :mod:`tests.e2e.building` builds them from source.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The device plugin API, v1beta1, from the kubelet's side: asks a plugin on its socket."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass

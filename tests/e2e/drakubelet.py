@@ -1,7 +1,5 @@
 """A real kubelet with a DRA driver in place of NVIDIA's device plugin, and its DeviceClass."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

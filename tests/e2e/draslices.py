@@ -1,8 +1,6 @@
 """Nodes whose GPUs a DRA driver publishes, in a chosen order; the driver and the kubelet are
 played. And which GPUs pods have through claims there."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Emulated kubelets and agents against the real API server, and whether promises are kept."""
 
-from __future__ import annotations
-
 import json
 
 from scheduler_extender.annotations import PLACEMENT

@@ -4,8 +4,6 @@ The runtime connects every port of a pod with the same port of this machine's lo
 extender listens.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A cluster of the release whose scheduler places gangs, with a witness before the extender."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

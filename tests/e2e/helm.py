@@ -1,7 +1,5 @@
 """The real Helm, with its own files in a folder of the tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Runs the Jobs of Helm's hooks as processes: no kubelet of these clusters runs them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

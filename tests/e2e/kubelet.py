@@ -4,8 +4,6 @@ Both see a described machine (:mod:`tests.e2e.playedmachine`) and folders of the
 (:mod:`tests.e2e.privatemounts`).
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -5,8 +5,6 @@ so that the API server finds them. The manager makes their certificates itself a
 Secret, which its kubelet would mount: here :class:`Kueue` writes the files.
 """
 
-from __future__ import annotations
-
 import base64
 import subprocess
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Both are the stock programs; what they find is a described machine (:mod:`tests.e2e.playedmachine`).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A node whose GPUs pods of the test's choice have; only the test reports them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pods for one node of a real cluster: made, followed into the node's record, and removed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A described machine as a node's programs see it: NVML, and what the kernel shows as files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gangs: PodGroups of kube-scheduler, and pods that name one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A client of the kubelet's PodResources API: which containers hold which devices."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pods whose containers ask for GPUs and run nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Follows the pods of a cluster: every status that each of them has had."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

@@ -5,8 +5,6 @@ a node's processes gets a mount namespace in which private folders lie over thos
 has ended, its namespace is gone, and nothing of it was ever seen outside. It needs root.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The processors and NUMA nodes of a host, as the kernel shows them to a kubelet."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A cluster whose nodes have real kubelets, with the extender and the agents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field

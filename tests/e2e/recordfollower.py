@@ -1,7 +1,5 @@
 """Follows kubelets and records side by side: are they shown as they are, and how soon?"""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

@@ -3,8 +3,6 @@
 It changes nothing: the extender sees the scheduler's own requests, and the scheduler its answers.
 """
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

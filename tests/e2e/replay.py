@@ -1,7 +1,5 @@
 """Random pods on a real kubelet, step by step: free devices, pods, and what each pod got."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random

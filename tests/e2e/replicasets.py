@@ -1,7 +1,5 @@
 """ReplicaSets: kube-controller-manager makes a new pod for each that fails."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One pod alone on an observed node: what is shown of it, and what the plugin was asked for it."""
 
-from __future__ import annotations
-
 import httpx
 
 from tests.e2e.kubelet import Kubelet

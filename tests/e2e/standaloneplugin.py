@@ -1,7 +1,5 @@
 """NVIDIA's device plugin on a described machine without a kubelet: asked on its own sockets."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What an agent may do with the token of its pod, asked of a real API server."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

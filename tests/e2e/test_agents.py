@@ -1,7 +1,5 @@
 """Agents as real processes with bound tokens: killed, cut off, rebooted, the record ends right."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

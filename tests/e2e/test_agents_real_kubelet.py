@@ -1,7 +1,5 @@
 """The agent beside a real kubelet: what it publishes follows what the kubelet does, none missed."""
 
-from __future__ import annotations
-
 import re
 import time
 from random import Random

@@ -1,7 +1,5 @@
 """``gpu-topology audit`` of a cluster that has kube-scheduler alone, and played nodes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Our cert-manager objects, held against cert-manager's own schemas by a real API server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The chart, by Helm itself: it renders what the base is, and installs, changes and goes."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

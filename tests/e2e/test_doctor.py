@@ -1,8 +1,6 @@
 """``gpu-topology doctor`` of a real control plane. What it says of each thing that can be wrong is
 tried in ``scheduler_extender/test_doctor.py``."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from collections.abc import Callable, Iterator

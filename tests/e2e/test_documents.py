@@ -5,8 +5,6 @@ The pages run in an order that leaves each what it needs; tests/documents/except
 statements are not run, and what stands in for what is not here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

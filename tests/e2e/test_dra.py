@@ -4,8 +4,6 @@ The driver is played: ResourceSlices with the attributes of NVIDIA's, in a chose
 allocated, kube-scheduler's own allocator decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ extender.
 Each test has nodes and pods of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

@@ -3,8 +3,6 @@
 Each test begins with a node whose GPUs are all free, and may run alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A mixed cluster of 1.37: real kubelets with a DRA driver or NVIDIA's plugin, agents, extender."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ The record is held against what the kubelet's managers have noted for themselves
 checkpoints), which is not what the agent reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who may write the extender's annotations and the agents' records, asked of a real API server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

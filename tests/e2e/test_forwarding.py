@@ -1,8 +1,6 @@
 """What people ask the extender over kubectl port-forward: kubectl, the API server, a kubelet and a
 runtime are real."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Kubelets and agents are emulated; everything between a pod's creation and its Bi
 witness writes down what the scheduler asks the extender.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

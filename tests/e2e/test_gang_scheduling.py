@@ -4,8 +4,6 @@ It filters and places all pods of a PodGroup before it binds the first. Kubelets
 emulated. What 1.37 does with more kinds of gangs is in ``test_gang_cycle.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Kubelets and agents are emulated; everything between a pod's creation and its Binding is real.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any

@@ -1,8 +1,6 @@
 """docs/tasks/nodes.md on a real API server and kube-scheduler, with emulated kubelets: every
 manifest of examples/howto is applied as the page says, and has the effect that the page names."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

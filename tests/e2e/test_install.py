@@ -6,8 +6,6 @@ A folder stands for the node's ``/``. In what kube-scheduler reads there, paths 
 folder, and the extender's port is the one that is free here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress

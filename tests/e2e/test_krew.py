@@ -1,7 +1,5 @@
 """The kubectl plugin's archive, installed by krew itself and called by kubectl."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

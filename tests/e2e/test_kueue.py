@@ -4,8 +4,6 @@ Below it is the gang cycle of kube-scheduler 1.37, with the feature gate on. Kub
 emulated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

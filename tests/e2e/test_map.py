@@ -1,7 +1,5 @@
 """The map in the browser on a real API server: it follows what happens."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The fake of ``tests/fakes/nvml`` stays for what the mock cannot: calls that hang
 instances, PCIe classes other than PIX, PHB and SYS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

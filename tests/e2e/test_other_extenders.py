@@ -4,8 +4,6 @@ In our place stands one that lets everything pass: what kube-scheduler evicts th
 counting, helps no pod. Beside us stands one that keeps some nodes to itself.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

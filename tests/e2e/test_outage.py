@@ -3,8 +3,6 @@
 The plugin is asked on its own socket. What would refuse a pod under a kubelet is an error here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Pods through a real kube-apiserver and kube-scheduler, nodes of four kinds."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

@@ -4,8 +4,6 @@ Of that page kind and the images are not tried: the control plane is ours, and e
 kube-scheduler are processes with the accounts and the configuration that the chart gives them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

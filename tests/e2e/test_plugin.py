@@ -1,7 +1,5 @@
 """NVIDIA's device plugin on machines of the catalogue, asked on its own socket."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Through scheduler and extender to real kubelets: each admitted pod has what it requires."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ The API server and the scheduler are real. Our rules leave theirs in force, and 
 reasons. The samples are those of docs/tasks/quotas.md.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """What real kubelets with NVIDIA's device plugin do to pods that are bound to them by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import combinations, pairwise

@@ -4,8 +4,6 @@ Each story is played twice on the same nodes: by kube-scheduler alone, and with 
 hand (``GPU_TOPOLOGY_EVERY_MACHINE=1``) each lasts a minute, with three versions of NVIDIA's plugin.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ What they use stands in the audit log of a real API server; what they have is as
 about every resource that it serves.
 """
 
-from __future__ import annotations
-
 import shutil
 import ssl
 import tempfile

@@ -1,7 +1,5 @@
 """A real kube-scheduler's certificates; http/test_tls.py tests other clients."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 

@@ -4,8 +4,6 @@ Helm installs the chart on a real API server; the first kube-scheduler is as it 
 one has the configuration and the rights that the chart gives it.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """An extender in shadow on a real cluster refuses nothing, and tells what it would refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

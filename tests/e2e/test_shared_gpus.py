@@ -3,8 +3,6 @@
 Each node's plugin is set up by its own configuration file.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

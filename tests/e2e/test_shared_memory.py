@@ -3,8 +3,6 @@
 NVIDIA's plugin counts shares and no memory, so nobody else keeps it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

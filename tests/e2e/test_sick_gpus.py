@@ -1,7 +1,5 @@
 """Sick and lost GPUs on real kubelets with NVIDIA's plugin: what is published and refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e.building import NEWEST

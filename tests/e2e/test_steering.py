@@ -4,8 +4,6 @@ Helm renders the policies for a server that has MutatingAdmissionPolicy and for 
 API server is asked for pods of tenants, of the GPU operator and of kubelets, without writing them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path

@@ -4,8 +4,6 @@ What the plugin hands out lies in what the extender foresaw, the agent publishes
 shows, and required constraints hold.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """Where are my GPUs, and why is my pod waiting: asked on a real API server and scheduler by an
 operator, by a tenant with rights of his own, and by a client without rights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

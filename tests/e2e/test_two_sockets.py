@@ -1,7 +1,5 @@
 """A kubelet that aligns pods to NUMA nodes, with NVIDIA's plugin: two sockets, static CPUs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

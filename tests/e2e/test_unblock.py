@@ -1,7 +1,5 @@
 """Evictions that help, on a real API server and scheduler: kube-scheduler's own, and ours."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

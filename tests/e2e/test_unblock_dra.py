@@ -1,8 +1,6 @@
 """Evictions for a pod with claims of its own, on kube-apiserver, kube-scheduler and
 kube-controller-manager 1.37. The driver and the kubelet are played, as in ``test_dra.py``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``gpu-topology unblock --evict`` that cannot evict every victim, on a real API server."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

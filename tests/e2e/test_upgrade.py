@@ -2,8 +2,6 @@
 
 Pods run meanwhile. Of 0.1.0 all runs: the extender, the agent and the manifests of its commit."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import subprocess

@@ -5,8 +5,6 @@ the API server refuses the parser refuses too, with the same reason, and of each
 people get wrong.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``gpu-topology unblock`` as people call it."""
 
-from __future__ import annotations
-
 from scheduler_extender.cli import main
 from tests.commands import asked
 from tests.e2e.cluster import RealCluster

@@ -1,7 +1,5 @@
 """Objects of a real API server, followed while a context is open."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Self
 

@@ -14,8 +14,6 @@ The switches make it misbehave: :meth:`~FakeApiServer.stall`, :meth:`~FakeApiSer
 :meth:`~FakeApiServer.commit_then_hang`, :meth:`~FakeApiServer.expire_history`.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import json

@@ -1,7 +1,5 @@
 """An HTTP server whose every answer is a function's, as a kubelet's or another extender's."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 from collections.abc import Callable, Iterator

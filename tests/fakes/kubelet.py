@@ -1,7 +1,5 @@
 """A kubelet's PodResources API: a real gRPC server on a real unix socket, and nothing behind it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What NVIDIA's driver shows below ``/proc/driver``: the capabilities of MIG instances."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

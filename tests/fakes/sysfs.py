@@ -1,7 +1,5 @@
 """A sysfs mount with a machine's PCI tree: the folders and links that the kernel shows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -4,8 +4,6 @@ Its users test its answers: the agent (``agent/probes/test_discovery.py`` and
 ``agent/test_service.py``), and NVIDIA's plugin in ``tests/e2e``.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

@@ -5,8 +5,6 @@ that ``--keep`` names. ``--seed N --inputs 1 --target NAME`` makes the same text
 code is 1 where there was a fault.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Texts and JSON values, changed at random. The same generator makes the same changes."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator, Sequence

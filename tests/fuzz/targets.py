@@ -4,8 +4,6 @@ A check returns what came of a text, in a word or a line, and raises where our s
 exception that nobody is told of, a refusal of more than a line, an answer of status 500.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A moment of ``python -m tests.fuzz``, always with the same seeds; and whether it would notice."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """The manifests as `kubectl apply -k` would send them, and parts of them."""
 
-from __future__ import annotations
-
 import copy
 import os
 import re

@@ -1,7 +1,5 @@
 """What the agent may, and how it runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """The agents' alerts and dashboard: they speak of metrics that there are, and Prometheus' own tool
 takes them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """cert-manager makes what `gpu-topology certificates` makes: the same names, the same Secret."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

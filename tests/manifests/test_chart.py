@@ -1,7 +1,5 @@
 """The Helm chart, as far as it can be judged without Helm: tests/e2e/test_chart.py has the rest."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

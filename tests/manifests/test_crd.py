@@ -1,7 +1,5 @@
 """The custom resource's schema: structural, bounded, and the codec's."""
 
-from __future__ import annotations
-
 import copy
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Every object: it builds, it validates, and it says whose it is."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the extender may, and how it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

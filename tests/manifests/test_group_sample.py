@@ -1,7 +1,5 @@
 """The sample of a group is a valid Job, and goes where a whole rack is free."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The images, and what the manifests say of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The alerts: they speak of metrics that there are, and each has its section among the runbooks."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The pages on installation and operations: their flags, files and commands work."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The manifest of the kubectl plugin, which krew reads; tests/e2e/test_krew.py installs by one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

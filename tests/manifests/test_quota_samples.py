@@ -1,8 +1,6 @@
 """The samples of docs/tasks/quotas.md are valid and named there; tests/e2e/test_quotas.py
 applies them to a real API server."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """docs/reference/reasons.md has every reason, and the messages that the program has."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Which GPUTopology objects the schema takes: all that we write, and nothing that is bad."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

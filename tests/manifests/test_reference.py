@@ -1,7 +1,5 @@
 """The generated pages of the reference say what the code says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

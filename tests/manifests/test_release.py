@@ -1,7 +1,5 @@
 """What ``make release`` builds."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

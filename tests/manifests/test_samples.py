@@ -1,7 +1,5 @@
 """The samples go where their comments say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

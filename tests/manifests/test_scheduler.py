@@ -1,7 +1,5 @@
 """The scheduler's configuration fits the service and the code."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A validation of annotations says the same with the value (``messageExpression``) as without."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """The workflows of the repository, by actionlint."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -5,8 +5,6 @@ say where it may go. Random small clusters hold pods, sick GPUs, reservations, l
 cordons; random pods wait there, some in groups.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -4,8 +4,6 @@ Cost is counted in calls of functions, which every machine counts alike. The inp
 worst that the API server accepts: long selectors, many devices, many requests and constraints.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

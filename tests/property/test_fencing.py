@@ -3,8 +3,6 @@
 ``GPU_TOPOLOGY_FENCING_SEEDS`` says how many histories are played.
 """
 
-from __future__ import annotations
-
 import os
 from itertools import chain
 

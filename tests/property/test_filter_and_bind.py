@@ -4,8 +4,6 @@ kube-scheduler may give to it there, bind says yes.
 Else its claims would keep their devices, and the pod would be tried there for ever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product

@@ -1,7 +1,5 @@
 """Groups come and go on nodes that change: cached answers about them equal fresh ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

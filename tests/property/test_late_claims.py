@@ -1,8 +1,6 @@
 """A pod under DRA is bound to the GPUs that it requires, however late each watch is: claims are
 written one after the other, deleted and made anew, and GPUs come and go in ResourceSlices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Laws that hold for every node, mask and request; each checked against a reference by force."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any

@@ -6,8 +6,6 @@ every pod ends at any moment. What is played here is written down as plainly as 
 nothing with the rule: pods with their devices, and sums of memory.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ in between. ``python -m tests.property.test_memory_of_kubelets 0 200`` prints ho
 refused though no future exceeds a GPU's memory.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

@@ -5,8 +5,6 @@ ready. After each step a few requests are asked, with siblings too. The answers 
 between nodes and remembered between steps have to be the ones that each node gives by itself.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """Which pods count on a node by a nomination, or by a claim, follows from the current objects,
 and not from the order of the events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count

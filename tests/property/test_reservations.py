@@ -8,8 +8,6 @@ the pod comes for which the place is reserved. It has to be admitted, and to get
 The kubelet and NVIDIA's plugin are the emulation's, and what the pod asked for is judged here.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from copy import deepcopy

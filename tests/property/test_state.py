@@ -6,8 +6,6 @@ and makes records anew. The ledger is the kubelet's: a pod that was bound by us 
 GPUs as it asks for. In the end, when nothing is under way any more, nothing may be left over.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter, deque
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 is made small.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

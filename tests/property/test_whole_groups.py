@@ -1,7 +1,5 @@
 """A group that has begun is bound whole, beside places that yield to some of its members only."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

@@ -1,7 +1,5 @@
 """Three clusters to audit: clean, with trap nodes, fragmented. test_audit has the figures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Binds as kube-scheduler asks for them: their error, and what they write."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

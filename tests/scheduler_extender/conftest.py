@@ -1,7 +1,5 @@
 """An extender that binds through a fake API server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

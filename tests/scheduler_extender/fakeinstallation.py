@@ -1,7 +1,5 @@
 """An installation on a fake API server, and what ``gpu-topology doctor`` says of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

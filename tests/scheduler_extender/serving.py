@@ -1,7 +1,5 @@
 """The real service on a real port, in a thread of the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What annotations may say, how long they may be, and what is said where they are wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """What an audit finds on three clusters, with numbers that were worked out by hand."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ asker gets a cluster of its own and has to give this answer: the verbs, the wake
 ``check``, the pod's Event, the metric, and what tries evictions and ends.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Collection, Mapping

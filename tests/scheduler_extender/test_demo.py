@@ -1,7 +1,5 @@
 """`make run`: what it prints and draws, and the stock scheduler that it plays beside ours."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """``gpu-topology doctor``: what each check says of an installation in which one thing is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

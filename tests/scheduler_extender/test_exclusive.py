@@ -1,7 +1,5 @@
 """What a manifest asks of the kubelet's static managers, by the pod's class."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Two features at a time: groups, shared GPUs, MIG, assumed pods and evictions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

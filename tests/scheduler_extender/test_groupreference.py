@@ -1,7 +1,5 @@
 """The group of a pod, from each source, and the message where it cannot be read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

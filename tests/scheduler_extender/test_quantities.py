@@ -1,7 +1,5 @@
 """Quantities are read as Kubernetes reads them."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

@@ -1,7 +1,5 @@
 """The twenty-five requests of kube-scheduler.md and what must come back, over real HTTP."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket

@@ -1,7 +1,5 @@
 """The simulator: nodes over a real API server. The played one is tried by the closed loop."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

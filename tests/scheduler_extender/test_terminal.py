@@ -1,7 +1,5 @@
 """Tables at every width: no figure is cut. Progress, on a terminal and in a pipe."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

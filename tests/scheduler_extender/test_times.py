@@ -1,7 +1,5 @@
 """A time without a zone means the same on every machine."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

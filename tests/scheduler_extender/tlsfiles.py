@@ -1,7 +1,5 @@
 """Certificates in a folder, as a Secret's volume has them, and what clients show and trust."""
 
-from __future__ import annotations
-
 import ssl
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ the code before evaluations had budgets, which listed and tried every set. Write
 you intend to change answers, and say so in the changelog.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """The GPUTopology object, there and back, and what is wrong with bad ones."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Specs that differ in names only: what is not decoded again is what decoding would have given."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A node's topology in networkx, and there and back through GraphML."""
 
-from __future__ import annotations
-
 import sys
 from io import BytesIO
 

@@ -1,7 +1,5 @@
 """Files that are read while a program runs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Texts that stand for far more than they seem to, and what is said of them."""
 
-from __future__ import annotations
-
 import tracemalloc
 from random import Random
 

@@ -5,8 +5,6 @@ by product and PCI address. On every machine of the cluster that has some of the
 ``count`` of them meet the constraints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice

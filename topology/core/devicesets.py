@@ -7,8 +7,6 @@ count its replicas. Devices of one GPU are interchangeable, so a count loses not
 one width are added and subtracted as integers, because no field ever overflows or borrows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import comb

@@ -7,8 +7,6 @@ these into one record, so possible free states, verdicts and costs need no code 
 DRA.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

@@ -36,8 +36,6 @@ could give the request. The quality is halved if the kubelet may refuse the pod.
 pod may get counts as such a refusal.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

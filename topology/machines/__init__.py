@@ -4,8 +4,6 @@
 :mod:`~topology.machines.notation`. :mod:`~topology.machines.mig` cuts GPUs into MIG instances.
 """
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 
 from topology.machines.catalogue import MACHINES

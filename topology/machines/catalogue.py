@@ -6,8 +6,6 @@ says *tree assumed*, the class is from the usual build of such a server. PCI add
 DGX systems and cloud shapes. For other machines they are only plausible. So are the CPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Machines of the catalogue with GPUs cut into MIG instances."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence

@@ -14,8 +14,6 @@ NICs (names). ``"nic0 PIX 0 PIX 1 PHB 2 PIX 3"`` puts GPUs 0 and 1 and a NIC und
 ``"2x64x2/4"`` is two sockets with 64 cores of two threads each, in eight NUMA nodes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

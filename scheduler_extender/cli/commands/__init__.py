@@ -11,8 +11,6 @@ The help text of a command describes its arguments, and the list below that text
 typer always shows the Python type of an argument in this list.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

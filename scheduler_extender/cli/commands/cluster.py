@@ -1,7 +1,5 @@
 """The declarations of all commands of the kubectl plugin, which answer people about a cluster."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import dataclass, field

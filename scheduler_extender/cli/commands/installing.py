@@ -1,7 +1,5 @@
 """The declarations of the commands that connect kube-scheduler to the extender."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

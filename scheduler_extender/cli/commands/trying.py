@@ -1,7 +1,5 @@
 """The declarations of the commands to try it with: ``import``, ``machines``, ``demo``, ``play``."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings that an operator chooses, and what a node answers to a request."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

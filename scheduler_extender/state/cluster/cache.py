@@ -11,8 +11,6 @@ Nothing here does I/O. No request is evaluated under the lock: the evaluator tak
 :class:`.Snapshot`. The exception is the last attempt of a bind on a node that changes all the time.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The known nodes, their domains, and the times at which time alone changes a node."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from scheduler_extender.state.answers.decision import Settings

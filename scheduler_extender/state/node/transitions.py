@@ -23,8 +23,6 @@ Sources: Kubernetes 1.36 ``kubelet/status/status_manager.go`` (``mergePodStatus`
 (``UpdateAllocatedDevices``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """``python -m benchmarks dra`` over a small cluster: what it prints was measured."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``python -m benchmarks simulate``: examples, bad input, and what it writes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The papers' node model: formulas by hand, laws of the simulation, and a published figure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

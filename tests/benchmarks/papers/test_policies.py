@@ -3,8 +3,6 @@
 That is whole GPUs that need no links, or shares of one size, on nodes with CPU to spare.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

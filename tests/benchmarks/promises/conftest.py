@@ -1,7 +1,5 @@
 """Bugs that are planted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

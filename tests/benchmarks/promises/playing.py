@@ -1,7 +1,5 @@
 """Several closed loops at once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor

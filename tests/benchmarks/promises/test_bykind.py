@@ -1,7 +1,5 @@
 """Promises over every kind of GPU; `make closed-loop` plays it at full length."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

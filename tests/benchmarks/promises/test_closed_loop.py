@@ -8,8 +8,6 @@ Each rarer fault has a test of its own, which can be run alone: `pytest -k force
 closed-loop` plays everything ten times as long.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import replace

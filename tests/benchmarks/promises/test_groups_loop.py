@@ -3,8 +3,6 @@
 `make closed-loop` plays it ten times as long.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """What the closed loop counts as broken, and what it counts apart."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

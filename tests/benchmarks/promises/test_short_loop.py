@@ -4,8 +4,6 @@ No promise called guaranteed is broken, no GPU is given twice, nothing happens u
 is split. The judge that says so finds bugs that are planted.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A sweep that is played once for all tests of the report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A page as a browser would read it, and figures to make one of."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Every figure of the file stands in the page, which is complete in itself."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import xml.etree.ElementTree as ET

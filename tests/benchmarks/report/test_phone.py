@@ -1,7 +1,5 @@
 """The page of a report in a browser as narrow as a phone, and where table and drawings meet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

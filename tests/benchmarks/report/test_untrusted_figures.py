@@ -1,7 +1,5 @@
 """Untrusted files: names that contain markup, and files without figures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

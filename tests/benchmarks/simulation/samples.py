@@ -1,7 +1,5 @@
 """Jobs, pods and clusters that the tests of the as-shipped simulation play."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sweeps: means over seeds, and tables of them."""
 
-from __future__ import annotations
-
 import json
 import math
 

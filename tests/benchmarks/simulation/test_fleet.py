@@ -1,7 +1,5 @@
 """Clusters from groups, from files, and from snapshots of real ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Jobs from files, and what is said of bad ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

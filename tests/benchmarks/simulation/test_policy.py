@@ -1,7 +1,5 @@
 """kube-scheduler's own part: samples and scores, by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.simulation.fleet import Fleet, cluster

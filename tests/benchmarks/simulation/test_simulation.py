@@ -1,7 +1,5 @@
 """What must hold while jobs arrive, wait, run and leave."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Workloads: what a seed draws, loads, demands, and traces."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path

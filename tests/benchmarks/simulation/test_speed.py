@@ -1,7 +1,5 @@
 """What slow links cost a job."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise, permutations
 
 import pytest

@@ -6,8 +6,6 @@ age of what is known. How long it waits is not, nor is the time of day: a wait i
 looks at the clock when it is over.
 """
 
-from __future__ import annotations
-
 import os
 import time
 

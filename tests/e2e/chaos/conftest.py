@@ -1,7 +1,5 @@
 """One control plane for all tests of this folder; each has replicas and nodes of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

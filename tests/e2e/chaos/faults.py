@@ -4,8 +4,6 @@ A fault lasts for some seconds; two may overlap. What is broken, when
 and for how long follows from the seed alone, what the programs then do does not.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -1,7 +1,5 @@
 """Emulated kubelets and agents that go on while the API server is away, and their history."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 All of it runs on one event loop in a thread of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import threading

@@ -4,8 +4,6 @@
 starts. The checker has to find what follows (``tests/e2e/chaos/test_planted_bugs.py``).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

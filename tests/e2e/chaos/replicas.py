@@ -5,8 +5,6 @@ EndpointSlice names a made-up address (the API server takes no loopback one) and
 :class:`.network.ServicePort` goes where it says.
 """
 
-from __future__ import annotations
-
 import signal
 import ssl
 import sys

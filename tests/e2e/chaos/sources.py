@@ -5,8 +5,6 @@ and tells all of it without a gap, in its own order. The API server's audit log 
 has asked for a bind or a mark.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

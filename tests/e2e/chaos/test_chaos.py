@@ -4,8 +4,6 @@ A short run here; ``make chaos`` makes a long one. The seed is printed, and so i
 :mod:`tests.chaos`, which judges the history afterwards.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -3,8 +3,6 @@
 The late bind is done with the extender as it is, too: then nothing is found. So is a chaos run.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

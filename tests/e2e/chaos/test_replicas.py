@@ -4,8 +4,6 @@ How long it takes until kube-scheduler gets an answer again is printed. What is 
 nothing is lost and nothing is given twice, by the checker of :mod:`tests.chaos`.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

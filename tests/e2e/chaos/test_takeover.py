@@ -3,8 +3,6 @@
 ``GPU_TOPOLOGY_WAITING_PODS`` says how many; the seconds are printed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Pods that come and go while things break: created at a rate, with a seed, whatever the outage."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

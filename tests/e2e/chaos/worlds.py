@@ -1,7 +1,5 @@
 """A replicated cluster with a fleet of emulated nodes, whose history is kept and judged."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

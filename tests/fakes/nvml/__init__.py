@@ -5,8 +5,6 @@
 whenever it has changed.
 """
 
-from __future__ import annotations
-
 from tests.fakes.nvml.building import CompilerMissing, library
 from tests.fakes.nvml.machine import FakeNvml, MigInstance, address
 from tests.fakes.nvml.testing import fake_nvml

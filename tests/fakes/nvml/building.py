@@ -1,7 +1,5 @@
 """The shared library, compiled once for every content of its sources."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """A node as the driver of its GPUs sees it: played to NVML, and broken at will."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

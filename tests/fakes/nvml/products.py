@@ -1,7 +1,5 @@
 """What NVML can say of a GPU model beyond what a ``NodeTopology`` holds."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

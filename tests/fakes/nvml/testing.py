@@ -1,7 +1,5 @@
 """The fake for tests, or the reason why there is none."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from pathlib import Path

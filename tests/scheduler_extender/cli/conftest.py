@@ -1,7 +1,5 @@
 """An empty cluster for commands that read one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -6,8 +6,6 @@ did not end with 130 and without a word, and in the end how many copies there we
 moments came before the program listens to Ctrl-C.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

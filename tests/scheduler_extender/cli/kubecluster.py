@@ -1,7 +1,5 @@
 """A fake API server with GPU nodes and pods in it, and a kubeconfig for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path

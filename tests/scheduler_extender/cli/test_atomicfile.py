@@ -1,7 +1,5 @@
 """Files below a folder that stands for ``/``: written in one step, with their owner and mode."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

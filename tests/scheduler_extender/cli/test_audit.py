@@ -1,7 +1,5 @@
 """``gpu-topology audit``: with a kubeconfig and the caller's rights, and as a table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

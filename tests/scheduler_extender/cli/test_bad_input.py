@@ -1,7 +1,5 @@
 """Bad input to any command is one line and exit code 2."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``gpu-topology certificates``: its files, its Secret, and whom they let in."""
 
-from __future__ import annotations
-
 import base64
 import importlib
 import shutil

@@ -1,7 +1,5 @@
 """``gpu-topology check`` of one pod: its answer as text and as JSON, and its warnings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``check`` of several files and folders, and its exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

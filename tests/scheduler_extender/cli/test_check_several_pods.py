@@ -1,7 +1,5 @@
 """``check`` of a file that has several pods: each is judged, and groups are judged as groups."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``gpu-topology claim``: a pod's constraints as a ResourceClaimTemplate."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands as a user types them: the list of commands, and what some of them print or serve."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

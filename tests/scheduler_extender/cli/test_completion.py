@@ -1,7 +1,5 @@
 """Shell completion: typer's own for ``gpu-topology``, and what kubectl asks of a plugin."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

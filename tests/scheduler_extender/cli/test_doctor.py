@@ -1,7 +1,5 @@
 """``gpu-topology doctor`` as a command: its text, its data, its exit codes and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Pages show what commands print."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

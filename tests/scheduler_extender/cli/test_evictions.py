@@ -1,8 +1,6 @@
 """Evictions of ``gpu-topology unblock --evict``. Whole runs are tried on a real API server
 (``tests/e2e/test_unblock_partial.py``)."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``--forward`` and ``map --open``: kubectl forwards a port of the extender's pod."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Help texts, as a newcomer reads them at 80 and at 120 columns."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Untrusted texts in output, and outputs that are closed, full or of another encoding."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``gpu-topology idle``: from a cluster file, and with a kubeconfig and the caller's rights."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

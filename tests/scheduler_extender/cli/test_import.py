@@ -1,7 +1,5 @@
 """``gpu-topology import``: what people save of a machine, and what ``check`` then answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

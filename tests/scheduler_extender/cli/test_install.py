@@ -1,7 +1,5 @@
 """``gpu-topology install`` in a folder that stands for a node's ``/``."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

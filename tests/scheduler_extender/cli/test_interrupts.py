@@ -1,7 +1,5 @@
 """Ctrl-C ends every command with 130 and without a traceback, at whatever moment it is pressed."""
 
-from __future__ import annotations
-
 import io
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The label selector of ``-l``: what it selects, also in cluster files, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A command loads what it needs, and no more."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

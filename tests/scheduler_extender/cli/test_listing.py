@@ -1,7 +1,5 @@
 """``--output``, ``--sort-by`` and ``--no-headers`` of the commands that list."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

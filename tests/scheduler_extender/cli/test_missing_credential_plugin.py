@@ -1,7 +1,5 @@
 """A kubeconfig whose credentials a command gives that is not there: each command says so once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

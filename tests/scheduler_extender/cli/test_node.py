@@ -1,7 +1,5 @@
 """``gpu-topology node``: from a file, and what it writes to a fake API server."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 from typing import Any

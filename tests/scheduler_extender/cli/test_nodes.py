@@ -1,7 +1,5 @@
 """``gpu-topology nodes``, ``map`` and ``node``: with a kubeconfig alone, as text and as data."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

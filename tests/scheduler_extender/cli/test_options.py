@@ -1,7 +1,5 @@
 """Options of several commands are written once."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``gpu-topology play``: nodes that are registered, played and removed, and nothing else."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

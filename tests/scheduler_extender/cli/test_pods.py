@@ -1,7 +1,5 @@
 """``gpu-topology pods``: which pod has which GPUs, how they are linked, and what was promised."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A place that ``unblock --evict`` keeps: what commands say to others, to its pod, and later."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``gpu-topology simulate`` and ``report``, of a checkout and of a wheel."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

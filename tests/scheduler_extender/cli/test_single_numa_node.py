@@ -1,7 +1,5 @@
 """Jobs of 1, 4 and 8 GPUs on machines whose kubelets align GPUs to one NUMA node."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

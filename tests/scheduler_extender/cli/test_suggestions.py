@@ -1,7 +1,5 @@
 """Names that are not there, and those that were meant: of nodes and pods, in files."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_extender.cli import main

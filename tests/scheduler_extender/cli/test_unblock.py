@@ -1,7 +1,5 @@
 """``gpu-topology unblock``: what it says. Evictions are in ``test_evictions.py``."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

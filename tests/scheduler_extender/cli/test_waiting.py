@@ -1,7 +1,5 @@
 """``gpu-topology waiting``: which pods wait, and why, in one line each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

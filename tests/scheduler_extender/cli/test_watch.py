@@ -1,7 +1,5 @@
 """``--watch``: the answer is written again when it changes, and only then."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """``gpu-topology why`` of one pod."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``gpu-topology why`` of pods with ResourceClaims, and of nodes with a DRA driver."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``gpu-topology why`` finds its cluster, and names what it cannot reach or list."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

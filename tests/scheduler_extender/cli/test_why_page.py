@@ -1,7 +1,5 @@
 """The page on ``why``: it names the kinds of objects and the rights that there are."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 

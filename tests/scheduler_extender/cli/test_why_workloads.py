@@ -1,7 +1,5 @@
 """``gpu-topology why`` of a Deployment, Job or other owner: its pods, or its template."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What ``why`` prints, on terminals of any width and with or without colour."""
 
-from __future__ import annotations
-
 import io
 import re
 

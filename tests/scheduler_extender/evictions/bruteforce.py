@@ -4,8 +4,6 @@ It shares with the search what a guaranteed place is (:func:`decide`) and how a 
 rehearsal; not how sets are chosen, ordered or left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product

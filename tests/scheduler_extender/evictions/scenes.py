@@ -1,7 +1,5 @@
 """Nodes whose GPUs are held, and pods that are evicted or wait, in a line each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What ``unblock`` says is played: the pods are evicted, and filter takes the pod on that node."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

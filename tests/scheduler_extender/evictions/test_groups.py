@@ -1,7 +1,5 @@
 """Members of groups that move stay in the domain in which their group is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Nodes that kube-scheduler keeps in mind for another pod: who is nominated counts as placed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans for pods with claims of their own, and plans that evict such pods, on a node with DRA."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, repeat

@@ -5,8 +5,6 @@ Small clusters are drawn at random: racks in two zones, groups that wait for mem
 pods of their own. Whoever is evicted is gone, the agents report it, and filter is asked.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

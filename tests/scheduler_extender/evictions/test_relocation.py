@@ -1,7 +1,5 @@
 """A place and a home need CPU and memory, too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler_extender.evictions import Advice, search

@@ -1,7 +1,5 @@
 """The plan is the cheapest there is, and what it says of each pod is so."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

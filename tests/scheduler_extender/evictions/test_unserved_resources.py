@@ -1,7 +1,5 @@
 """A node that does not serve the resource asked for: it takes no pod, and nothing fails over it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

@@ -1,7 +1,5 @@
 """Where kube-scheduler's victims hold the wrong GPUs, others are named: few, and unimportant."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers about nodes and pods: a pod is not counted against itself, nor a GPU twice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trials of a pod's end: cached answers equal fresh ones, and few are computed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

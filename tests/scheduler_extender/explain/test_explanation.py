@@ -1,7 +1,5 @@
 """Why a pod waits: what is nearest, what would help, and what a placed pod got."""
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The commands, the map, the metrics and the JSON count GPUs alike."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

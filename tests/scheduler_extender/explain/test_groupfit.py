@@ -1,7 +1,5 @@
 """Groups judged as a whole: what is counted agrees with what the extender counts as places."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

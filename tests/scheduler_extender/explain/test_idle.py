@@ -1,7 +1,5 @@
 """Idle pods, and the pods that their end would unblock, by the extender's code."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What ``why`` says is true, whatever the cluster: what would help is done, and helps."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

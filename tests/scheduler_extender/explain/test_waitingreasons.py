@@ -1,7 +1,5 @@
 """Waiting pods by reason: one reason for each pod, and a bounded look at all of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MachineGroups whose kubelets have policies: the same answers as from a written record."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_extender.files.clusterfile import parse

@@ -1,7 +1,5 @@
 """Pods out of files: which object is the pod, and what is written that does not count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

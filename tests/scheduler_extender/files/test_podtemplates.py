@@ -1,7 +1,5 @@
 """Which pods the objects of KServe and Argo make, and with which annotations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

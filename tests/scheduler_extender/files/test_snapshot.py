@@ -1,7 +1,5 @@
 """/v1/snapshot is a cluster file that gives the same answers as the cluster it was taken of."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The cluster file that people fill in: every command with ``--cluster`` takes it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

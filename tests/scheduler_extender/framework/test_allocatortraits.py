@@ -1,7 +1,5 @@
 """What an allocator's traits say of a node decides about pods there, and not the policy's name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Cached scores equal fresh ones, whatever the request mix does."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

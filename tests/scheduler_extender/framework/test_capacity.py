@@ -1,7 +1,5 @@
 """What can still be promised, held against the code that decides; and which GPUs are stranded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Pods with claims of their own at filter, prioritize and bind."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any

@@ -1,7 +1,5 @@
 """Nodes on which a pod gets the same devices share an answer, and each would give it by itself."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

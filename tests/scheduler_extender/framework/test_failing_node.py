@@ -1,7 +1,5 @@
 """A node whose evaluation fails costs only itself; classes without a node are forgotten."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any

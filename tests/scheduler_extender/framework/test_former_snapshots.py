@@ -4,8 +4,6 @@ nothing of it, nor the other way round.
 Each test names the mix-up of two snapshots that it would show.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler_extender.deadline import NO_DEADLINE

@@ -3,8 +3,6 @@
 Work is counted in calls and look-ups, and no time is measured.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

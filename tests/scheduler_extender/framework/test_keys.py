@@ -1,7 +1,5 @@
 """Nodes whose keys are equal answer every request alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

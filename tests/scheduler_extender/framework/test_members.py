@@ -1,7 +1,5 @@
 """What the members of a gang ask that wait to be bound: counted by kind, the largest first."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from random import Random

@@ -1,7 +1,5 @@
 """The filter table of the design, row by row: a pure function of facts and request."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

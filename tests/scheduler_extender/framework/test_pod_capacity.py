@@ -1,7 +1,5 @@
 """The places on a node are taken, one after the other, whatever GPUs each pod gets."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -3,8 +3,6 @@
 The new rule is planted here. The files of features are taken out of a copy of the program.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What a verb does when there is no time to work every node out."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Pages of other sites, shown by a browser on this machine, get nothing from either port."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 

@@ -1,7 +1,5 @@
 """The check of kube-scheduler's certificate agrees with a handshake with the extender."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

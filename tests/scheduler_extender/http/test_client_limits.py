@@ -1,7 +1,5 @@
 """Clients that send too much, too slowly or not at all, over real sockets."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket

@@ -1,7 +1,5 @@
 """GPUs and nodes by state, what can still be promised, what was decided: for Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The event loop reads and sends: it answers no verb and waits for no lock."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

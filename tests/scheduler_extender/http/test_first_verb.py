@@ -1,7 +1,5 @@
 """The first verb that kube-scheduler sends loads no module."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

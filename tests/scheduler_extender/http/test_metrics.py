@@ -1,7 +1,5 @@
 """The numbers that others count are on /metrics as they are at each scrape."""
 
-from __future__ import annotations
-
 from prometheus_client import generate_latest
 
 from scheduler_extender.http.metrics import Metrics

@@ -1,7 +1,5 @@
 """Names that come from outside become parts of paths on the API server, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The admin port answers what ``/openapi.json`` says, whatever is asked of it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

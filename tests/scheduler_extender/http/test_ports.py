@@ -1,7 +1,5 @@
 """Which port answers what, and from where it is reached."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much of people's work runs at one time, however many ask."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """TLS on both ports: who is let in, and certificates that change while we run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

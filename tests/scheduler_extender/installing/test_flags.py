@@ -1,7 +1,5 @@
 """The flags of kube-scheduler that a configuration takes the place of."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

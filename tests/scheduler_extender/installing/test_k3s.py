@@ -1,7 +1,5 @@
 """What k3s starts its scheduler with, from several files."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_extender.installing import k3s

@@ -1,7 +1,5 @@
 """The extender in configurations of kube-scheduler: merged, changed and taken out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """kubeadm's static pod: the flag and the folder are put in, and taken out again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Edits of YAML text: they say what they should, and leave everything else as it was."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

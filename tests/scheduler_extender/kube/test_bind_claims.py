@@ -1,7 +1,5 @@
 """A bind under DRA is written for the claim by which it was decided."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

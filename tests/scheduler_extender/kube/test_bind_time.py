@@ -1,7 +1,5 @@
 """A bind ends within kube-scheduler's httpTimeout, whatever it had to wait for before its write."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """What a replica knows of pods that could be bound, and when its own mark counts as shown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

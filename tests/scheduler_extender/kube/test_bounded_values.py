@@ -1,7 +1,5 @@
 """Untrusted values are cached within bounds, and values that no sane pod has are not read."""
 
-from __future__ import annotations
-
 import gc
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """Room that owners share."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

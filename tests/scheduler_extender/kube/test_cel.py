@@ -1,7 +1,5 @@
 """The part of CEL that is followed, value by value. Against the real one: tests/differential."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

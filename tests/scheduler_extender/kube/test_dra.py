@@ -1,7 +1,5 @@
 """Nodes under DRA: what DeviceClasses, ResourceSlices and ResourceClaims make of a record."""
 
-from __future__ import annotations
-
 import json
 import threading
 import tracemalloc

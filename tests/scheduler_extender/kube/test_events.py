@@ -1,7 +1,5 @@
 """Events are written in a thread of their own, and never more than a few."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A record that is larger than any agent's is a problem of its node, and delays no pod."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

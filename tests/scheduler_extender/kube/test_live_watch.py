@@ -1,7 +1,5 @@
 """What is followed for ``--watch``, and whether it still is."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

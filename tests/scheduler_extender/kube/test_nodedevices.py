@@ -1,7 +1,5 @@
 """What pods' own claims get on a node: objects as the API server has them, and GPUs."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tracemalloc

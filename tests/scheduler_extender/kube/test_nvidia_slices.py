@@ -1,7 +1,5 @@
 """ResourceSlices that NVIDIA's DRA driver published on NVIDIA's mock of the driver."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What pods without GPUs ask for on a node, as the API server tells it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

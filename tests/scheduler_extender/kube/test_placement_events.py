@@ -1,7 +1,5 @@
 """Events on pods that are placed and pods that wait: short, stable and bounded."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ The extender answers over HTTP and binds through the fake API server. Time is th
 scheduler here does as kube-scheduler does: it tries a pod that is new or that was woken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A watch that tells us nothing: required pods are refused, plain ones go as the count says."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

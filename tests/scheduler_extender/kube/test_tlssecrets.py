@@ -1,7 +1,5 @@
 """``gpu-topology certificates --keep``, and the leader that renews what it has made."""
 
-from __future__ import annotations
-
 import base64
 import ssl
 import threading

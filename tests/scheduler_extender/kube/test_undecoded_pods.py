@@ -1,7 +1,5 @@
 """Pods that are passed over without being decoded are pods that decoding would make nothing of."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

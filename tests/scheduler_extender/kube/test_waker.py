@@ -1,7 +1,5 @@
 """The waker: a bounded amount of work a round, however many pods wait and nodes change."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

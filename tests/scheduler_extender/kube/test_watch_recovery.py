@@ -4,8 +4,6 @@ Pods, nodes and records change while streams break, history is forgotten in the 
 lists are slow, events come twice, one watch is far behind the others, and the time of day jumps.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterator

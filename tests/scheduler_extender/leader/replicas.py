@@ -1,7 +1,5 @@
 """Replicas of the whole service in this process, over one fake API server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

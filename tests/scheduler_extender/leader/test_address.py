@@ -1,7 +1,5 @@
 """The replica that the Service names while leaders change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What one replica makes of the Lease."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """For how long a takeover waits where a pod cannot be changed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

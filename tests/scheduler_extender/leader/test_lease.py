@@ -1,7 +1,5 @@
 """What is written into the Lease, beside what others have written there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/reference/metrics.md names the metrics of a replica that runs, and no others."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two replicas of the real service: who answers, who takes over, and what of the former's binds."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

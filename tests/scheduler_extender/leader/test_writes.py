@@ -1,7 +1,5 @@
 """What a leader that resigns may say of its binds."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_extender.leader.leader import _Writes

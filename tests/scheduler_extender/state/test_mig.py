@@ -1,7 +1,5 @@
 """Nodes with MIG instances: what is free of them, what pods are promised, where they should go."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Nodes that share GPUs: memory that a pod asked for is given to no other pod."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

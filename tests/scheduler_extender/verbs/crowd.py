@@ -1,7 +1,5 @@
 """Pods that are bound to nodes all at once, and kubelets that answer when a test says so."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Racks of GB200 trays, and a scheduler that offers all nodes and binds where it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

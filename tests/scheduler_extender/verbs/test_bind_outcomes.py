@@ -1,7 +1,5 @@
 """Binds with an unknown outcome, late binds, and refused ones."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

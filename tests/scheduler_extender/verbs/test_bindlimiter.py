@@ -1,7 +1,5 @@
 """A crowd of binds to one node: no more are written than its kubelet has answered, but for two."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What one pod costs on its way through the watch, filter, prioritize, bind and a report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

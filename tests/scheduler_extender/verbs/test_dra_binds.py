@@ -1,7 +1,5 @@
 """bind under DRA: the pod's claim is the proof."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace

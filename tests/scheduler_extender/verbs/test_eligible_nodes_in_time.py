@@ -3,8 +3,6 @@
 The clock of these tests counts label look-ups, so that the tests count work and measure no time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Groups over a failover: another replica sees the pods, and goes on as the former leader would."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -4,8 +4,6 @@ Its scheduler gives up nothing that it has bound: a member that is refused in th
 gang that is bound in part. So where only a report is missing, the bind waits for it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -4,8 +4,6 @@ Its scheduler asks filter about all members before it binds the first. So each o
 about all of them first, lets the scheduler choose as badly as it may, and binds in any order.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Pods of one group share a domain that holds them all."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pods that ask for GPUs by the name of their DeviceClass."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

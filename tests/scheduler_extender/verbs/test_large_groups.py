@@ -1,7 +1,5 @@
 """Groups with many members on one node, and groups that a domain could never hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

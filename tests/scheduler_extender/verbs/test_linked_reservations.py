@@ -5,8 +5,6 @@ sent wherever filter lets it, and gets what NVIDIA's plugin hands out. Its membe
 none, and then the first group's members come: each has its place.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Twelve pods of a kind are bound to one node at once. Each play says how many its
 before it refuses the rest, and what happened before. ``pytest -s`` prints the figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ then it counts as many GPUs for it against others, and not which: of three free 
 for two pods it lets a single have one of the bridged pair.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

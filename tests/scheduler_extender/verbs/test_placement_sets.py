@@ -1,7 +1,5 @@
 """The GPU sets that the placement annotation names: all that the pod's verdict speaks of."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

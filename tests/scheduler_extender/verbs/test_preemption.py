@@ -1,7 +1,5 @@
 """preempt drops the evictions that would not help, and never answers with a null."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

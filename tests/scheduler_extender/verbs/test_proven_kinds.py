@@ -3,8 +3,6 @@
 In each case one pod was admitted; then something has changed, or the next pod may differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """Under DRA a pod keeps off nodes to which another may be on its way, where that one could spoil
 its promise: kube-scheduler has chosen devices for it, and has told nobody yet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

@@ -1,7 +1,5 @@
 """``--refusals``: which kubelets a pod is not sent to, plain pods included."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

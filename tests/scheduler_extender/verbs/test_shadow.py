@@ -1,7 +1,5 @@
 """``--shadow``: nothing is rejected, and what would have been rejected is reported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

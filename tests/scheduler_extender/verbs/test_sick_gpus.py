@@ -1,7 +1,5 @@
 """Nodes that hand out a sick GPU: surely, or maybe. Pods that require nothing mind it, too."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

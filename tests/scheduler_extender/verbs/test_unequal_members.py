@@ -1,7 +1,5 @@
 """Groups whose members have different requests: each waiting member counts with its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 from typing import Any

@@ -4,8 +4,6 @@ Every row of the filter table that is about unknown state, each with every kind 
 filter and in bind.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

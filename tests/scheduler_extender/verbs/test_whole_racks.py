@@ -1,7 +1,5 @@
 """Pods that need no rack leave whole racks to the groups that need one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Needs Chromium; :data:`BROWSER` is None without it.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A cluster in which everything occurs that the map has a sign for."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Every page that people look at, served as it is in use: for screenshots, and for tests that judge
 how it can be read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Light and dark, 1400 and 400 pixels wide. Needs Chromium, and Pillow to make the
 has some of them; ``--docs`` takes these anew.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import tempfile

@@ -4,8 +4,6 @@ axe-core judges contrast, names, roles and text alternatives in a real browser. 
 it; without it, or without Chromium, these tests are skipped.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of ``gpu-topology audit --html``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scheduler_extender.cli import main

@@ -3,8 +3,6 @@
 Needs Chromium; without it the tests are skipped.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading

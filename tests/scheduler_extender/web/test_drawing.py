@@ -1,7 +1,5 @@
 """What a drawing says without its colours."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

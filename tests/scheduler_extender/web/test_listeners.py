@@ -1,7 +1,5 @@
 """How many browsers may listen for events at one time: never more, and never fewer for good."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Nodes that share a drawing are alike in all that it shows, and each of them can be reached."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """What the pages of the map say, how large they are, and that nothing of strangers gets into them
 but as text."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import time

@@ -1,7 +1,5 @@
 """The map's pages over HTTP, and what a page of another site can do there: nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

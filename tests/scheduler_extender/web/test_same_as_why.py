@@ -3,8 +3,6 @@
 Random nodes are tainted, labelled and cordoned, and random pods select, avoid and tolerate them.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import random

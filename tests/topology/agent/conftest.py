@@ -1,7 +1,5 @@
 """A node for the agent: NVML, kubelet and API server are fakes that behave, the agent is real."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 from collections.abc import Callable, Iterator

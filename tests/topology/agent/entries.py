@@ -1,7 +1,5 @@
 """Pods as the kubelet lists them and as the API server has them, in few words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from topology.agent.model.podentries import Entry, Held, NodePod

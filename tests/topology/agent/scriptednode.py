@@ -4,8 +4,6 @@ A story is a table of moments: at this time something happens, or at this time t
 Between two rows the agent takes its turns when they are due, as the service would take them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta

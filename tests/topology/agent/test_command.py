@@ -1,7 +1,5 @@
 """``gpu-topology agent`` as a user types it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

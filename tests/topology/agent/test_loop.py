@@ -6,8 +6,6 @@ seconds; the kubelet is asked once a second in the first ten, and more often whi
 is due.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The agent on a clock: what it publishes of GPUs, links and sysfs, and when."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """The agent on a clock: when it asks the kubelet."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.topology.agent.scriptednode import (

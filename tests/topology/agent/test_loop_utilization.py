@@ -1,7 +1,5 @@
 """The agent on a clock: use of GPUs that no pod holds, and idle pods."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.topology.agent.scriptednode import (

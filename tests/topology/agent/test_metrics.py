@@ -1,7 +1,5 @@
 """What the agent tells Prometheus of a picture. Served, it is tried in test_command."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 What a machine should be is read here from the mock's configuration, by code of its own.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

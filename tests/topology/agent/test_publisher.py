@@ -1,7 +1,5 @@
 """The writer of the record, against an API server that behaves, on a clock that the test moves."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ test_loop and model/ test what it decides and when, test_publisher tests what it
 test_publisher. Here are threads that wait for one another, and the outside that hangs or is gone.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The agent's port, with clients of every kind on real sockets."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The agent on a clock, on a node whose kubelet gives CPUs and memory to pods for their own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The kubelet's stages: against the emulated kubelet, recorded admissions, and by hand."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Every case here was first seen with the real managers (``tests/differential``).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

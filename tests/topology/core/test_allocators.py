@@ -1,7 +1,5 @@
 """The allocators against recorded answers, against the emulated plugin, and against arithmetic."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import combinations, permutations

@@ -1,7 +1,5 @@
 """Which devices will do: sets of which any devices meet the constraints, at most eight."""
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where it makes no difference which devices a pod gets: then every set of them is a good one."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

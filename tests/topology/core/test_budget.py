@@ -1,7 +1,5 @@
 """A budget changes no answer of a machine of the catalogue, and bounds all others."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 

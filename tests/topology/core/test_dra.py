@@ -1,7 +1,5 @@
 """A record of the agent's hardware, of slices and claims; and what contradicts itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

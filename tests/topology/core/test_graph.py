@@ -1,7 +1,5 @@
 """A node's graph: what makes a valid node, what its shape has of it, and rings through GPUs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

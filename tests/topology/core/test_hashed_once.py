@@ -1,7 +1,5 @@
 """The one idiom for hashes of frozen values: worked out once, and never another's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from topology.core.admission import DeviceManager

@@ -1,7 +1,5 @@
 """Links: their order, their bandwidth, and the table of NVLink ports by product."""
 
-from __future__ import annotations
-
 import pytest
 
 from topology.core.links import (

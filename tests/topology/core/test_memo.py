@@ -1,7 +1,5 @@
 """A long answer may be interrupted between two of its parts, and loses nothing by it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count

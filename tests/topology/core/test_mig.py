@@ -1,7 +1,5 @@
 """MIG instances in the place of GPUs: positions, verdicts against every choice, cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, product

@@ -1,7 +1,5 @@
 """A GPU that does not answer its driver: NVIDIA's plugin then refuses pods of whole GPUs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.nodes import gpus

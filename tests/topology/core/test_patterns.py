@@ -1,7 +1,5 @@
 """Cliques, connected sets and rings, beside networkx and beside every order of the GPUs."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import networkx as nx

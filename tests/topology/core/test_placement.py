@@ -1,7 +1,5 @@
 """Verdicts, case by case."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

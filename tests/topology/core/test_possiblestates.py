@@ -4,8 +4,6 @@ It hands out the lowest free pair of neighbours, and the highest GPUs where ther
 monotone: one more free GPU can take an outcome away.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 

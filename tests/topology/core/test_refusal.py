@@ -1,7 +1,5 @@
 """What counts as a kubelet's refusal of a pod, and what others may read of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from topology.core.refusal import refusal_of

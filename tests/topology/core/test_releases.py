@@ -4,8 +4,6 @@ Each law is held against something written apart from the model: against every h
 node, counted out with sets of positions, and against the emulated kubelet over random schedules.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

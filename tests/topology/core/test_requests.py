@@ -1,7 +1,5 @@
 """Requests: what counts as one question, the arithmetic of containers, and the words for people."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Guaranteed capacity, fragmentation cost and the scores they become."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The shape that nodes of the same hardware share, and when two are the same machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.nodes import bridged, gpus, line, switched

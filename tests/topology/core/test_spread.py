@@ -1,7 +1,5 @@
 """Which pods have GPUs that lie too far apart, beside the constraints that pods may require."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

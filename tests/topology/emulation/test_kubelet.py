@@ -1,7 +1,5 @@
 """The emulated kubelet's faults: restarts, sick GPUs, and other hint providers."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

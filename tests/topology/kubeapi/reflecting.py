@@ -1,7 +1,5 @@
 """A reflector between a server that can be made to misbehave and a sink that remembers."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """The adapter and the fake against each other: what goes over the wire, and what comes of it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

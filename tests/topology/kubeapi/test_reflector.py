@@ -1,7 +1,5 @@
 """Every rule of the reflector, against a server that can be made to misbehave."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import threading

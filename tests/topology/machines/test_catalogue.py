@@ -1,7 +1,5 @@
 """The catalogue of machines: laws that hold for every machine, and real matrices beside them."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter

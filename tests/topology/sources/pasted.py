@@ -1,7 +1,5 @@
 """Texts of our own, as people paste them: tables of four GPUs and of two, and lists of GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 FOUR = """\

@@ -1,7 +1,5 @@
 """``nvidia-smi topo`` text for tests: a table of four GPUs, and what comes of reading a text."""
 
-from __future__ import annotations
-
 import pytest
 
 from topology.core.devices import NodeName

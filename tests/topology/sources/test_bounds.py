@@ -1,7 +1,5 @@
 """Whatever text comes in is read into a record, or refused in one short line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

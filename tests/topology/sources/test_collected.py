@@ -1,7 +1,5 @@
 """Every text that was collected of what people paste, by table."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

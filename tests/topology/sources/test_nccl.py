@@ -1,7 +1,5 @@
 """NCCL's topology XML: clouds' static files by table, and our own dumps for the rest."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

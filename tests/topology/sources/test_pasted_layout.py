@@ -1,7 +1,5 @@
 """Pasted tables in another layout: quoted, broken into lines, without columns or blanks."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Pasted texts about two machines, and texts that say a thing twice."""
 
-from __future__ import annotations
-
 from tests.topology.sources.pasted import FOUR, P2P, TWO, each
 from tests.topology.sources.reading import (
     NODE,

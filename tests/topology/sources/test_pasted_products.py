@@ -1,7 +1,5 @@
 """Products in pasted texts: read where they are named, and never guessed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.topology.sources.pasted import TWO, each

@@ -1,7 +1,5 @@
 """Pasted texts of another tool, and tables that are not the matrix of links."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.topology.sources.pasted import FOUR, P2P, TWO

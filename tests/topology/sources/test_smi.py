@@ -1,7 +1,5 @@
 """``nvidia-smi topo`` text: texts of our own for every oddity, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """``nvidia-smi topo`` text in any style, and cut anywhere: what is read is what it says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import combinations

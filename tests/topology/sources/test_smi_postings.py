@@ -1,7 +1,5 @@
 """``nvidia-smi topo`` text that people have posted, by table."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 

@@ -13,8 +13,6 @@ nodes, then the one whose nodes are nearest to each other (option ``prefer-close
 then the one with the lowest numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 

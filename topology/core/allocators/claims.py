@@ -11,8 +11,6 @@ Sources: k8s.io/dynamic-resource-allocation 0.36 and 0.37 (``structured/internal
 and run (tests/differential/test_claims.py).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ pod that is bound there is lost: it becomes Failed. Its controller creates the n
 bound there too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,7 +1,5 @@
 """A node whose kubelet answers as a test says."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.scheduler_extender.state.answers.refusals import World

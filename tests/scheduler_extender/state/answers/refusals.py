@@ -1,7 +1,5 @@
 """One node whose kubelet answers as a test says, and the extender's state of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler_extender.framework.equivalence import answer

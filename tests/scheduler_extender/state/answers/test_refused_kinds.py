@@ -1,7 +1,5 @@
 """Refusals are counted by what pods ask: which kinds a node takes, and which wait."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """When a node pauses, and what lifts a pause: no network, no clock."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The queue of times: it yields each key when it is due, and stays as small as its keys are few."""
 
-from __future__ import annotations
-
 import random
 
 from scheduler_extender.state.cluster.freshness import Due

@@ -1,7 +1,5 @@
 """The life of a pod: events in any order lead to the transitions of ``pods``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A place that is reserved for a waiting pod: who is refused there, and when it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

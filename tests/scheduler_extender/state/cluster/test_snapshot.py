@@ -1,7 +1,5 @@
 """The group reservations that were worked out last, as several threads use them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

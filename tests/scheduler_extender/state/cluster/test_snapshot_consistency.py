@@ -3,8 +3,6 @@
 Each test names the mix-up of two moments that it would show.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

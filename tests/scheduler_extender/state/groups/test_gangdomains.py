@@ -1,7 +1,5 @@
 """Members of a gang follow those that were asked about before them."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_extender.groupreference import Group, GroupReference

@@ -1,7 +1,5 @@
 """Which places are kept for which group: the same as if each node were looked at by itself."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which groups wait for members, in which order; and that who asks does not wait long for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

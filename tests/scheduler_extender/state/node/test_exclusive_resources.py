@@ -1,7 +1,5 @@
 """Which CPUs and which memory of a node are left, by what its report shows and its pods ask."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ledger's state rules, and the cluster that remembers answers by them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The facts of a node and their transitions, as tables: before, what happens, after."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The pods of one node as a value: it holds what a dictionary would, and never changes."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Pods that succeed: the next pod finds their devices free, though reports still show them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pods deleted before their kubelet was seen to release them, and recreated records."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """What a report shows is held against what was foreseen; a misprediction is counted, logged,
 told."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

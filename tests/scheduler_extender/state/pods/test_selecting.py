@@ -1,7 +1,5 @@
 """Selectors of pods and of nodes, by Kubernetes' rules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

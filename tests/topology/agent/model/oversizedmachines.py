@@ -1,7 +1,5 @@
 """Machines each of which exceeds a limit of a record's schema, and what is then to be read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """How devices are chosen, and what the plugin is seen to do with pods that want several shares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Exclusive CPUs and memory of pods: from the kubelet's and the kernel's answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

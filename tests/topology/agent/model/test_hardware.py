@@ -1,7 +1,5 @@
 """What NVML and sysfs say, made into a topology: what counts, and what is kept over one boot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Sick GPUs and dropped links are remembered until a reset."""
 
-from __future__ import annotations
-
 import pytest
 
 from topology.agent.model.health import HARMLESS_XIDS, REMAP_XIDS, HealthTracker

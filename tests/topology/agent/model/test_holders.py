@@ -1,7 +1,5 @@
 """What of the kubelet's lists is taken for true, beyond the stories of ``../test_loop.py``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.topology.agent.entries import entry, pod, pods

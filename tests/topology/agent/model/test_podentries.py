@@ -1,7 +1,5 @@
 """Which pod has which devices, and which pod each entry of the kubelet's list belongs to."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """When the kubelet is asked next: tables of moments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

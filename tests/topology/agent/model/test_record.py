@@ -1,7 +1,5 @@
 """The record of given facts: what it says, and whether it can be relied on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

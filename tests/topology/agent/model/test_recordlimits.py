@@ -1,7 +1,5 @@
 """A node that has more than a record may hold: what is published is valid, and says so."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

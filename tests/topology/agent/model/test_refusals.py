@@ -1,7 +1,5 @@
 """The refusals that a record keeps: each pod once, the newest, over restarts of the agent."""
 
-from __future__ import annotations
-
 from topology.agent.model.podentries import NodePod
 from topology.agent.model.recordlimits import LONGEST_REASON, MOST_REFUSED
 from topology.agent.model.refusals import RefusalTracker

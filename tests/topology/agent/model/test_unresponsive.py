@@ -1,7 +1,5 @@
 """Which GPUs do not answer the driver at this moment, and since when."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """NVML and sysfs through the real pynvml: what is discovered is the machine that is played."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kubelet's configuration, from its file and over HTTPS."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The kubelet's PodResources API over a real socket: what is read, and how failures end."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

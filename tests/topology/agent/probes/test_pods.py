@@ -1,7 +1,5 @@
 """The pods of a node as the API server tells of them: what matters here, and what is news."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """What sysfs shows: the PCI tree, NUMA distances, and CPUs by NUMA node, socket and core."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The machine has two NUMA nodes on two sockets, each with four cores of two threa
 GPUs. The differential test holds the same rules against Kubernetes' own managers.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -4,8 +4,6 @@
 the short cuts of the model.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from itertools import product

@@ -4,8 +4,6 @@ The machine has two NUMA nodes with four GPUs each: 0 to 3 and 4 to 7. What the 
 whole pod is tested in ``test_admission``, against the emulated kubelet and recorded admissions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What claims get, case by case. Against the real allocator: tests/differential."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

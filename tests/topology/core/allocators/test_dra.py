@@ -1,7 +1,5 @@
 """kube-scheduler's own choice under DRA: the first free devices, as they are published."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

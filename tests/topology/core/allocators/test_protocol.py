@@ -4,8 +4,6 @@ It hands out devices in the order in which its node publishes them, and refuses 
 that asks for three.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 

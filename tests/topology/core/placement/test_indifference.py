@@ -1,7 +1,5 @@
 """The assessment of a pod for which any GPUs will do equals the one computed step by step."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from unittest.mock import patch
 

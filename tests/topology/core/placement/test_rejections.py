@@ -1,7 +1,5 @@
 """Refusals that are certain: the emulated kubelet refuses whenever we say so, and why in words."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any
