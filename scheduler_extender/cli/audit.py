@@ -42,11 +42,12 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
     nodes = [node for node in Nodes(look.cluster).of_all(snapshot) if has_gpus(node.info)]
     with_gpus = {node.name for node in nodes}
     if content is not None:
-        events, offers = (
-            content.events,
-            {n: dict(o.allocatable or ()) for n, o in content.nodes.items()},
-        )
-        with_gpus |= {name for name, offer in offers.items() if managed_among(offer, MANAGED)}
+        events = content.events
+        with_gpus |= {
+            name
+            for name, node in content.nodes.items()
+            if managed_among(dict(node.allocatable or ()), MANAGED)
+        }
     else:
         from scheduler_extender.kube.reading import warnings_about_pods
 

@@ -35,9 +35,9 @@ class WithoutExtender(RealCluster):
     def start_scheduler(self, tls: Mapping[str, str | None] | None = None) -> None:
         self.control_plane.start_scheduler(STOCK)
 
-    def audit(self) -> dict[str, Any]:
-        kubeconfig = self.control_plane.kubeconfig()
-        done = asked(main, "audit", "--kubeconfig", kubeconfig, "-o", "json")
+    def audit(self, *source: object) -> dict[str, Any]:
+        live = ("--kubeconfig", self.control_plane.kubeconfig())
+        done = asked(main, "audit", *(source or live), "-o", "json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
@@ -62,7 +62,9 @@ def real(
             yield cluster
 
 
-def test_pods_that_a_kubelet_refused_are_counted_once(real: WithoutExtender) -> None:
+def test_pods_that_a_kubelet_refused_are_counted_once(
+    real: WithoutExtender, tmp_path: Path
+) -> None:
     real.place("five", 5, "Failed")  # a NUMA node has four GPUs
     real.place("three", 3, "Running")
     real.place("three-more", 3, "Running")  # on the other NUMA node
@@ -79,6 +81,11 @@ def test_pods_that_a_kubelet_refused_are_counted_once(real: WithoutExtender) -> 
     assert sorted(row["names"]) == ["default/five", "default/two"]
     assert (found["freeGpus"]["free"], found["spreadPods"]["pods"]) == (2, 2)
     assert found["notes"] == []
+    seen = tmp_path / "seen.yaml"  # as docs/install/is-it-worth-it.md says, without records
+    seen.write_text(real.kubectl("get", "nodes,pods,events", "-A", "-o", "yaml"))
+    bare = real.audit("--cluster", seen)
+    assert (bare["nodes"], bare["nodesWithoutRecord"]) == (1, 1)
+    assert (bare["refusedPods"]["pods"], bare["refusedPods"]["unknown"]) == (2, 2)
     real.remove_pod("five")
     less = real.audit()["refusedPods"]
     assert (less["pods"], less["keptOff"], less["doubtful"]) == (1, 1, 1), "its Event is left"
