@@ -167,9 +167,9 @@ class Authority:
 
 
 def _due(certificate: x509.Certificate, now: datetime) -> bool:
-    """Check whether less than a third of a certificate's validity is left."""
+    """Check whether less than a third of a certificate's validity is left, or it begins later."""
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return (until - now) * 3 < until - since
+    return now < since or (until - now) * 3 < until - since
 
 
 def _loaded(key: bytes) -> SigningKey:

@@ -58,7 +58,6 @@ def keep_in_cluster(access: Access, names: Names, days: int) -> None:
 
     Secrets that this command has not made are left as they are. Raises :class:`BadInputError`.
     """
-    now = datetime.now(UTC).replace(microsecond=0)
     subjects = {
         SECRET: (SERVICE, Use.SERVER, _of_extender(names)),
         SCHEDULER_SECRET: (names.client_name, Use.CLIENT, _of_scheduler(names)),
@@ -66,7 +65,7 @@ def keep_in_cluster(access: Access, names: Names, days: int) -> None:
     with asking(access) as (api, _):
         secrets = TlsSecrets(api, names.namespace)
         try:
-            authority = secrets.authority(now)
+            authority = secrets.authority()
             missing = secrets.missing(subjects, authority)
             if authority is None:
                 if not missing:
@@ -75,13 +74,15 @@ def keep_in_cluster(access: Access, names: Names, days: int) -> None:
                         "are: renew them as they were made"
                     )
                     return
-                authority = Authority.new(NAME, now)
+                authority = Authority.new(NAME, secrets.now())
                 secrets.create(AUTHORITY, authority, authority)
                 typer.echo(f"Secret {AUTHORITY}: created")
             for name in missing:
-                secrets.create(name, authority.issue(*subjects[name], now, days), authority)
+                secrets.create(
+                    name, authority.issue(*subjects[name], secrets.now(), days), authority
+                )
                 typer.echo(f"Secret {name}: created")
-            for name in secrets.renew(subjects, now):
+            for name in secrets.renew(subjects):
                 typer.echo(f"Secret {name}: renewed")
         except (ApiFailure, AuthorityError) as error:
             raise BadInputError(f"Secrets of {names.namespace}: {error}") from error

@@ -5,7 +5,7 @@ A certificate that another authority has signed, such as cert-manager's, is left
 
 import base64
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -33,14 +33,22 @@ def secret(name: str, namespace: str, held: Authority | Issued, authority: Autho
 
 
 class TlsSecrets:
-    """The Secrets of one namespace. All methods raise :class:`.ApiFailure`."""
+    """The Secrets of one namespace. All methods raise :class:`.ApiFailure`.
+
+    The API server's clock counts. With a clock of ours that is fast, new certificates would not be
+    valid yet for the other side.
+    """
 
     def __init__(self, api: ApiServer, namespace: str) -> None:
         self._api = api
         self._namespace = namespace
         self._collection = path("/api/v1/namespaces", namespace, "secrets")
 
-    def authority(self, now: datetime) -> Authority | None:
+    def now(self) -> datetime:
+        """Return the time by the API server's clock, in whole seconds."""
+        return datetime.fromtimestamp(int(self._api.today()), UTC)
+
+    def authority(self) -> Authority | None:
         """Return the authority, after its renewal if that is due; None if it has no Secret.
 
         Raises :class:`AuthorityError` if the Secret has no usable authority.
@@ -48,6 +56,7 @@ class TlsSecrets:
         found = self._read(AUTHORITY)
         if found is None:
             return None
+        now = self.now()
         held = Authority.load(_pem(found, "tls.crt"), _pem(found, "tls.key"), now)
         if (renewed := held.renewed(now)) is None:
             return held
@@ -79,18 +88,18 @@ class TlsSecrets:
         made = secret(name, self._namespace, held, authority)
         self._api.create(self._collection, msgspec.json.encode(made), timeout=TIMEOUT)
 
-    def renew(self, names: Iterable[str], now: datetime) -> list[str]:
+    def renew(self, names: Iterable[str]) -> list[str]:
         """Renew the certificates that are due, and return the names of their Secrets.
 
         Raises :class:`AuthorityError` and, after a write of another client,
         :class:`.ConflictError`.
         """
         renewed: list[str] = []
-        if (authority := self.authority(now)) is None:
+        if (authority := self.authority()) is None:
             return renewed
         for name in names:
             found = self._read(name)
-            issued = authority.reissue(_pem(found, "tls.crt"), now) if found else None
+            issued = authority.reissue(_pem(found, "tls.crt"), self.now()) if found else None
             if found and issued is not None:
                 self._update(found, issued, authority)
                 renewed.append(name)

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 import structlog
@@ -32,7 +31,7 @@ def renew_daily(
             continue
         pause = AFTER_FAILURE
         try:
-            for name in secrets.renew(names, datetime.now(UTC).replace(microsecond=0)):
+            for name in secrets.renew(names):
                 log.info("a certificate was renewed", secret=name)
             pause = EVERY
         except (ApiFailure, AuthorityError, msgspec.DecodeError) as error:

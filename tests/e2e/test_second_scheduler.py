@@ -311,7 +311,7 @@ def test_a_renewal_by_the_leaders_account_reaches_a_scheduler_that_runs(
     now = datetime.now(UTC).replace(microsecond=0)
     api = ApiServer.from_kubeconfig(real.control_plane.kubeconfig(EXTENDER))
     secrets = TlsSecrets(api, NAMESPACE)
-    authority = secrets.authority(now)
+    authority = secrets.authority()
     assert authority is not None
     names, early = ["kube-scheduler"], now - timedelta(days=11)
     expired = authority.issue("kube-scheduler", Use.CLIENT, names, early, 10)
@@ -323,7 +323,7 @@ def test_a_renewal_by_the_leaders_account_reaches_a_scheduler_that_runs(
     real.until(
         lambda: "SchedulerError" in str(real.pod("waits")["status"]), "the certificate is refused"
     )
-    assert secrets.renew((SECRET, SCHEDULER_SECRET), now) == [SCHEDULER_SECRET]
+    assert secrets.renew((SECRET, SCHEDULER_SECRET)) == [SCHEDULER_SECRET]
     api.close()
     real.mount_schedulers()
     assert real.node_of("waits") == "gpus"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from cryptography import x509
 
-from scheduler_extender.certificateauthority import Authority, Use
+from scheduler_extender.certificateauthority import EARLIER, Authority, Use
 from scheduler_extender.cli import main
 from scheduler_extender.cli.options import SCHEDULER_SECRET, SECRET
 from scheduler_extender.http.certificates import Certificates, Tls
@@ -72,6 +72,10 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
         found.api.close()
 
 
+def validity(certificate: x509.Certificate) -> timedelta:
+    return certificate.not_valid_after_utc - certificate.not_valid_before_utc - EARLIER
+
+
 def in_days(days: float) -> datetime:
     return NOW + timedelta(days=days)
 
@@ -96,7 +100,7 @@ def test_a_renewed_certificate_is_trusted_by_who_has_not_read_its_own_yet(
     """Also if the authority is a renewed one: kube-scheduler reads ca.crt only when it starts."""
     made_early(kept)
     files = {name: kept.mount(name, kept.folder / name) for name in NAMES}
-    assert kept.secrets.renew(NAMES, NOW) == [*NAMES]
+    assert kept.secrets.renew(NAMES) == [*NAMES]
     kept.mount(renewed_first, files[renewed_first])
     pair = (files[SECRET] / "tls.crt", files[SECRET] / "tls.key", files[SECRET] / "ca.crt")
     shown = ssl.create_default_context(cafile=files[SCHEDULER_SECRET] / "ca.crt")
@@ -114,9 +118,9 @@ def test_the_authority_is_renewed_with_its_key_and_the_certificates_for_their_da
 ) -> None:
     former = made_early(kept)
     before = {name: kept.certificate(name) for name in NAMES}
-    kept.secrets.renew(NAMES, NOW)
+    kept.secrets.renew(NAMES)
     renewed = kept.certificate(AUTHORITY)
-    assert renewed.not_valid_after_utc == in_days(3650)
+    assert validity(renewed) == timedelta(days=3650)
     assert kept.data(AUTHORITY)["tls.key"] == former.key
     for name, old in before.items():
         new = kept.certificate(name)
@@ -126,7 +130,7 @@ def test_the_authority_is_renewed_with_its_key_and_the_certificates_for_their_da
             of = new.extensions.get_extension_for_class(kind)
             assert of == old.extensions.get_extension_for_class(kind)
         assert new.public_key() != old.public_key()
-        assert new.not_valid_after_utc == in_days(10)
+        assert validity(new) == timedelta(days=10)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,29 @@ def test_a_certificate_is_renewed_in_its_last_third(
     kept: Kept, days: int, renewed: list[str]
 ) -> None:
     kept.keep()
-    assert kept.secrets.renew(NAMES, in_days(days)) == renewed
+    kept.fake.ahead = timedelta(days=days).total_seconds()
+    assert kept.secrets.renew(NAMES) == renewed
+
+
+def test_a_machine_whose_clock_is_a_year_fast_makes_certificates_that_are_valid(
+    kept: Kept,
+) -> None:
+    kept.fake.ahead = timedelta(days=-365).total_seconds()
+    kept.keep()
+    for name in (AUTHORITY, *NAMES):
+        made = kept.certificate(name)
+        assert made.not_valid_before_utc < in_days(-364) < made.not_valid_after_utc
+    assert kept.secrets.renew(NAMES) == []
+
+
+def test_a_certificate_that_begins_later_is_renewed(kept: Kept) -> None:
+    """Nobody accepts it, and its last third would be far away."""
+    kept.fake.ahead = timedelta(days=365).total_seconds()
+    kept.keep()
+    kept.fake.ahead = 0
+    assert kept.secrets.renew(NAMES) == [*NAMES]
+    for name in (AUTHORITY, *NAMES):
+        assert kept.certificate(name).not_valid_before_utc < datetime.now(UTC)
 
 
 def test_what_is_there_and_not_due_stays(kept: Kept) -> None:
@@ -164,7 +190,7 @@ def test_a_secret_that_is_gone_is_made_again_with_the_same_authority(kept: Kept)
 
 def test_a_certificate_that_is_due_is_renewed_by_the_next_installation(kept: Kept) -> None:
     kept.keep()
-    authority = kept.secrets.authority(NOW)
+    authority = kept.secrets.authority()
     assert authority is not None
     old = authority.issue("kube-scheduler", Use.CLIENT, ["kube-scheduler"], in_days(-9), 10)
     kept.fake.put(SECRETS, secret(SCHEDULER_SECRET, NAMESPACE, old, authority))
@@ -214,7 +240,7 @@ def test_the_leader_renews_and_another_replica_does_not(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.keep()
-    authority = kept.secrets.authority(NOW)
+    authority = kept.secrets.authority()
     assert authority is not None
     old = authority.issue("gpu-topology", Use.SERVER, ["localhost"], in_days(-9), 10)
     kept.fake.put(SECRETS, secret(SECRET, NAMESPACE, old, authority))
