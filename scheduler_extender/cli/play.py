@@ -29,6 +29,7 @@ from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, NotFound
 
 LOOK = 0.2  # seconds between two looks at what has happened
 AGAIN = 5.0  # seconds before a removal is tried again
+HOPELESS = (400, 401, 403, 404, 405, 422)  # statuses after which the same request fails again
 
 
 def play_until_stopped(content: ClusterFile, access: Access, *, beside: bool) -> None:
@@ -60,17 +61,25 @@ def remove_played(access: Access) -> None:
 
     Raises :class:`BadInputError`.
     """
-    nodes = None
     with asking(access) as (api, _):
-        while nodes is None:
-            try:
-                nodes = remove(api)
-            except ApiFailure as error:
-                if isinstance(error, ApiError) and error.status < 500:
-                    raise BadInputError(str(error)) from error
-                tell(f"note: trying again until Ctrl-C: {error}")
-                time.sleep(AGAIN)
-    tell(f"nodes removed: {nodes}")
+        tell(f"nodes removed: {_removed(api)}")
+
+
+def _removed(api: ApiServer) -> int:
+    """Remove all played nodes, and return how many there were before the first try."""
+    found = set[str]()
+    while True:
+        try:
+            played, _, _ = survey(api)
+            found |= played
+            remove(api, played)
+        except ApiFailure as error:
+            if isinstance(error, ApiError) and error.status in HOPELESS:
+                raise BadInputError(str(error)) from error
+            tell(f"note: trying again until Ctrl-C: {error}")
+            time.sleep(AGAIN)
+        else:
+            return len(found)
 
 
 def _check(api: ApiServer, content: ClusterFile, *, beside: bool) -> None:
@@ -96,7 +105,7 @@ def _check(api: ApiServer, content: ClusterFile, *, beside: bool) -> None:
             "beside them"
         )
     if played:
-        tell(f"nodes removed of an earlier play: {remove(api)}")
+        tell(f"nodes removed of an earlier play: {_removed(api)}")
 
 
 class _Lines(Observer):

@@ -50,6 +50,7 @@ LEASE_SECONDS = 40  # as the kubelet's
 RENEWAL = 10.0  # seconds between two renewals of a Lease
 HEARTBEAT = 60.0  # seconds between two reports of a node on which nothing happens
 TIMEOUT = 10.0  # seconds for one write
+ALL_TIMEOUT = 70.0  # the same for the deletion of a collection, which an API server ends after 60
 AT_ONCE = {"gracePeriodSeconds": 0}
 READY = {"conditions": [{"type": "Ready", "status": "True", "reason": "Played"}]}
 # The verbs that a play needs, with the API group and the resource.
@@ -98,14 +99,14 @@ def survey(api: ApiServer) -> tuple[set[str], set[str], set[str]]:
     return {each.name for each in every} - others, others, {each.name for each in found} & others
 
 
-def remove(api: ApiServer) -> int:
-    """Remove all played nodes and the pods bound to them, and return how many nodes there were.
+def remove(api: ApiServer, nodes: set[str]) -> None:
+    """Remove all played nodes, and the pods that are bound to one of ``nodes``.
 
     A pod of a Job stays until the Job's controller has counted it. Raises :class:`.ApiFailure`.
     """
-    (played, others, _), at_once, gone = survey(api), msgspec.json.encode(AT_ONCE), set[str]()
-    api.delete(NODES_PATH, at_once, OURS, timeout=TIMEOUT)
-    while left := [pod for pod in _pods_on(api, played - others) if pod.uid not in gone]:
+    at_once, gone = msgspec.json.encode(AT_ONCE), set[str]()
+    api.delete(NODES_PATH, at_once, OURS, timeout=ALL_TIMEOUT)
+    while left := [pod for pod in _pods_on(api, nodes) if pod.uid not in gone]:
         for pod in left:
             where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
             with suppress(NotFoundError, ConflictError):
@@ -114,8 +115,7 @@ def remove(api: ApiServer) -> int:
             gone.add(pod.uid)
     for where in (LEASES_PATH, RECORDS_PATH):
         with suppress(NotFoundError):
-            api.delete(where, at_once, OURS, timeout=TIMEOUT)
-    return len(played)
+            api.delete(where, at_once, OURS, timeout=ALL_TIMEOUT)
 
 
 def _pods_on(api: ApiServer, nodes: set[str]) -> list[ObjectMeta]:

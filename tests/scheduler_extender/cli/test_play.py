@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,13 @@ from scheduler_extender.cli import main
 from scheduler_extender.files.clusterfile import parse
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.simulator import registration
-from scheduler_extender.simulator.registration import LEASES_PATH, PLAYED, RegisteredNodes, remove
+from scheduler_extender.simulator.registration import (
+    LEASES_PATH,
+    PLAYED,
+    RegisteredNodes,
+    remove,
+    survey,
+)
 from scheduler_extender.simulator.scene import Observer
 from tests.commands import Done, asked, refused
 from tests.crd import faults
@@ -125,15 +132,30 @@ def test_pods_run_until_the_play_ends_and_nothing_is_left(
 
 
 @pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(("path", "status"), [(NODES_PATH, 503), (RECORDS_PATH, 429)])
 def test_the_removal_waits_for_the_api_server(
-    server: FakeApiServer, given: tuple[str, ...]
+    path: str, status: int, server: FakeApiServer, given: tuple[str, ...]
 ) -> None:
     with playing(server, given) as child:
-        server.refuse(503, times=1, path=f"{NODES_PATH}$")
+        server.refuse(status, times=1, path=f"{path}$")
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130
-    assert "note: trying again until Ctrl-C: 503 " in said
+    assert f"note: trying again until Ctrl-C: {status} " in said
+    assert said.endswith("nodes removed: 2\n")
+    assert only_own(server)
+
+
+def test_nodes_whose_removal_was_not_answered_are_counted(
+    server: FakeApiServer, api: ApiServer, given: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RegisteredNodes(api, parse(FILE), Observer()):
+        pass
+    server.commit_then_hang(f"{RECORDS_PATH}$")
+    monkeypatch.setattr(registration, "ALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(time, "sleep", lambda _: server.allow())
+    done = asked(main, "play", "--remove", *given[2:])
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "nodes removed: 2")
     assert only_own(server)
 
 
@@ -289,6 +311,7 @@ def test_a_play_whose_nodes_are_removed_ends(
     server: FakeApiServer, api: ApiServer, given: tuple[str, ...]
 ) -> None:
     with RegisteredNodes(api, parse(FILE), Observer()) as nodes:
-        assert remove(ApiServer.from_kubeconfig(given[3])) == 2
+        other = ApiServer.from_kubeconfig(given[3])
+        remove(other, survey(other)[0])
         eventually(lambda: nodes.removed, "it has noticed")
     assert only_own(server)
