@@ -16,8 +16,8 @@ from scheduler_extender.untrustedtext import BLANKS, one_line, sanitized
 
 R = TypeVar("R")
 Cell = Callable[[R], Text | str]
+# A column, its cell of a row, and its key by which rows are sorted.
 Shown = tuple[Column, Cell[R], Callable[[R], Any]]
-"""A column, its cell of a row, and its key by which rows are sorted."""
 
 GAP = 2  # terminal columns between two columns of a table
 PATIENCE = 1.0  # seconds without a progress bar

@@ -14,9 +14,9 @@ from tests.waiting import FOREVER
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+# Ports below those that Linux gives to whoever asks for any (32768 and up), those of this process
+# of the tests.
 PORTS = range(20_000 + _WORKER, 30_000, _WORKERS)
-"""Ports below those that Linux gives to whoever asks for any (32768 and up), those of this process
-of the tests."""
 _given: set[int] = set()
 TRIES = 3  # how often a command is run that needs the network, which may fail for a moment
 AGAIN = 10.0  # seconds between two tries

@@ -75,9 +75,10 @@ UNUSED = (
 )
 
 VAGUE = re.compile(r"\b(whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
+# Fewer places than this have a word for persons in place of the thing that is meant.
 MOST_VAGUE = 30
-"""Fewer places than this have a word for persons in place of the thing that is meant."""
 
+# Former names. Their new ones are in the CHANGELOG, under *Renamed*.
 FORMER = re.compile(
     r"\b(NodeFacts|KubeletFacts|AllocatorFacts|Belief|Merit|Prospect|Mix"
     r"|AskedNode|Destinations|destinations|in_flight|kept_for|Unreported|departing"
@@ -85,7 +86,6 @@ FORMER = re.compile(
     r"|WouldRefuse|would_have_refused|GPUPlacementWouldBeRefused|DRA_ONLY|OfClaims)\b"
     r"|\b(scheduler_extender[./]told|topology[./]agent[./](asks|decides))\b"
 )
-"""Former names. Their new ones are in the CHANGELOG, under *Renamed*."""
 
 
 @pytest.mark.parametrize("unused", UNUSED, ids=lambda unused: unused.instead)
@@ -137,8 +137,8 @@ def test_the_glossary_explains_words_that_are_used() -> None:
 
 NAME_IN_BRACES = re.compile(r"\{[a-zA-Z_][\w.]*(\[[^]]*\]|\([^)]*\))*\}")
 TWICE = re.compile(r"\b([a-z]+(?: \w+)*),? \1\b")
+# Paths, drawings, manifests and formats that a library fills.
 TEMPLATES = re.compile(r"^…?[/#<]|</|^apiVersion|fields\[|^\{why\}$")
-"""Paths, drawings, manifests and formats that a library fills."""
 
 
 def texts(path: Path) -> Iterator[str]:

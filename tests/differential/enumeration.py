@@ -33,6 +33,8 @@ from topology.machines import machine
 from topology.machines.mig import nominal_memory, resource_name
 
 GPU = "nvidia.com/gpu"
+# GB in the names of profiles, by machine: an eighth of a GPU with seven slices, a quarter, a half,
+# all; of a GPU with four slices a quarter, a half, all. NVIDIA's MIG user guide has the names.
 MACHINES = {
     "h100-pcie-1": "10 20 40 80",
     "hgx-a100-4-nps4": "5 10 20 40",
@@ -46,8 +48,6 @@ MACHINES = {
     "a30-4-bridged": "6 12 24",
     "rtxpro6000-4": "24 48 96",
 }
-"""GB in the names of profiles, by machine: an eighth of a GPU with seven slices, a quarter, a half,
-all; of a GPU with four slices a quarter, a half, all. NVIDIA's MIG user guide has the names."""
 STRATEGIES = ("none", "single", "mixed")
 PCI = "bus/pci/devices"
 MOST_GPUS = 16

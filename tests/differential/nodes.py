@@ -17,9 +17,8 @@ VERSIONS = {"best-effort": "0.19.3", "distributed": "0.19.3", "packed": "0.20.0"
 Node = dict[str, Any]
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+# How the plugin names NUMA nodes of devices: one each, not for all, several for some, not at all.
 PLACINGS = ("one", "some-none", "several", "none")
-"""How the plugin names NUMA nodes of devices: one each, not for all, several for some, not at
-all."""
 MANAGERS = (("none", "None"), ("static", "None"), ("none", "Static"), ("static", "Static"))
 CPU_OPTIONS: tuple[dict[str, str], ...] = (
     {},

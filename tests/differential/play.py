@@ -47,9 +47,9 @@ class Counterexample:
     step: int
     said: str
     was: str
+    # Whether a restart or a change of health lay between bind and admission: no report can have
+    # shown it yet.
     unacknowledged: bool
-    """Whether a restart or a change of health lay between bind and admission: no report can have
-    shown it yet."""
 
 
 @dataclass(slots=True)

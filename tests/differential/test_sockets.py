@@ -9,8 +9,8 @@ from tests.differential.sockets import compare
 pytestmark = pytest.mark.long
 
 PODS = 80
+# Of the oracle's placements. Ties fall at random in the real programs.
 PART = 0.75
-"""Of the oracle's placements. Ties fall at random in the real programs."""
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "best-effort"])

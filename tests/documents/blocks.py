@@ -64,12 +64,12 @@ def shell_blocks() -> list[Block]:
 
 
 SECOND = "second scheduler"
+# The page that installs on each kind of control plane.
 INSTALLING = {
     "kubeadm": "docs/install/kubeadm.md",
     "k3s": "docs/install/kubeadm.md",
     SECOND: "docs/install/second-scheduler.md",
 }
-"""The page that installs on each kind of control plane."""
 
 
 def steps(kind: str) -> list[Block]:

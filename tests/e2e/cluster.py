@@ -63,15 +63,15 @@ class RealCluster:
         self.control_plane = ControlPlane(folder, binaries, {**extender, **(users or {})}, audited)
         self._stack = ExitStack()
         self.ports = (free_port(), free_port(), free_port())
+        # Where kube-scheduler asks: at the extender, or at whoever stands before it.
         self.asked_port = self.ports[0]
-        """Where kube-scheduler asks: at the extender, or at whoever stands before it."""
         self.tls = folder / "tls"
         self.client_name = "kube-scheduler"
         self.extender_flags: Sequence[str] = ()  # Further flags of the extender, for its next start
         self.release: Mapping[str, str] = {}  # Where the extender's code is, for its next start
+        # Fields of kube-scheduler's entry for the extender that differ from the shipped ones, for
+        # its next start; None takes one out.
         self.changed_extender: Mapping[str, Any] = {}
-        """Fields of kube-scheduler's entry for the extender that differ from the shipped ones, for
-        its next start; None takes one out."""
         self._extender: Process | None = None
 
     def __enter__(self) -> Self:

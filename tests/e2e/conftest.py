@@ -53,9 +53,9 @@ def gang_binaries(control_plane_binaries: Path, tmp_path_factory: pytest.TempPat
 
 
 OLDER_DRA = os.environ.get("GPU_TOPOLOGY_DRA_RELEASE") == "1.36"
+# Device taint rules are off there, and kube-scheduler 1.36.3 does not try a pod again whose former
+# claim it has deleted, until another claim changes or five minutes have passed.
 NEWER_DRA = pytest.mark.skipif(OLDER_DRA, reason="Kubernetes 1.36 lacks it")
-"""Device taint rules are off there, and kube-scheduler 1.36.3 does not try a pod again whose former
-claim it has deleted, until another claim changes or five minutes have passed."""
 
 
 @pytest.fixture(scope="session")

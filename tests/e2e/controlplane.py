@@ -26,9 +26,9 @@ CONTROLLER_MANAGER = "system:kube-controller-manager"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 # In the order in which they start.
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+# Those that tests need. Others would work against tests that make and break nodes by hand: the node
+# controllers taint and empty nodes without a kubelet.
 CONTROLLERS = ("replicaset-controller", "disruption-controller", "resourcequota-controller")
-"""Those that tests need. Others would work against tests that make and break nodes by hand: the
-node controllers taint and empty nodes without a kubelet."""
 PERIOD = 0.05  # seconds between two looks at what the control plane does
 
 
@@ -112,13 +112,13 @@ class Process:
         return self.log.read_text(errors="replace")
 
 
+# A program that becomes the one named behind it, and is killed when its parent ends
+# (PR_SET_PDEATHSIG). ``preexec_fn`` would do the same in a forked copy of this process, and a copy
+# of gRPC's threads, which the fake kubelets have here, may hang before it gets there.
 DIES_WITH_PARENT = (
     *(sys.executable, "-ISc"),
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])",
 )
-"""A program that becomes the one named behind it, and is killed when its parent ends
-(PR_SET_PDEATHSIG). ``preexec_fn`` would do the same in a forked copy of this process, and a copy of
-gRPC's threads, which the fake kubelets have here, may hang before it gets there."""
 
 
 class ControlPlane:

@@ -16,11 +16,9 @@ from topology.agent.probes.proto.podresources_pb2 import (
     ListPodResourcesResponse,
 )
 
+# Device ids by pod (namespace, name) and container, in the order of the pod's containers. A
+# container without devices is there with none; a pod that asks for none is there too.
 Holdings = dict[tuple[str, str], dict[str, tuple[str, ...]]]
-"""Device ids by pod (namespace, name) and container, in the order of the pod's containers.
-
-A container without devices is there with none; a pod that asks for none is there too.
-"""
 
 Answer = TypeVar("Answer")
 SERVICE = "/v1.PodResourcesLister"

@@ -28,12 +28,12 @@ class RecordFollower(WatchedObjects):
     def __init__(self, control_plane: ControlPlane, kubelets: Mapping[str, Kubelet]) -> None:
         self._kubelets = dict(kubelets)
         self._lock = threading.Lock()
+        # By node, what its kubelet showed and since when; changes only.
         self.shown: defaultdict[str, list[tuple[float, State]]] = defaultdict(list)
-        """By node, what its kubelet showed and since when; changes only."""
+        # By node, what its record had and since when; changes only.
         self.published: defaultdict[str, list[tuple[float, State]]] = defaultdict(list)
-        """By node, what its record had and since when; changes only."""
+        # By node, every version of its report.
         self.reports: defaultdict[str, list[Report]] = defaultdict(list)
-        """By node, every version of its report."""
         super().__init__(control_plane, RECORDS, "follower")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="follower", daemon=True)

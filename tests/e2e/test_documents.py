@@ -32,8 +32,8 @@ ASKING = [
     for block in shell_blocks()
     if block.asks_a_cluster and (block not in INSTALLED or block == CERTIFICATES)
 ]
+# Pages that go on from a release of Helm's.
 CHART = ("docs/install/upgrade.md", "docs/install/managed.md")
-"""Pages that go on from a release of Helm's."""
 PLAYED = "docs/install/kind.md"  # tests/e2e/test_play.py runs it
 # The first two need an empty cluster, the third pods that wait; the fourth lets one of them in.
 FIRST = [

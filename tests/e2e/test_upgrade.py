@@ -31,8 +31,7 @@ pytestmark = pytest.mark.e2e
 NAMESPACE = "gpu-topology-system"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAME = "gputopologies.gpu-topology.io"
-FIRST_RELEASE = "bb97e263270d8db3c46fec92f032585d9ddeddd3"
-"""The commit that cut 0.1.0."""
+FIRST_RELEASE = "bb97e263270d8db3c46fec92f032585d9ddeddd3"  # the commit that cut 0.1.0
 QUAD = {"link": "nvlink", "shape": "connected"}
 PLACEMENT = "gpu-topology.io/placement"
 

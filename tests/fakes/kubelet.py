@@ -41,11 +41,11 @@ class FakeKubelet:
         self._lock = threading.Lock()
         self._pods: list[PodResources] = []
         self._allocatable: dict[str, list[str]] = {}
+        # The NUMA nodes of each device, as the plugin names them.
         self.numa: Mapping[str, Sequence[int]] = {}
-        """The NUMA nodes of each device, as the plugin names them."""
         self.cpus: Sequence[int] = ()
+        # What it gives to pods for their own; nothing without static managers.
         self.memory: Sequence[Block] = ()
-        """What it gives to pods for their own; nothing without static managers."""
         self._busy = 0
         self._server: grpc.Server | None = None
 

@@ -24,6 +24,8 @@ from topology.core.devices import PodUid
 NAMESPACE = "ours"
 NODE = "node"
 LASTS = 10.0
+# What a replica does beyond asking its Lease, and a seed with which a GPU is given twice if it
+# leaves this out.
 RULES = {
     "the version of the pod": 6,
     "the version before the check": 545,
@@ -32,8 +34,6 @@ RULES = {
     "the changed pods": 6,
     "the wait for the changed pods": 1538,
 }
-"""What a replica does beyond asking its Lease, and a seed with which a GPU is given twice if it
-leaves this out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,10 @@ from tests.scheduler_extender.kube.test_waker import Api
 from topology.core.devices import PodUid
 from topology.core.memo import forget
 
+# Calls between two looks at the clock: 10 to 20 ms. A selector of 10 KiB is read in one step.
 STEP = 100_000
-"""Calls between two looks at the clock: 10 to 20 ms. A selector of 10 KiB is read in one step."""
+# Calls of one question without a deadline; what needs more is given up, and not asked again.
 WHOLE = 2_500_000
-"""Calls of one question without a deadline; what needs more is given up, and not asked again."""
 OTHER = "vf.example"
 
 

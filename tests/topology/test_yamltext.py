@@ -129,8 +129,8 @@ TEXTS = [
     ),
     *(path.read_text() for path in sorted((ROOT / "examples").rglob("*.yaml"))),
 ]
+# Refusals of texts that PyYAML reads.
 OURS = ("stands twice", "nest deeper", "aliases", "stands inside itself")
-"""Refusals of texts that PyYAML reads."""
 
 
 @pytest.mark.parametrize("seed", range(8))

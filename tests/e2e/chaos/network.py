@@ -228,8 +228,8 @@ class ServicePort(Link):
         self._as_scheduler = as_scheduler
         self.history: Recorder | None = None
         self.on_bind: Callable[[str], None] | None = None
+        # When (time.monotonic), by which port, to which verb, with which code.
         self.answered: list[tuple[float, int, str, int]] = []
-        """When (time.monotonic), by which port, to which verb, with which code."""
         super().__init__(network, as_extender)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -76,8 +76,8 @@ class EndpointFollower:
 
     def __init__(self) -> None:
         self.port = 0  # the port of the address in it; 0 before there is one
+        # When (time.monotonic) it changed, and to which port.
         self.changes: list[tuple[float, int]] = []
-        """When (time.monotonic) it changed, and to which port."""
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         for obj in objects:

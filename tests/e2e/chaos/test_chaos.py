@@ -39,11 +39,11 @@ RATE = 5.0
 # How fast the clocks of the two replicas run.
 RATES = ((0.95, 1.05), (1.05, 0.95), (1.05, 1.05), (1.0, 1.0))
 RUNS = (0.3, 2.5)  # seconds for which a pod runs, from and to
+# Seconds without a pod that is bound or ends, after which whoever waits is taken to be forgotten.
+# Less than the five minutes after which kube-scheduler looks by itself again at a pod that fitted
+# nowhere. More than it takes to watch again after several outages of the API server: 85 s were
+# seen.
 STUCK = 240.0
-"""Seconds without a pod that is bound or ends, after which whoever waits is taken to be forgotten.
-Less than the five minutes after which kube-scheduler looks by itself again at a pod that fitted
-nowhere. More than it takes to watch again after several outages of the API server: 85 s were
-seen."""
 POLL_SECONDS = 2.0
 TAKEN_DOWN = 30.0  # seconds between two looks at what etcd has stored; it keeps all of it meanwhile
 

@@ -35,8 +35,7 @@ from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu
 from topology.machines import machine
 from topology.machines.mig import cut
 
-TODAY = 100.0 + 3 * 3600
-"""Three hours after the pods of the scenes have started."""
+TODAY = 100.0 + 3 * 3600  # three hours after the pods of the scenes have started
 DGX = machine("dgx1-v100").topology("train-07")
 QUAD = waiting("train", gpu_request(4, NVLINKED))
 

@@ -23,8 +23,8 @@ def dgx(name: str, policy: str, managers: str | None = "none") -> NodeTopology:
 
 SURE = dgx("sure", "none")
 STRICT = dgx("strict", "single-numa-node")
+# Its CPU Manager may have hints that nobody tells us of, and may refuse.
 UNASKED = dgx("unasked", "single-numa-node", managers=None)
-"""Its CPU Manager may have hints that nobody tells us of, and may refuse."""
 NODES = (SURE, STRICT, UNASKED)
 NAMES = [node.name for node in NODES]
 

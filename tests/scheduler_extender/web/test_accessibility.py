@@ -44,6 +44,9 @@ FOCUSED = """
   };
 })()
 """
+# The next press of Tab looks from the top of the page. Without it, it looks from where the browser
+# has scrolled to; from there the way to the top leads through the browser's own buttons, and how
+# long the focus stays outside the page is not known.
 FROM_THE_TOP = """
 const start = document.createElement('span');
 start.tabIndex = -1;
@@ -51,9 +54,6 @@ document.body.prepend(start);
 start.focus();
 start.remove();
 """
-"""The next press of Tab looks from the top of the page. Without it, it looks from where the browser
-has scrolled to; from there the way to the top leads through the browser's own buttons, and how long
-the focus stays outside the page is not known."""
 REACHABLE = """
 [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')]
   .filter((it) => it.type !== 'hidden' && it.checkVisibility()).length

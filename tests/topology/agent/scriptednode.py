@@ -68,8 +68,8 @@ class ScriptedNode:
         self.exclusive = Allocatable()
         self.processors: Processors | Unseen = Processors((), (), ())
         self.pci = PciTree(numa_distances=((10,),))
+        # When a part of sysfs was read.
         self.read: dict[str, list[float]] = {"processors": [], "pci": []}
-        """When a part of sysfs was read."""
         self.failure: KubeletDownError | None = None
         self.restarts = 0
         self.asked: list[float] = []  # when the kubelet's list was asked for

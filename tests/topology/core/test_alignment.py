@@ -43,8 +43,8 @@ def sets(found: Admissions) -> set[int]:
 
 
 THREE = ((0,), (1,), (2,))
+# Of three NUMA nodes the first and the last are the nearest to each other.
 APART = ((10, 21, 12), (21, 10, 30), (12, 30, 10))
-"""Of three NUMA nodes the first and the last are the nearest to each other."""
 
 
 @pytest.mark.parametrize(

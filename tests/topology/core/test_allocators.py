@@ -143,12 +143,12 @@ def test_outcomes_with_required_devices_are_exact(name: str) -> None:
         assert _seen(call, found, rng) == found
 
 
+# A DGX-1V whose pairs all show SYS, as some virtual machines do.
 FLAT = NodeTopology(
     NodeName("flat"),
     machine("dgx1-v100").topology("n").gpus,
     tuple(replace(k, pcie=LinkKind.SYS) for k in machine("dgx1-v100").topology("n").links),
 ).shape
-"""A DGX-1V whose pairs all show SYS, as some virtual machines do."""
 
 
 @pytest.mark.parametrize(

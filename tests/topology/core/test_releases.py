@@ -37,6 +37,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
 
 Gpus = frozenset[int]
 
+# Containers of one pod, in the kubelet's order; nearly all are three and more.
 MANY: list[Counts] = [
     ((APP, 1), (APP, 1)),
     ((APP, 1), (APP, 1), (APP, 1)),
@@ -50,7 +51,6 @@ MANY: list[Counts] = [
     ((INIT, 1), (SIDECAR, 1), (APP, 1), (APP, 1)),
     ((APP, 1), (APP, 1), (APP, 1), (APP, 1)),
 ]
-"""Containers of one pod, in the kubelet's order; nearly all are three and more."""
 
 
 class Lowest(Allocator):

@@ -30,8 +30,7 @@ from topology.machines import machine
 
 NODE = NodeName("pairs")
 TODAY = 43_000.0
-NOON = 43_500.0
-"""12:05 UTC."""
+NOON = 43_500.0  # 12:05 UTC
 REASON = "reserved for another pod until 12:05 UTC"
 
 

@@ -22,8 +22,7 @@ from topology.core.report import Allocation, Report
 
 GPU = "nvidia.com/gpu"
 GIB = 1 << 30
-NAME = "train"
-"""Of every pod here."""
+NAME = "train"  # of every pod here
 SOCKETS = ((0, "0-7"), (1, "8-15"))
 NUMA = NumaConfig(
     tuple(NumaNode(cpu_set(cpus), i, (("memory", 64 * GIB),)) for i, cpus in SOCKETS),

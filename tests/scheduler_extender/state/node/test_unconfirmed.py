@@ -318,8 +318,7 @@ def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:
     assert not cluster.node_info(NAME).record.stale, "and it is fresh"
 
 
-NOON = 1_795_262_400.0
-"""2026-11-21T12:00:00Z, in seconds."""
+NOON = 1_795_262_400.0  # 2026-11-21T12:00:00Z, in seconds
 
 
 @pytest.mark.parametrize(
