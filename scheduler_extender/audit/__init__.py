@@ -10,8 +10,8 @@ from scheduler_extender.audit import freegpus, refusals, spreadpods, trapnodes, 
 from scheduler_extender.audit.evidence import Evidence
 from scheduler_extender.audit.finding import Finding
 
+# The findings in their order. The last two may take all the time that is left.
 FINDINGS = (refusals.find, trapnodes.find, spreadpods.find, freegpus.find, waitingpods.find)
-"""The findings in their order. The last two may take all the time that is left."""
 WITHOUT_RECORDS = ("refusedPods", "waitingPods")  # the findings that need no agents
 
 

@@ -48,10 +48,8 @@ from topology.core.devices import NodeName, PodUid
 
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_FILES = 4096
-KEYS = 3
-"""Columns that every part of a table would have to repeat: node, verdict and score."""
-REMARKS = 30
-"""Terminal columns that the remarks must have before sets of GPUs are kept on one line."""
+KEYS = 3  # columns that every part of a table would have to repeat: node, verdict and score
+REMARKS = 30  # terminal columns that the remarks must have before sets of GPUs are kept on one line
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,9 @@ from scheduler_extender.terminal import Shown, column, show, table
 from topology.core.devices import PodUid
 from topology.times import seconds_of
 
-SECONDS = 20.0
-"""Seconds for which the ends of pods are simulated."""
-OLD = 600.0
-"""Seconds after which a note says that a report is old."""
-SHOWN_OLD = 5
-"""The number of nodes with old reports that are named, the oldest first."""
+SECONDS = 20.0  # seconds for which the ends of pods are simulated
+OLD = 600.0  # seconds after which a note says that a report is old
+SHOWN_OLD = 5  # the number of nodes with old reports that are named, the oldest first
 SHOWN_REQUESTS = 2
 
 

@@ -14,8 +14,8 @@ PLAIN: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
 
+# The module and the function of each command by its name, in the order of the help text.
 Places = Mapping[str, tuple[str, str]]
-"""The module and the function of each command by its name, in the order of the help text."""
 
 
 class _Made(Mapping[str, Any]):

@@ -30,6 +30,7 @@ class Cell(NamedTuple):
     style: str
 
 
+# The drawing of each state, in the order of the legend.
 CELLS = {
     Use.FREE: Cell("f", "bold green"),
     Use.STRANDED: Cell("s", "#000000 on #f5c542"),
@@ -41,14 +42,13 @@ CELLS = {
     Use.TERMINATING: Cell("T", "#000000 on #a8d5e2"),
     Use.SICK: Cell("X", "bold reverse"),
 }
-"""The drawing of each state, in the order of the legend."""
 PARTLY = "a small letter: some shares of the GPU are free"
+# The marks around cells and between them, with their meanings.
 MARKS = {
     "[ ]": "connected by NVLinks, directly or through other GPUs",
     "( )": "on one PCIe switch",
     "|": "another NUMA node begins",
 }
-"""The marks around cells and between them, with their meanings."""
 
 
 def groups(topology: NodeTopology) -> Iterator[tuple[list[list[int]], str, str]]:

@@ -39,8 +39,7 @@ from topology.core.requests import at_most
 from topology.kubeapi.apiserver import path
 from topology.times import age
 
-TIMEOUT = 10.0
-"""Seconds for one request."""
+TIMEOUT = 10.0  # seconds for one request
 
 
 def told(look: Look, name: str) -> Told:

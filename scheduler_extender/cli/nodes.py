@@ -28,8 +28,8 @@ from scheduler_extender.terminal import Shown, column, show, table
 from topology.core.devices import NodeName
 
 NO_NODES = "no node with GPUs is known"
+# Flags that other words or columns already show.
 TOLD_APART = {Flag.COMING, Flag.RESERVED, Flag.SICK, Flag.SHARED}
-"""Flags that other words or columns already show."""
 
 
 def node_named(look: Look, name: str) -> NodeState:
@@ -101,8 +101,8 @@ def ago(seconds: float | None) -> str:
     return "unknown" if seconds is None else f"{duration(seconds)} ago"
 
 
+# Prints at least one node. The arguments end with the time in seconds since 1970, and ``wide``.
 Drawing = Callable[[Console, Sequence[NodeState], float, bool], None]
-"""Prints at least one node. The arguments end with the time in seconds since 1970, and ``wide``."""
 
 
 def told(
@@ -176,8 +176,8 @@ STYLES = {
     "in use": "",
     "sick": "red",
 }
+# Columns that are shown even if every number in them is 0.
 ALWAYS = ("free", "stranded", "in use", "sick")
-"""Columns that are shown even if every number in them is 0."""
 
 
 def _columns(

@@ -202,8 +202,7 @@ def here(file: io.StringIO) -> Console:
 
 MINUTE = 60.0
 NO_CLAIMS = "not evaluated: a file or a snapshot has no claims; omit --cluster or --forward"
-LOST = 5.0
-"""Seconds without an answer of the API server, as in a restart, before a note reports it."""
+LOST = 5.0  # seconds without an answer of the API server, as in a restart, before a note reports it
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,20 +121,15 @@ def _show(advice: EvictionAdvice, form: Form) -> None:
         raise typer.Exit(1)
 
 
-TIMEOUT = 10.0
-"""Seconds for one request."""
-PATIENCE = 30.0
-"""Seconds for which an eviction is retried while the API server does not answer."""
-AGAIN = 2.0
-"""Seconds before a retry of an eviction, unless the API server requests a longer pause."""
+TIMEOUT = 10.0  # seconds for one request
+PATIENCE = 30.0  # seconds for which an eviction is retried while the API server does not answer
+AGAIN = 2.0  # seconds before a retry of an eviction, unless the API server requests a longer pause
+# The longest pause before a retry, even if the API server requests more (``Retry-After``).
 LONGEST_PAUSE = 15.0
-"""The longest pause before a retry, even if the API server requests more (``Retry-After``)."""
-WRITES = 5
-"""The number of attempts to write the reservation while other clients change the pod."""
+WRITES = 5  # the number of attempts to write the reservation while other clients change the pod
 TOO_MANY_REQUESTS = 429
 FORBIDDEN = (401, 403)
-NO_LONGER_THERE = (404, 409)
-"""The pod is gone, or another pod has its name."""
+NO_LONGER_THERE = (404, 409)  # the pod is gone, or another pod has its name
 
 
 @dataclass(slots=True)
@@ -144,8 +139,7 @@ class Evicting:
     api: ApiServer
     waiting: EvictionAdvice
     look: Callable[[], EvictionAdvice | None]
-    evicted: set[str] = field(default_factory=set)
-    """UIDs of the pods that this call has evicted."""
+    evicted: set[str] = field(default_factory=set)  # UIDs of the pods that this call has evicted
     now: Callable[[], float] = time.time
     pause: Callable[[float], None] = pause
 

@@ -24,11 +24,9 @@ from scheduler_extender.wire import UNREADABLE, pod_decoder
 from topology.kubeapi.apiserver import ApiError, ApiServer
 from topology.times import age, seconds_of
 
+# Seconds for which the pods of a live cluster are evaluated. Later pods are only listed. One pod is
+# evaluated for at most as long as in ``why``. The pods of a file are all evaluated.
 SECONDS = 20.0
-"""Seconds for which the pods of a live cluster are evaluated. Later pods are only listed.
-
-One pod is evaluated for at most as long as in ``why``. The pods of a file are all evaluated.
-"""
 
 
 def told(look: Look, whose: Whose, listing: Listing) -> Told:

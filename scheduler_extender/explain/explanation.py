@@ -29,8 +29,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
 
-MOST_SETS = 16
-"""The largest number of sets of one node in an answer over many nodes."""
+MOST_SETS = 16  # the largest number of sets of one node in an answer over many nodes
 
 
 class GroupInBrief(Struct, frozen=True):

@@ -69,8 +69,8 @@ MEANINGS = {
     Use.TERMINATING: "its pod is terminating",
     Use.SICK: "unhealthy, or it does not answer; in use or not",
 }
+# The states that are in use by pods. If a GPU has several pods, the first of these counts.
 USED = (Use.MISMATCHED, Use.AS_ASKED, Use.IN_USE, Use.TERMINATING)
-"""The states that are in use by pods. If a GPU has several pods, the first of these counts."""
 
 
 class Flag(Enum):
@@ -274,8 +274,7 @@ def totals(nodes: Iterable[NodeState]) -> Totals:
     return Totals(len(nodes), uses, coming, capacity, memory, memory_used)
 
 
-NO_USABLE_RECORD = "no usable record"
-"""Stands for a machine's kind if the machine is unknown."""
+NO_USABLE_RECORD = "no usable record"  # stands for a machine's kind if the machine is unknown
 
 
 class Nodes:

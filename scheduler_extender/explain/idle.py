@@ -22,10 +22,9 @@ from topology.core.report import Allocation, IdleAllocation
 from topology.core.requests import GpuRequest
 from topology.times import seconds_of
 
+# The largest number of different waiting requests that are tried, the most frequent first.
 MOST_REQUESTS = 32
-"""The largest number of different waiting requests that are tried, the most frequent first."""
-MOST_TOGETHER = 64
-"""The largest number of idle pods of one node whose ends are tried together."""
+MOST_TOGETHER = 64  # the largest number of idle pods of one node whose ends are tried together
 
 
 @dataclass(frozen=True, slots=True)

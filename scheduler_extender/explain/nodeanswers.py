@@ -36,10 +36,10 @@ from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest, Role
 from topology.core.shape import Shape
 from topology.times import age
 
+# The largest number of sets of GPUs that are examined on one node; beyond it, only counts.
 MOST_LOOKED_AT = 20_000
-"""The largest number of sets of GPUs that are examined on one node; beyond it, only counts."""
-NEAREST = 3
-"""The number of nodes that are named as the nearest ones."""
+NEAREST = 3  # the number of nodes that are named as the nearest ones
+# Reasons for which the missing devices should be named.
 NEAR = frozenset(
     {
         Reason.BUSY,
@@ -52,7 +52,6 @@ NEAR = frozenset(
         Reason.LINKS,
     }
 )
-"""Reasons for which the missing devices should be named."""
 
 
 class Holding(Struct, frozen=True):

@@ -34,13 +34,11 @@ from topology.core.links import GBps, LinkKind
 from topology.core.placement import Reason
 from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, Role
 
+# The possible values of ``link`` and ``nic``, the nearest first.
 LEVELS = (LinkKind.NVLINK, LinkKind.PIX, LinkKind.PXB, LinkKind.PHB, LinkKind.NODE)
-"""The possible values of ``link`` and ``nic``, the nearest first."""
+# The largest number of values of one key that are tried. Fewer GPUs and less memory are values,
+# too.
 MOST_VALUES = 8
-"""The largest number of values of one key that are tried.
-
-Fewer GPUs and less memory are values, too.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +139,9 @@ def _fewer(request: GpuRequest) -> Iterator[Relaxed]:
         yield Relaxed("count", str(count), f"{words} in place of {request.count}", fewer)
 
 
+# The largest number of nodes on which the ends of pods are tried, the nearest first.
 MOST_NODES = 16
-"""The largest number of nodes on which the ends of pods are tried, the nearest first."""
-MOST_PODS = 64
-"""The largest number of pods of one node whose ends are tried."""
+MOST_PODS = 64  # the largest number of pods of one node whose ends are tried
 SHOWN_ENDS = 3
 BY_AN_END = frozenset(
     {

@@ -20,24 +20,18 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.placement import Reason, Rejection
 
+# The time for working out answers in one pass over all waiting pods. Most answers are cached, since
+# kube-scheduler asks for them, too.
 SECONDS = 0.2
-"""The time for working out answers in one pass over all waiting pods.
-
-Most answers are cached, since kube-scheduler asks for them, too.
-"""
-LATER = 60.0
-"""Seconds after which the reason of a request is worked out again."""
+LATER = 60.0  # seconds after which the reason of a request is worked out again
+# Stands for a reason if some node would take the pod. CPU, memory or another rule of kube-scheduler
+# is missing there, or kube-scheduler has not tried again yet.
 NONE = "none"
-"""Stands for a reason if some node would take the pod.
-
-CPU, memory or another rule of kube-scheduler is missing there, or kube-scheduler has not tried
-again yet.
-"""
-UNKNOWN = "unknown"
-"""Stands for a reason if the pod has not been evaluated yet."""
+UNKNOWN = "unknown"  # stands for a reason if the pod has not been evaluated yet
 NEVER = UNKNOWN, float("-inf")
 NO_WORDS = " because of its own rules, or has not tried again yet"
 LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
+# Reasons that do not change when pods end: the node's hardware, or how its GPUs are served.
 LASTING = frozenset(
     {
         Reason.NOT_SERVED,
@@ -52,7 +46,6 @@ LASTING = frozenset(
         Reason.NO_ALLOCATOR,
     }
 )
-"""Reasons that do not change when pods end: the node's hardware, or how its GPUs are served."""
 
 
 class WaitingPod(Struct, frozen=True):

@@ -19,8 +19,7 @@ SHOWN_SETS = 4
 NOT_IN_TIME = "not evaluated in time"
 NODES_NOT_IN_TIME = "not all nodes were evaluated in time"
 CHANGES_NOT_IN_TIME = "not all changes were evaluated in time"
-GONE_POD = "a pod that is gone"
-"""Stands for the name of a pod that is not known any more."""
+GONE_POD = "a pod that is gone"  # stands for the name of a pod that is not known any more
 
 STYLES = {
     "guaranteed": "bold green",
@@ -30,14 +29,12 @@ STYLES = {
     "never": "dim red",
     "unknown": "dim",
 }
+# The text of a verdict on a node that takes the pod nevertheless. The verdict is about constraints
+# that the pod only prefers.
 WHERE_IT_FITS = {
     "not-now": "fits, preferred: not-now",
     "never": "fits, preferred: never",
 }
-"""The text of a verdict on a node that takes the pod nevertheless.
-
-The verdict is about constraints that the pod only prefers.
-"""
 
 
 def verdict_text(verdict: str, *, passes: bool = False) -> Text:
@@ -74,6 +71,7 @@ def set_text(gpus: Sequence[int]) -> str:
     return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in found)
 
 
+# The text about several nodes that reject a pod for one reason, with different messages.
 REASON_WORDS: dict[Reason, str] = {
     Reason.LINKS: "lack links",
     Reason.HARDWARE: "have no suitable GPUs",
@@ -106,7 +104,6 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.OUT_OF_DATE: "may be out of date",
     Reason.OTHER: "reject the pod",
 }
-"""The text about several nodes that reject a pod for one reason, with different messages."""
 OF_THE_GROUP = REASON_WORDS[Reason.GROUP]
 
 

@@ -29,8 +29,7 @@ from topology.core.scoring import PlacementCost, Score, classes_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-RACK_LEVELS = 3
-"""The number of rack levels that scores tell apart, the fullest rack first."""
+RACK_LEVELS = 3  # the number of rack levels that scores tell apart, the fullest rack first
 
 
 @dataclass(slots=True)
@@ -39,17 +38,14 @@ class NodeAnswers:
 
     request: GpuRequest
     names: Sequence[str]
+    # Each node's equivalence class, in the order asked. None for a node that is unknown, and for a
+    # node whose class could not be found; the latter is among the ``undecided``.
     class_ids: list[ClassId | None]
-    """Each node's equivalence class, in the order asked.
-
-    None for a node that is unknown, and for a node whose class could not be found; the latter is
-    among the ``undecided``.
-    """
     distinct: set[ClassId | None]  # the same classes without repetition
     decisions: dict[ClassId, Decision]
     node_scores: dict[ClassId, Score] = field(default_factory=dict)
+    # The answers for nodes where deciding failed, or for which there was no time.
     undecided: dict[str, Decision] = field(default_factory=dict)
-    """The answers for nodes where deciding failed, or for which there was no time."""
     late: frozenset[str] = frozenset()  # the nodes for which there was no time
 
     def each(self) -> Iterator[tuple[str, Decision | None]]:
@@ -275,8 +271,7 @@ def scores(answers: NodeAnswers, rooms: Sequence[int] | None = None) -> list[int
     return by_node
 
 
-_InRack = tuple[ClassId | None, int]
-"""A node's equivalence class, and the level of its rack."""
+_InRack = tuple[ClassId | None, int]  # a node's equivalence class, and the level of its rack
 
 
 def _levels(

@@ -72,8 +72,8 @@ from topology.core.requests import NO_CONSTRAINTS
 class GroupAnswer:
     """What the group of a member answers about nodes that pass by their own answers."""
 
+    # The nodes by the rejection of each; under None, the nodes to which the member may go.
     by_rejection: dict[Rejection | None, list[str]] = field(default_factory=dict)
-    """The nodes by the rejection of each; under None, the nodes to which the member may go."""
     domains: list[str | None] = field(default_factory=list)  # each node's, in the order asked
     best: str | None = None  # the best domain that can hold the group
     late: bool = False  # something was not worked out

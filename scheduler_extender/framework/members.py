@@ -16,17 +16,13 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest, Policy
 
+# The largest number of peers that is counted exactly. A larger or unknown number counts as all
+# peers that a node can hold: then the answers do not change with every member that is bound.
 COUNTED_PEERS = 8
-"""The largest number of peers that is counted exactly.
-
-A larger or unknown number counts as all peers that a node can hold: then the answers do not change
-with every member that is bound.
-"""
+# The number of different requests of peers that are told apart, beside the member's own.
 OTHER_KINDS = 4
-"""The number of different requests of peers that are told apart, beside the member's own."""
 ALL_PEERS = 1024
-SMALLEST = 2
-"""The fewest nodes of a rack: a single machine may report an NVLink domain of its own."""
+SMALLEST = 2  # the fewest nodes of a rack: a single machine may report an NVLink domain of its own
 
 
 @dataclass(frozen=True, slots=True)

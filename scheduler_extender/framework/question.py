@@ -36,13 +36,11 @@ class Question:
 
     pod: PodRecord
     purpose: Purpose
+    # The request that replaces the pod's own, for example if a person asks for less. If it names
+    # peers, no more peers than these are expected.
     request: GpuRequest | None = None
-    """The request that replaces the pod's own, for example if a person asks for less.
-
-    If it names peers, no more peers than these are expected.
-    """
+    # The pods that count as gone from a node, for example victims of a preemption.
     gone: Mapping[NodeName, frozenset[PodUid]] = field(default_factory=dict)
-    """The pods that count as gone from a node, for example victims of a preemption."""
     scores: bool = False  # whether scores are needed: rejected nodes are not sorted out then
     ignores_group: bool = False  # whether rules about the pod's group are left out
 

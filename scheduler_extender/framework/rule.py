@@ -38,12 +38,10 @@ class NodeEvaluation:
         self.without_peers = self.request.without_peers
 
 
+# Returns why a node rejects the pod; None if this rule lets it pass. kube-scheduler's Filter. All
+# properties of a node that a rule reads are in :meth:`.NodeInfo.key`, so that nodes with one key
+# share its answer. Nodes with one :meth:`.NodeInfo.choice` share it, too. Such nodes exist under
+# DRA, where the devices that the pod would get are known. There a rule looks only at these devices,
+# and never at how many others are free. A reason that depends on more, such as the node's name, is
+# in :mod:`.setrules`. Rules have no state.
 Rule = Callable[[NodeEvaluation], Rejection | None]
-"""Returns why a node rejects the pod; None if this rule lets it pass. kube-scheduler's Filter.
-
-All properties of a node that a rule reads are in :meth:`.NodeInfo.key`, so that nodes with one key
-share its answer. Nodes with one :meth:`.NodeInfo.choice` share it, too. Such nodes exist under DRA,
-where the devices that the pod would get are known. There a rule looks only at these devices, and
-never at how many others are free. A reason that depends on more, such as the node's name, is in
-:mod:`.setrules`. Rules have no state.
-"""

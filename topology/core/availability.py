@@ -21,9 +21,8 @@ from topology.core.requests import (
     device_count,
 )
 
+# The memory of a pod with a guarantee of exclusive use of its shared GPUs: more than any GPU has.
 ALL_MEMORY = Bytes(1 << 62)
-"""The memory of a pod with a guarantee of exclusive use of its shared GPUs: more than any GPU
-has."""
 
 
 class Holder(NamedTuple):

@@ -12,9 +12,9 @@ from topology.core.memo import hashed_once
 
 NodeName = NewType("NodeName", str)
 GpuUuid = NewType("GpuUuid", str)
+# An id as the device plugin advertises it: ``GPU-<uuid>`` or ``MIG-<uuid>``. A shared device has
+# ``::<n>`` behind it.
 DeviceId = NewType("DeviceId", str)
-"""An id as the device plugin advertises it: ``GPU-<uuid>`` or ``MIG-<uuid>``. A shared device has
-``::<n>`` behind it."""
 PodUid = NewType("PodUid", str)
 Bytes = NewType("Bytes", int)
 Mask = int  # a set of GPUs: bit *p* is the GPU at position *p* of `NodeTopology.gpus`

@@ -30,8 +30,8 @@ class TopologyError(ValueError):
     """A contradiction in the description of a node. The message names the field and the value."""
 
 
+# A Topology Manager policy that the agent could not find out. It may act like any of them.
 UNKNOWN = "unknown"
-"""A Topology Manager policy that the agent could not find out. It may act like any of them."""
 
 
 @hashed_once

@@ -9,8 +9,8 @@ from enum import Enum, IntEnum
 from fnmatch import fnmatchcase
 from typing import NewType
 
+# 10⁹ bytes a second, the sum of both directions unless a name says ``one_way``.
 GBps = NewType("GBps", float)
-"""10⁹ bytes a second, the sum of both directions unless a name says ``one_way``."""
 
 
 class LinkKind(IntEnum):

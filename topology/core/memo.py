@@ -187,8 +187,8 @@ def _age() -> None:
 TOGETHER = 8  # entries weighed at a time; one call for each would cost as much as weighing it
 _ENTRY = 200  # bytes that a dictionary takes for an entry, with a margin
 _LISTED = 4  # in a longer tuple this many members are weighed; the others count as their mean
+# The bytes of a value of some types. A member of an Enum counts 0, because it exists anyway.
 _alike: dict[type, int] = {int: 32, float: 32, bool: 0, type(None): 0}
-"""The bytes of a value of some types. A member of an Enum counts 0, because it exists anyway."""
 
 
 def bytes_of(value: object) -> int:

@@ -30,8 +30,8 @@ from topology.core.shape import Shape, shared_shape
 MIG = "mig"  # the strategy of a resource of MIG instances
 MIG_IDS = "MIG-"  # the prefix of an instance's device id
 MIG_RESOURCE = "/mig-"  # stands before the profile in a resource name of the mixed strategy
+# The beginning of a compute instance's profile: its slices, and those of its GPU instance.
 _COMPUTE_INSTANCE = re.compile(r"([1-7])c\.([1-7])g\.")
-"""The beginning of a compute instance's profile: its slices, and those of its GPU instance."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

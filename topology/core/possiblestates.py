@@ -178,9 +178,9 @@ class _State(NamedTuple):
         }
 
 
+# The free and the held devices of a state in which no pod is unacknowledged or terminated any more.
+# Most states are of this kind. The only steps from such a state are pods that end.
 _Settled = tuple[DeviceSet, tuple[DeviceSet, ...]]
-"""The free and the held devices of a state in which no pod is unacknowledged or terminated any
-more. Most states are of this kind. The only steps from such a state are pods that end."""
 
 
 class _Newcomer:

@@ -47,8 +47,8 @@ class IdleAllocation:
 FABRIC_NOT_READY = "FabricNotReady"
 FABRIC_MISCONFIGURED = "FabricMisconfigured"
 FABRIC_ROUTE_UNHEALTHY = "FabricRouteUnhealthy"
+# Reasons for which a GPU that is healthy otherwise has no NVLinks through a switch.
 OFF_FABRIC = (FABRIC_NOT_READY, FABRIC_MISCONFIGURED, FABRIC_ROUTE_UNHEALTHY)
-"""Reasons for which a GPU that is healthy otherwise has no NVLinks through a switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ class RefusedPod:
 
 
 READY = "Ready"
+# The GPU operator's label that allows programs to hold the driver: ``true``, or the reason against
+# it.
 CLIENT = "nvidia.com/gpu.deploy.client"
-"""The GPU operator's label that allows programs to hold the driver: ``true``, or the reason against
-it."""
 UNACCOUNTED_USE = "UnaccountedUse"
 FABRIC_READY = "FabricReady"
 

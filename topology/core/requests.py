@@ -201,9 +201,9 @@ MODEL_SHOWN = 64  # characters of each
 NO_CONSTRAINTS = Constraints()
 
 
+# The devices that each container requests, in the kubelet's order: init containers and sidecars
+# first.
 Counts = tuple[tuple[Role, int], ...]
-"""The devices that each container requests, in the kubelet's order: init containers and sidecars
-first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +324,8 @@ class GpuRequest:
         return " ".join(words)
 
 
+# The text for the request of a pod that requests no number of devices.
 OF_CLAIMS = "the GPUs of its claims"
-"""The text for the request of a pod that requests no number of devices."""
 
 
 def gpu_request(

@@ -80,28 +80,28 @@ class Span(NamedTuple):
 MAX_SCORE = 10
 GUARANTEED = Span(6, MAX_SCORE)
 EXPECTED = Span(0, 4)
+# The score of full quality for a preferred pod. The next constant is what the cost adds.
 PREFERRED_QUALITY = 7
-"""The score of full quality for a preferred pod. The next constant is what the cost adds."""
 PREFERRED_COST = Span(0, 3)
 PLAIN = Span(0, MAX_SCORE)
+# The ranges for plain pods if some kubelets may refuse them: ``PLAIN_RISKY`` on the nodes of these
+# kubelets, ``PLAIN_SURE`` on the others.
 PLAIN_SURE = Span(4, MAX_SCORE)
 PLAIN_RISKY = Span(0, 3)
-"""The ranges for plain pods if some kubelets may refuse them: ``PLAIN_RISKY`` on the nodes of these
-kubelets, ``PLAIN_SURE`` on the others."""
 PLAIN_UNACKNOWLEDGED = 5
 NEVER = Span(0, 0)
 UNACKNOWLEDGED = 0  # for required and preferred pods
 
 # Beyond these an answer is sampled or bounded.
 MAX_FREE_STATES = 16  # if there are more possible states, the cost is worked out for a sample
+# The most sets that are examined for the mean ring, and for the best ring of the hardware.
 MAX_RINGS = 128
-"""The most sets that are examined for the mean ring, and for the best ring of the hardware."""
 MAX_BANDWIDTHS = 8  # in shapes with more kinds of hops, only bounds of rings are worked out
 
 
 RequestClasses = tuple[RequestClass, ...]
+# Classes of requests, each with its fraction of all requests. The fractions add up to 1.
 RequestMix = tuple[tuple[RequestClass, float], ...]
-"""Classes of requests, each with its fraction of all requests. The fractions add up to 1."""
 
 _NVLINK = Constraints(link=LinkKind.NVLINK)
 # The request mix that is assumed until the cluster's own requests have been seen.

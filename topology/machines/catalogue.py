@@ -589,5 +589,5 @@ _CATALOGUE = (
     ),
 )
 
+# Every machine by its name, by generation.
 MACHINES: Mapping[str, Machine] = MappingProxyType({each.name: each for each in _CATALOGUE})
-"""Every machine by its name, by generation."""

@@ -12,6 +12,9 @@ from topology.core.mig import MIG
 
 SLICES = 7  # the most compute slices of a GPU; an A30 has four
 STRATEGIES = ("single", "mixed")
+# Profiles of whole slices, from NVIDIA's MIG user guide: A100 of 40 GB, A30, A100 and H100 of 80
+# GB, H100 of 94 GB, H20 and GH200 of 96 GB, H200, GH200 of 144 GB, B200, GB200. A name that several
+# cards share is listed once. Newer cards have other profiles.
 PROFILES = (
     *("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
     *("1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"),
@@ -23,12 +26,9 @@ PROFILES = (
     *("1g.23gb", "1g.23gb+me", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"),
     *("1g.47gb", "2g.47gb", "3g.93gb", "4g.93gb", "7g.186gb"),
 )
-"""Profiles of whole slices, from NVIDIA's MIG user guide: A100 of 40 GB, A30, A100 and H100 of
-80 GB, H100 of 94 GB, H20 and GH200 of 96 GB, H200, GH200 of 144 GB, B200, GB200. A name that
-several cards share is listed once. Newer cards have other profiles."""
 _PROFILE = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:[+-][a-z.]+)*")
+# Memory of an instance for each GB in its profile's name, a little less than NVML reports.
 _PER_GB = 973 * MIB
-"""Memory of an instance for each GB in its profile's name, a little less than NVML reports."""
 
 
 def cut(

@@ -28,12 +28,9 @@ from topology.core.scoring import (
 
 CACHED_REQUESTS = 128
 REQUESTS_BYTES = 8 * MIB  # of the cached requests themselves
+# Answers of one class to one request, over all requests. Each takes about 100 bytes, so 40 MB in
+# all. The requests that were asked longest ago are forgotten first.
 CACHED_ANSWERS = 400_000
-"""Answers of one class to one request, over all requests.
-
-Each takes about 100 bytes, so 40 MB in all. The requests that were asked longest ago are forgotten
-first.
-"""
 
 MEMORY = 200.0  # in pods; the weight of a pod fades to 1/e over so many later pods
 # The prior weighs as much as this many pods at the start. It fades like pods do, but only to a
@@ -163,8 +160,7 @@ class RequestMixTracker:
         )
 
 
-Sums = dict[str, int]
-"""The sum over the nodes of a domain, by domain."""
+Sums = dict[str, int]  # the sum over the nodes of a domain, by domain
 
 
 class AnswerCache:

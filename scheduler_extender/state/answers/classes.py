@@ -16,16 +16,12 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 
 ClassId = int
 
+# The number of resources for which classes are known. This bounds NVIDIA's names of MIG instances
+# in one cluster.
 MOST_RESOURCES = 48
-"""The number of resources for which classes are known.
-
-This bounds NVIDIA's names of MIG instances in one cluster.
-"""
+# The number of changes of nodes that are kept. For a generation before that, every class is looked
+# up again.
 CHANGES_KEPT = 10_000
-"""The number of changes of nodes that are kept.
-
-For a generation before that, every class is looked up again.
-"""
 
 
 class EquivalenceClasses:

@@ -49,8 +49,7 @@ class Tallies:
             return Counter(self._rejections), Counter(self._placements)
 
 
-KNOWN = 1000
-"""The number of different errors that are remembered, so that each is announced once."""
+KNOWN = 1000  # the number of different errors that are remembered, so that each is announced once
 
 
 class Faults:

@@ -14,19 +14,14 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=str)
 
+# Seconds without an event on an open watch until it counts as stale. A reflector closes a silent
+# watch after 90 s and lists. So this limit is reached only if the list fails, too.
 SILENT_AFTER = 100.0
-"""Seconds without an event on an open watch until it counts as stale.
-
-A reflector closes a silent watch after 90 s and lists. So this limit is reached only if the list
-fails, too.
-"""
+# Seconds during which a broken watch cannot be opened again until it counts as stale. This is long
+# enough for an API server to restart.
 FAILING_AFTER = 15.0
-"""Seconds during which a broken watch cannot be opened again until it counts as stale.
-
-This is long enough for an API server to restart.
-"""
+# Seconds for which a stale extender goes on answering. After that it says that it is not ready.
 UNREADY_AFTER = 60.0
-"""Seconds for which a stale extender goes on answering. After that it says that it is not ready."""
 
 
 @dataclass(frozen=True, slots=True)

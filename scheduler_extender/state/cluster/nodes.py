@@ -21,11 +21,9 @@ class Nodes:
         self.reservations = CopyOnWrite[
             NodeName, PodRecord
         ]()  # by node, the waiting pod with a reservation there
+        # The kinds of domains that a pod has named; each move of a node replaces the dict. A pod
+        # can name any label, so a kind is listed only while a node has a domain of it.
         self.kinds: dict[str, Domains] = {}
-        """The kinds of domains that a pod has named; each move of a node replaces the dict.
-
-        A pod can name any label, so a kind is listed only while a node has a domain of it.
-        """
         self.label_keys: frozenset[str] = frozenset()  # the keys of all nodes' labels
         self._labels = Counter[str]()
         self.moves = 0  # counts the moves of nodes between domains

@@ -17,15 +17,12 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
-SECONDS = 1.0
-"""Seconds for which a pod may wait for its nomination to be written."""
+SECONDS = 1.0  # seconds for which a pod may wait for its nomination to be written
+# The largest number of remembered pods. With more, the pod that was noted first is forgotten.
 MOST_PODS = 16
-"""The largest number of remembered pods. With more, the pod that was noted first is forgotten."""
+# The largest number of best nodes of a remembered pod. With more best nodes, each of them is too
+# unlikely to be the pod's node.
 MOST_NODES = 4
-"""The largest number of best nodes of a remembered pod.
-
-With more best nodes, each of them is too unlikely to be the pod's node.
-"""
 
 
 @dataclass(frozen=True, slots=True)

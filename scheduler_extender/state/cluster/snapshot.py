@@ -34,11 +34,8 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.scoring import RequestMix
 
+# Kinds of domains for which the domain of each node is cached. Computing it again takes O(nodes).
 KINDS_KEPT = 16
-"""Kinds of domains for which the domain of each node is cached.
-
-Computing it again takes O(nodes).
-"""
 
 
 class LastGroupReservations:

@@ -22,18 +22,14 @@ from dataclasses import dataclass
 
 from scheduler_extender.groupreference import GroupReference
 
-SECONDS = 60.0
-"""Seconds for which a domain is kept after a member was last sent there."""
+SECONDS = 60.0  # seconds for which a domain is kept after a member was last sent there
+# Seconds without a member that was sent to the domain, after which a cycle is over. Members of one
+# cycle follow each other within milliseconds. The next cycle begins at least a second later.
 QUIET = 0.5
-"""Seconds without a member that was sent to the domain, after which a cycle is over.
-
-Members of one cycle follow each other within milliseconds. The next cycle begins at least a second
-later.
-"""
+# The number of domains that are kept for each gang because it was sent there in vain.
 MOST_IN_VAIN = 16
-"""The number of domains that are kept for each gang because it was sent there in vain."""
+# The number of gangs that are kept. With more, the gang that was sent longest ago is forgotten.
 MOST_GANGS = 4096
-"""The number of gangs that are kept. With more, the gang that was sent longest ago is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,13 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 from topology.core.devices import NodeName
 from topology.core.requests import GpuRequest
 
-Where = tuple[str, str]
-"""A domain: its kind, and its name."""
+Where = tuple[str, str]  # a domain: its kind, and its name
 
+# After so many kinds of nodes in a row without capacity for a group, the remaining kinds count as
+# having none. Otherwise hundreds of groups with different requests would cost minutes.
 MOST_IN_VAIN = 4
-"""After so many kinds of nodes in a row without capacity for a group, the remaining kinds count as
-having none. Otherwise hundreds of groups with different requests would cost minutes."""
+# The number of capacity queries for which one :class:`GroupReservations` caches the answers.
 CACHED_CAPACITIES = 64
-"""The number of capacity queries for which one :class:`GroupReservations` caches the answers."""
 
 
 @dataclass(slots=True)
@@ -55,15 +54,14 @@ class EqualNodes:
     reserved: Reserved = ()
 
 
-Reserved = tuple[tuple[Group, Arrivals], ...]
-"""The reservations on a node, by group."""
+Reserved = tuple[tuple[Group, Arrivals], ...]  # the reservations on a node, by group
 
+# Returns how many pods of a request each of some nodes takes beside the reservations there.
 Count = Callable[[EqualNodes, GpuRequest], int]
-"""Returns how many pods of a request each of some nodes takes beside the reservations there."""
 
 
+# The waiting groups, the first to start first, each with its domain.
 Placed = tuple[tuple[GroupStatus, Where], ...]
-"""The waiting groups, the first to start first, each with its domain."""
 
 
 def placed_groups(waiting: Iterable[GroupStatus], nodes: Mapping[NodeName, NodeInfo]) -> Placed:

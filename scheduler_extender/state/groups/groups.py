@@ -54,8 +54,7 @@ RESERVED_FOR_GROUP = Rejection("reserved for members of another group", True, Re
 DISAGREE = Rejection(
     "the members of the group disagree on group-size or group-domain", False, Reason.GROUP
 )
-MOST_SKEW = 3600.0
-"""Seconds by which the clocks of two replicas may differ."""
+MOST_SKEW = 3600.0  # seconds by which the clocks of two replicas may differ
 MICROSECOND = 1e-6
 _OTHERS = f"{NODE} and {NVLINK_DOMAIN}"
 
@@ -76,16 +75,16 @@ def in_no_domain(kind: str, domains: Mapping[str, str]) -> Rejection:
     return Rejection(words, False, Reason.GROUP)
 
 
+# When a group started, in seconds since 1970, then a number in the order seen. It sorts groups.
 Start = tuple[float, int, Group]
-"""When a group started, in seconds since 1970, then a number in the order seen. It sorts groups."""
 NO_START: Start = (inf, 0, Group("", ""))
 
 
+# The number of different requests of a group's waiting members that are told apart.
 MOST_REQUESTS = 5
-"""The number of different requests of a group's waiting members that are told apart."""
 
+# Requests, and how many pods have each; those for most devices first.
 Requests = tuple[tuple[GpuRequest, int], ...]
-"""Requests, and how many pods have each; those for most devices first."""
 
 
 @dataclass(frozen=True, slots=True)

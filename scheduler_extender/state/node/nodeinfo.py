@@ -84,12 +84,10 @@ class Offer:
         return self.availability.without_needless_numa_free(request.exclusive)
 
 
+# Predicts the GPUs that kube-scheduler will give on a node to claims that have no devices yet. The
+# arguments are the namespace and the names of the claims. The result may also say why the claims
+# get no GPUs, or why that cannot be predicted. Do not call it with the cache's lock held.
 Foresees = Callable[[str, Sequence[str]], Callable[["NodeInfo"], Devices | Rejection]]
-"""Predicts the GPUs that kube-scheduler will give on a node to claims that have no devices yet.
-
-The arguments are the namespace and the names of the claims. The result may also say why the claims
-get no GPUs, or why that cannot be predicted. Do not call it with the cache's lock held.
-"""
 
 
 def unsaid(why: str) -> Rejection:

@@ -47,8 +47,7 @@ ENDED = ("Succeeded", "Failed")
 T = TypeVar("T")
 
 PodName = tuple[str, str]  # namespace and name
-MOST_SAID = 300
-"""Characters that are kept of kube-scheduler's message about a pod."""
+MOST_SAID = 300  # characters that are kept of kube-scheduler's message about a pod
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,7 @@ class Reservation:
         return datetime.fromtimestamp(self.until, UTC).strftime("%H:%M UTC")
 
 
-MOST_RESERVATIONS = 8
-"""The most nominated pods with a reservation on one node."""
+MOST_RESERVATIONS = 8  # the most nominated pods with a reservation on one node
 
 
 class _Written(msgspec.Struct, omit_defaults=True):

@@ -245,6 +245,7 @@ def _passing(gpu: _Gpu, vital: Vitals) -> Iterator[str]:
         yield SRAM
 
 
+# Reasons that no tracker takes over from the record, because the first reading shows them.
 SHOWN_ANEW = frozenset(
     {
         LINK_DOWN,
@@ -257,7 +258,6 @@ SHOWN_ANEW = frozenset(
         SRAM,
     }
 )
-"""Reasons that no tracker takes over from the record, because the first reading shows them."""
 
 
 def _fitting(reasons: list[str]) -> str:

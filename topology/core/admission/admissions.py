@@ -54,8 +54,8 @@ from topology.core.memo import memoized
 from topology.core.requests import Counts, Role, device_count
 from topology.core.shape import hinted_nodes
 
+# The kubelet may find too few healthy devices (UnexpectedAdmissionError).
 TOO_FEW = "too-few-devices"
-"""The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""
 
 
 class Stage(NamedTuple):
@@ -67,8 +67,8 @@ class Stage(NamedTuple):
     released: int = 0  # bit *n*: pod number *n* of `releasing` has released its devices
 
 
+# The pod's only hint under scope ``pod``; None if each container has its own hint.
 PodHint = tuple[Aligned] | None
-"""The pod's only hint under scope ``pod``; None if each container has its own hint."""
 
 
 class Asked(NamedTuple):
@@ -300,8 +300,8 @@ class Allocations:
         return self._hinted[asked]
 
 
+# The plugin may refuse a container more than one shared device (UnexpectedAdmissionError).
 SEVERAL = "more-than-one-share"
-"""The plugin may refuse a container more than one shared device (UnexpectedAdmissionError)."""
 
 
 class Admission(NamedTuple):

@@ -45,8 +45,8 @@ from topology.core.requests import (
     memory_text,
 )
 
+# A static CPU Manager or Memory Manager may refuse the pod, under any error name.
 MANAGERS = "cpu-or-memory-manager"
-"""A static CPU Manager or Memory Manager may refuse the pod, under any error name."""
 AFFINITY = "topology-affinity"  # the Topology Manager may refuse the pod (TopologyAffinityError)
 
 MAX_NUMA_NODES = 8  # the kubelet's default limit for the Topology Manager

@@ -55,9 +55,9 @@ Aligned = Mask | None  # GPUs on the hinted NUMA nodes; None if there is no hint
 
 BEST_EFFORT = "best-effort"
 SINGLE = "single-numa-node"
+# The policies by their names in the kubelet's configuration. Under ``none`` there are no hints. A
+# policy that could not be determined (``unknown``) may do what any of these does.
 POLICIES = (BEST_EFFORT, "restricted", SINGLE)
-"""The policies by their names in the kubelet's configuration. Under ``none`` there are no hints.
-A policy that could not be determined (``unknown``) may do what any of these does."""
 
 
 class Merged(NamedTuple):

@@ -48,5 +48,5 @@ class _ByPolicy(dict[str, Allocator]):
         return ANY
 
 
+# The model of each policy by its name; :data:`ANY` for a name that is not listed.
 ALLOCATORS = _ByPolicy({a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED, DRA)})
-"""The model of each policy by its name; :data:`ANY` for a name that is not listed."""

@@ -33,15 +33,15 @@ from topology.core.graph import AllocatorConfig, NodeTopology, plugin_version
 from topology.core.mig import MIG
 from topology.core.report import MissingGpu
 
+# The plugin may fail over a GPU that does not answer (UnexpectedAdmissionError).
 MISSING = "missing-gpu"
-"""The plugin may fail over a GPU that does not answer (UnexpectedAdmissionError)."""
+# The first and the last version known to fail. The first one is the first that prefers any devices,
+# the last one is the newest that we know of. A fix (k8s-device-plugin's pull request 2039) was open
+# when this was written. So later versions may fail or may hand out any GPUs.
 FAILS_SINCE, FAILS_UP_TO = (0, 7), (0, 20, 0)
-"""The first and the last version known to fail. The first one is the first that prefers any
-devices, the last one is the newest that we know of. A fix (k8s-device-plugin's pull request 2039)
-was open when this was written. So later versions may fail or may hand out any GPUs."""
+# From this version on, an option makes the plugin refuse more than one MPS share. It is on by
+# default. Earlier versions refuse all such requests.
 REFUSES_SEVERAL_SINCE = (0, 20)
-"""From this version on, an option makes the plugin refuse more than one MPS share. It is on by
-default. Earlier versions refuse all such requests."""
 
 
 class NvidiaPlugin(Allocator):
