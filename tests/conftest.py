@@ -53,8 +53,10 @@ def _no_thread_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Programs that are started hear SIGINT, though whoever started the tests let it be ignored, as
-    a shell does for what runs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Programs that are started hear SIGINT and SIGHUP, though whoever started the tests let them
+    be ignored: a shell does so for what runs in the background, and nohup."""
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangups = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupts)
+    signal.signal(signal.SIGHUP, hangups)

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,8 +172,9 @@ def text_of(path: Path, most: int = MAX_TEXT, *, utf16: bool = False) -> str:
 
 
 def tell(text: str) -> None:
-    """Print a line on standard error, beside the answer."""
-    typer.echo(one_line(text), err=True)
+    """Print a line on standard error, beside the answer; nowhere if its reader has gone."""
+    with suppress(OSError):
+        typer.echo(one_line(text), err=True)
 
 
 def log_json(*, quiet: bool = False) -> None:

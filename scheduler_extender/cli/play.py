@@ -33,12 +33,17 @@ HOPELESS = (400, 401, 403, 404, 405, 422)  # statuses after which the same reque
 
 
 def play_until_stopped(content: ClusterFile, access: Access, *, beside: bool) -> None:
-    """Play the nodes until Ctrl-C, SIGTERM or their removal. Raises :class:`BadInputError`."""
+    """Play the nodes until Ctrl-C, SIGTERM, the end of the terminal, or the nodes' removal.
+
+    Raises :class:`BadInputError`.
+    """
     lines = _Lines(content)
     with asking(access) as (api, _):
         _check(api, content, beside=beside)
         nodes = RegisteredNodes(api, content, lines)
         signal.signal(signal.SIGTERM, press)
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+            signal.signal(signal.SIGHUP, press)
         try:
             with nodes:
                 tell(f"nodes played: {len(nodes.nodes)}, tainted {PLAYED}; Ctrl-C removes them")

@@ -164,7 +164,7 @@ class RegisteredNodes(PlayedNodes):
         lease = _lease(name, {"uid": self._leases[name]})
         try:
             _write(self._api.patch, path(LEASES_PATH, name), lease)
-            with suppress(NotFoundError):
+            with suppress(NotFoundError, ConflictError):
                 _write(self._api.patch, path(NODES_PATH, name, "status"), {"status": READY})
         except (NotFoundError, ConflictError):
             self.removed = True
@@ -206,7 +206,7 @@ def _node(topology: NodeTopology, content: ClusterFile) -> dict[str, object]:
             },
         },
         "spec": {
-            "taints": [*given.taints, Taint(PLAYED, "", "NoSchedule")],
+            "taints": [*dict.fromkeys((*given.taints, Taint(PLAYED, "", "NoSchedule")))],
             "unschedulable": given.cordoned,
         },
         "status": {

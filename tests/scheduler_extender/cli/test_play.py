@@ -43,7 +43,11 @@ cpu: 8
 ---
 kind: Node
 metadata: {name: gpu-01, labels: {pool: a}}
-spec: {unschedulable: true, taints: [{key: team, value: a, effect: NoSchedule}]}
+spec:
+  unschedulable: true
+  taints:
+  - {key: team, value: a, effect: NoSchedule}
+  - {key: gpu-topology.io/played, effect: NoSchedule}  # as in what kubectl prints of a played node
 """
 
 
@@ -128,6 +132,21 @@ def test_pods_run_until_the_play_ends_and_nothing_is_left(
         f"nodes played: 2, tainted {PLAYED}; Ctrl-C removes them\n"
         "removing the nodes; if that is stopped: gpu-topology play --remove\nnodes removed: 2\n"
     )
+    assert only_own(server)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_nothing_is_left_if_the_reader_has_gone(
+    number: int, server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    """As with ``2>&1 | tee``, which Ctrl-C ends first, and with a terminal that is closed."""
+    with playing(server, given) as child:
+        for stream in (child.stdout, child.stderr):
+            assert stream is not None
+            stream.close()
+        child.send_signal(number)
+        assert child.wait(PATIENCE) == 130
     assert only_own(server)
 
 
