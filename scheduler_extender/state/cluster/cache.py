@@ -37,7 +37,7 @@ from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.nodeinfo import Foresees, NodeInfo, nobody_foresees
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.verification import Misprediction, verify
-from scheduler_extender.state.pods.attributes import Others, nobody_knows
+from scheduler_extender.state.pods.attributes import Others
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
 from scheduler_extender.state.pods.reservation import MOST_RESERVATIONS, Reservation
@@ -70,7 +70,7 @@ class Cache:
         self.groups = Groups()
         self.budgets: Budgets | None = None
         # returns the requests of pods without devices; called without the lock
-        self.others: Others = nobody_knows
+        self.others: Others = lambda _: None
         # predicts the devices of claims; called without the lock
         self.foresees: Foresees = nobody_foresees
         # Whether all claims of a pod that asks for a number of GPUs have devices, the pod's own
@@ -606,7 +606,14 @@ class Cache:
         to such a node count as assumed, and none of them gets a reservation by its nomination.
         """
         info = self.nodes.get(name)
-        nominees, coming = self._nominees(info), dict[PodUid, PodRecord]()
+        # kube-scheduler reserves a number of GPUs, not particular ones, for the one of highest
+        # priority.
+        nominees = [
+            pod
+            for pod in self.pods.nominated_to.on(name)
+            if not _is_not_scheduled(pod) and info.is_eligible_for(pod)
+        ]
+        coming = dict[PodUid, PodRecord]()
         if info.allocates_before_bind:
             coming, nominees = {pod.uid: replace(pod, node=name) for pod in nominees}, []
         assumed = {uid: pod for uid, pod in self.pods.assumed.items() if pod.node == name}
@@ -661,18 +668,6 @@ class Cache:
             key=lambda pod: (inf if pod.created is None else pod.created, pod.uid),
             default=None,
         )
-
-    def _nominees(self, info: NodeInfo) -> list[PodRecord]:
-        """Return the pods that are nominated to a node and may be scheduled there.
-
-        kube-scheduler reserves a number of GPUs, not particular ones, for the one of highest
-        priority. Under DRA this is different (see :meth:`_reserve`).
-        """
-        return [
-            pod
-            for pod in self.pods.nominated_to.on(info.name)
-            if not _is_not_scheduled(pod) and info.is_eligible_for(pod)
-        ]
 
 
 def _gives_out_others(before: NodeInfo, after: NodeInfo) -> bool:

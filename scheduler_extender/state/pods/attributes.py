@@ -12,7 +12,7 @@ from scheduler_extender.state.pods.selecting import (
     EligibleNodes,
     eligible_nodes_of,
 )
-from scheduler_extender.wire import Container, OwnerReference, Pod, PodSpec, Resources
+from scheduler_extender.wire import Container, Pod, PodSpec, Resources
 from topology.core.devices import NodeName
 from topology.core.memo import memoized
 
@@ -43,11 +43,6 @@ class SchedulingAttributes:
 BARE = SchedulingAttributes()
 
 
-def nobody_knows(name: NodeName) -> Amounts | None:
-    """Return None: the :data:`Others` until something is known."""
-    return None
-
-
 @once
 def attributes_of(template: Template, managed: Managed) -> SchedulingAttributes:
     """Return the attributes of pods of a template, without a nomination.
@@ -56,21 +51,16 @@ def attributes_of(template: Template, managed: Managed) -> SchedulingAttributes:
     too much (:mod:`..podlimits`), and no node is eligible for it.
     """
     pod, sane = template.pod, template.too_much is None
+    # The owner that creates the pod again. That of a static pod is its Node, which starts it again
+    # on the same node.
+    owners = pod.metadata.owner_references or ()
     return SchedulingAttributes(
         pod.spec.priority or 0,
         tuple(sorted((pod.metadata.labels or {}).items())) if sane else (),
-        cut(controller_of(pod.metadata.owner_references or ())),
+        cut(next((each.kind for each in owners if each.controller), "")),
         requests_of(pod, managed) if sane else (),
         eligible_nodes=eligible_nodes_of(pod.spec) if sane else NO_NODE,
     )
-
-
-def controller_of(owners: Iterable[OwnerReference]) -> str:
-    """Return the kind of the owner that creates a pod again; empty if none does.
-
-    The owner of a static pod is its Node, which starts it again on the same node.
-    """
-    return next((owner.kind for owner in owners if owner.controller), "")
 
 
 OF_A_CLASS = "deviceclass.resource.kubernetes.io/"
