@@ -80,10 +80,6 @@ class Metrics(Collector):
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing, because the set of metrics depends on the node."""
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics except the latency."""
         yield _gauge("build_info", "Always 1.", [([our_version()], 1)], "version")

@@ -93,8 +93,11 @@ class HoldersTracker:
         before = self.holders.by_uid if self._remembered or self.accepted else None
         joined = join(entries, context.pods, before)
         self._keep_vanished(joined, context, now, watchful=watchful)
-        if self._keep_back(joined.unidentified if context.has_api_server else (), now):
-            return
+        since = self._unidentified_since
+        unidentified = joined.unidentified if context.has_api_server else ()
+        self._unidentified_since = {entry: since.get(entry, now) for entry in unidentified}
+        if any(now - at < self._intervals.unidentified for at in self._unidentified_since.values()):
+            return  # until the API server shows the pods of these entries
         # A kubelet that has just started may show less CPUs and memory than pods have.
         living = {p.key for p in context.pods.values() if not (p.ended or p.terminating)}
         listed = [*entries, *self._vanished.values()]
@@ -125,10 +128,3 @@ class HoldersTracker:
             self._vanished_since = None
         elif self._vanished_since is None:
             self._vanished_since = now
-
-    def _keep_back(self, unidentified: tuple[Entry, ...], now: float) -> bool:
-        """Check whether to wait until the API server shows the pods of these entries."""
-        since = self._unidentified_since
-        self._unidentified_since = {entry: since.get(entry, now) for entry in unidentified}
-        waited = [now - at for at in self._unidentified_since.values()]
-        return any(each < self._intervals.unidentified for each in waited)

@@ -155,7 +155,13 @@ def compose(observation: Observation, conditions: ConditionTracker, now: str) ->
         observation.health,
         (
             _unaccounted(observation, resources, conditions, now, known=not unknown),
-            _complete(unseen, conditions, now),
+            conditions.say(
+                COMPLETE,
+                not unseen,
+                "SomeUnseen" if unseen else "AllSeen",
+                "; ".join(map(str, unseen)),
+                now,
+            ),
             *_fabric_ready(observation, conditions, now),
         ),
         holdings=own,
@@ -333,11 +339,6 @@ def _unaccounted(
         found = [f"GPU {gpu.index}" for gpu in topology.gpus if gpu.uuid in observation.unaccounted]
     reason = "HeldByNoPod" if found else "AllAccountedFor"
     return conditions.say(UNACCOUNTED_USE, bool(found), reason, ", ".join(found), now)
-
-
-def _complete(unseen: tuple[Unseen, ...], conditions: ConditionTracker, now: str) -> Condition:
-    reason = "SomeUnseen" if unseen else "AllSeen"
-    return conditions.say(COMPLETE, not unseen, reason, "; ".join(map(str, unseen)), now)
 
 
 def _fabric_ready(
