@@ -294,7 +294,14 @@ def _numa_config(spec: wire.Spec) -> NumaConfig | None:
     CPU Manager's option ``align-by-socket``. A contradiction raises :class:`TopologyError`.
     """
     given = sorted(spec.numa_nodes or (), key=lambda node: node.id)
-    nodes = [_numa_node(node) for node in given]
+    nodes = [
+        NumaNode(
+            wire.cpus_of(node.cpus or ""),
+            node.socket,
+            tuple(sorted((m.type, m.bytes) for m in node.memory or ())),
+        )
+        for node in given
+    ]
     _check_nodes(given, nodes)
     cpus = spec.cpus
     if cpus is None:
@@ -327,11 +334,6 @@ def _names_cpus(nodes: Sequence[wire.NumaNode]) -> bool:
     """Check whether the record has the CPUs of each NUMA node from 0 on."""
     numbers = sorted(node.id for node in nodes if node.cpus is not None)
     return bool(nodes) and numbers == list(range(len(nodes)))
-
-
-def _numa_node(node: wire.NumaNode) -> NumaNode:
-    memory = sorted((m.type, m.bytes) for m in node.memory or ())
-    return NumaNode(wire.cpus_of(node.cpus or ""), node.socket, tuple(memory))
 
 
 def _check_nodes(given: Sequence[wire.NumaNode], nodes: Sequence[NumaNode]) -> None:

@@ -64,10 +64,6 @@ class _Kind:
     nodes: int
     good: frozenset[Mask]
 
-    def matching(self, addresses: Iterable[Address]) -> Mask:
-        """Return the positions that an alternative with these addresses selects on this kind."""
-        return sum(1 << self.at[each] for each in addresses if each in self.at)
-
 
 @dataclass(slots=True)
 class _Steps:
@@ -146,7 +142,7 @@ def _covers(
             each = tuple(kind.addresses[p] for p in positions(mask))
             if each in found:
                 continue
-            selected = [kind.matching(each) for kind in kinds]
+            selected = [sum(1 << k.at[a] for a in each if a in k.at) for k in kinds]
             if not steps.take(len(kinds) + sum(comb(m.bit_count(), count) for m in selected)):
                 return found
             inside = {n: set(_inside(here, count)) for n, here in enumerate(selected) if here}

@@ -140,7 +140,11 @@ class MemoryManager:
             fewest = min(fewest, nodes.bit_count())
             if self._unknown:
                 hinted.append((nodes, False))
-            elif self._most.suffice(nodes, amounts) and self._may_serve(nodes):
+            elif self._most.suffice(nodes, amounts) and all(
+                # whether the groups of pods that are not terminating allow these NUMA nodes
+                self._held[i] <= {nodes} or len(self._held[i]) > 1
+                for i in positions(nodes)
+            ):
                 hinted.append((nodes, self._has_surely(nodes, amounts) and self._serves(nodes)))
         return tuple(
             TopologyHint(nodes, nodes.bit_count() == fewest, sure) for nodes, sure in hinted
@@ -173,10 +177,6 @@ class MemoryManager:
         """Check whether enough memory is left there, wherever other pods take theirs."""
         more = tuple((kind, amount + self._taken.get(kind, 0)) for kind, amount in amounts)
         return self._least.suffice(nodes, more)
-
-    def _may_serve(self, nodes: Mask) -> bool:
-        """Check whether the groups of pods that are not terminating allow these NUMA nodes."""
-        return all(self._held[i] <= {nodes} or len(self._held[i]) > 1 for i in positions(nodes))
 
     def _serves(self, nodes: Mask) -> bool:
         """Check whether the groups surely allow these NUMA nodes."""

@@ -151,11 +151,6 @@ class Unforeseen(NvidiaPlugin):
     monotone = True
     hazards = HAZARDS
 
-    def outcomes(self, call: Call) -> Outcomes:
-        """Return every choice, with every refusal that may come."""
-        hazards = self.refusals(call.shape, call.available, call.size)
-        return every_choice(call, exact=True, hazards=hazards)
-
     def refusals(self, shape: Shape, available: Mask, size: int) -> tuple[str, ...]:
         """Return the refusals that may come of choosing ``size`` of any part of these GPUs."""
         counts = frozenset(range(available.bit_count() + 1))

@@ -11,7 +11,6 @@ with a superset that is marked as one. A superset is sound, a subset is a bug.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -84,7 +83,7 @@ class Answers:
             yield pool, Outcomes(tuple(row[:count]), self.exact, hazards[refused])
 
 
-class Allocator(ABC):
+class Allocator:
     """The model of one device plugin: its possible answers, and properties of all its answers.
 
     A subclass has a ``name`` and :meth:`outcomes`. That suffices for a plugin that never refuses
@@ -143,9 +142,13 @@ class Allocator(ABC):
         """
         return self
 
-    @abstractmethod
     def outcomes(self, call: Call) -> Outcomes:
-        """Return every set that may come. The caller ensures that enough devices are available."""
+        """Return every set that may come. The caller ensures that enough devices are available.
+
+        Without a model of the choice, that is every set.
+        """
+        hazards = self.refusals(call.shape, call.available, call.size)
+        return every_choice(call, exact=True, hazards=hazards)
 
     def answers(self, shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
         """Yield the outcomes for many pools of whole GPUs, without required GPUs.
@@ -204,10 +207,6 @@ class Anything(Allocator):
     hazards: Mapping[str, str] = field(default_factory=dict)
     name = "any"
     monotone = True
-
-    def outcomes(self, call: Call) -> Outcomes:
-        """Return every choice."""
-        return every_choice(call, exact=True, hazards=tuple(self.hazards))
 
 
 ANYTHING = Anything()

@@ -2,7 +2,7 @@
 
 from topology.core.allocators.best_effort import Unforeseen
 from topology.core.allocators.nvidia import NvidiaPlugin
-from topology.core.allocators.protocol import Allocator, Call, Outcomes, every_choice
+from topology.core.allocators.protocol import Allocator
 from topology.core.graph import AllocatorConfig
 
 
@@ -11,16 +11,6 @@ class Unmodelled(NvidiaPlugin):
 
     name = "any"
     monotone = True
-
-    def outcomes(self, call: Call) -> Outcomes:
-        """Return all choices of the call's size.
-
-        >>> from topology.machines import machine
-        >>> shape = machine("dgx1-v100").topology("n").shape
-        >>> Unmodelled().outcomes(Call(shape, 0b111, 2)).sets
-        (3, 5, 6)
-        """
-        return every_choice(call, exact=True)
 
     def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """Return an allocator with all of NVIDIA's refusals if a version is known.
