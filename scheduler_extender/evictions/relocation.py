@@ -24,7 +24,6 @@ from scheduler_extender.framework.trials import Trials, devices_for
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.node.nodeinfo import Devices, NodeInfo
-from scheduler_extender.state.node.transitions import with_assumed_pod
 from scheduler_extender.state.pods.attributes import Amounts, Others
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.devices import NodeName, PodUid
@@ -291,7 +290,7 @@ def placed(info: NodeInfo, pod: PodRecord, devices: Devices = ()) -> NodeInfo:
         allocations = (*report.allocations, Allocation(*whose, devices))
         record = replace(info.record, report=replace(report, allocations=allocations))
         info = replace(info, record=record)
-    return with_assumed_pod(info, anew)
+    return replace(info, pods=info.pods.with_assumed(anew)).without_old_terminated()
 
 
 def may_be_lost(victim: PodRecord, waiting: PodRecord) -> bool:

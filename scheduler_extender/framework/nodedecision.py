@@ -89,7 +89,13 @@ def _alike_after(
         passes = decision.rejection is None and decision.assessment is not None
         return passes and arrival(request, decision) == next_one
 
-    at_least, too_many = 0, min(most, _most_left(info, request)) + 1
+    # the most arrivals that still leave devices for one more
+    offer, each = info.offer(request.resource), request.effective_count
+    if not isinstance(offer, Rejection) and each:
+        most = min(most, max(0, offer.availability.devices_left // each - 1))
+    else:
+        most = 0
+    at_least, too_many = 0, most + 1
     step = 1
     while too_many - at_least > 1:
         middle = min(at_least + step, too_many - 1)
@@ -98,11 +104,3 @@ def _alike_after(
         else:
             too_many, step = middle, max(1, (middle - at_least) // 2)
     return at_least
-
-
-def _most_left(info: NodeInfo, request: GpuRequest) -> int:
-    """Return an upper bound on arrivals that still leave devices for one more."""
-    offer, each = info.offer(request.resource), request.effective_count
-    if isinstance(offer, Rejection) or not each:
-        return 0
-    return max(0, offer.availability.devices_left // each - 1)

@@ -160,7 +160,7 @@ class Node(Actor):
 
     def _hear_of_pods(self) -> None:
         """List the kubelet's pods. Pods that are gone hold nothing any more."""
-        self._devices.hear_of_pods()
+        self._devices.shows_pods = True
         self._observer.unsettled(self.name)
         gone = [e for e in self._inbox if e.gone]
         self._inbox = [e for e in self._inbox if not e.gone]

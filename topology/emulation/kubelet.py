@@ -164,10 +164,6 @@ class EmulatedKubelet:
         """Start the kubelet again."""
         self.answers = True
 
-    def hear_of_pods(self) -> None:
-        """Let the kubelet hear of its pods, so that it shows those that run."""
-        self.shows_pods = True
-
     def holds(self, uid: PodUid) -> bool:
         """Check whether a pod is on the node and has not ended."""
         return uid in self._pods and not self._pods[uid].ended

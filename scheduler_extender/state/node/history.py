@@ -71,13 +71,6 @@ class Refused:
     kind: GpuRequest
     counts_for_node: bool = True  # whether no pod of another kind has been admitted since
 
-    def no_later_than(self, started: float) -> bool:
-        """Check whether the refusal came no later than this time of the kubelet's clock.
-
-        Infinity stands for the current time.
-        """
-        return started == inf or (self.started is not None and self.started <= started)
-
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -172,7 +165,7 @@ def without(
     left: defaultdict[GpuRequest, list[Refused]] = defaultdict(list)
     for other, backoff in backoffs.of_kind.items():
         for refused in backoff.refusals:
-            if not refused.no_later_than(started):
+            if started != inf and (refused.started is None or refused.started > started):
                 left[other].append(refused)
             elif kind is not None and other != kind:
                 left[other].append(replace(refused, counts_for_node=False))

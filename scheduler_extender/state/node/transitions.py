@@ -218,11 +218,6 @@ def with_unconfirmed(info: NodeInfo, pod: PodRecord, version: int) -> NodeInfo:
     return _let_go(replace(info, pods=replace(info.pods, bound=bound, unconfirmed=unconfirmed)))
 
 
-def with_assumed_pod(info: NodeInfo, pod: PodRecord) -> NodeInfo:
-    """Return the node with a pod that is assumed to be bound to it."""
-    return replace(info, pods=info.pods.with_assumed(pod)).without_old_terminated()
-
-
 def note_terminated(info: NodeInfo, pod: PodRecord) -> NodeInfo:
     """Return the node with a terminated pod, if other pods are unacknowledged beside it.
 

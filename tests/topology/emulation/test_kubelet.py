@@ -38,7 +38,7 @@ def test_after_a_restart_pods_keep_their_gpus_and_no_new_pod_is_admitted() -> No
     assert (node.report().allocations, node.report().allocatable) == ((), frozenset())
     with pytest.raises(Refused, match="UnexpectedAdmissionError"):
         admit(node, TWO, 1)
-    node.hear_of_pods()
+    node.shows_pods = True
     node.register()
     (shown,) = node.report().allocations
     assert len(shown.device_ids) == 2
@@ -54,7 +54,7 @@ def test_a_half_admitted_pod_is_admitted_anew_if_the_plugin_is_back(registered: 
     (first,) = node.report().allocations
     node.stop()
     node.start()
-    node.hear_of_pods()
+    node.shows_pods = True
     if not registered:
         with pytest.raises(Refused, match="UnexpectedAdmissionError"):
             node.admit(ONE, "default", "one", request)

@@ -12,7 +12,6 @@ from scheduler_extender.state.node.occupants import Occupants, Roster, Terminate
 from scheduler_extender.state.node.transitions import (
     MOST_TERMINATED,
     note_terminated,
-    with_assumed_pod,
     with_pod,
     with_record,
     with_unconfirmed,
@@ -56,6 +55,13 @@ def deleted(uid: str, version: int) -> Step:
     return step
 
 
+def assumed(pod: PodRecord) -> Step:
+    def step(info: NodeInfo) -> NodeInfo:
+        return replace(info, pods=info.pods.with_assumed(pod)).without_old_terminated()
+
+    return step
+
+
 def ends(uid: str) -> Step:
     def step(info: NodeInfo) -> NodeInfo:
         pod = replace(info.pods.bound[PodUid(uid)], phase="Succeeded")
@@ -69,7 +75,7 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
     "nothing but a record": ([comes(report(1))], 4, ()),
     "a pod is bound": ([comes(report(1)), bound("a", count=2)], 2, ()),
     "a bind is in flight": (
-        [comes(report(1)), lambda info: with_assumed_pod(info, record("a", 3))],
+        [comes(report(1)), assumed(record("a", 3))],
         1,
         (),
     ),
