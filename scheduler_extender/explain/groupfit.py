@@ -17,20 +17,17 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.explain import Struct
 from scheduler_extender.explain.answers import Answer, answers_to
 from scheduler_extender.explain.wording import asked_text
-from scheduler_extender.framework.nodedecision import decide
-from scheduler_extender.framework.outcomes import arrival
+from scheduler_extender.framework.packing import packed
 from scheduler_extender.groupreference import NODE, Group, GroupReference
-from scheduler_extender.state.answers.decision import Decision, Settings
+from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import MOST_REQUESTS, lives
-from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.attributes import BARE, SchedulingAttributes
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
-from topology.core.memo import interruptible
 from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy
 
@@ -234,7 +231,7 @@ def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit
     for (file, maker), eligible in made.items():
         wants = {pod: pod.copies for pod in eligible}
         if len(wants) > 1:
-            fit = _packed(snapshot.settings, snapshot.nodes, wants, eligible)
+            fit = packed(snapshot.settings, snapshot.nodes, wants, eligible)
             yield ObjectFit(maker, file, sum(wants.values()), fit)
 
 
@@ -312,7 +309,7 @@ def _fit(
         domain = domain_of(info, first.group_ref.domain or NODE) if bound else None
         domains.setdefault(domain, []).append(info)
     fits = max(
-        (_packed(snapshot.settings, at, wants, eligible) for at in domains.values()), default=0
+        (packed(snapshot.settings, at, wants, eligible) for at in domains.values()), default=0
     )
     names = [pod.name for pod in pods]
     members = wants.total()
@@ -329,44 +326,4 @@ def room_for(
     """
     names = {answer.node for answer in answers if answer.may_come}
     with deadline.enforced():
-        return _packed(snapshot.settings, snapshot.nodes, {pod: copies}, {pod: names})
-
-
-def _packed(
-    settings: Settings,
-    nodes: Iterable[NodeInfo],
-    wants: Mapping[Wanted, int],
-    eligible: Mapping[Wanted, Collection[str]],
-) -> int:
-    """Return how many of the wanted pods fit on these nodes, the largest requests first.
-
-    ``eligible`` holds, for each pod, the names of the nodes to which it may go. Raises
-    :class:`.OutOfTimeError` if an outer deadline has passed.
-    """
-    now = list(nodes)
-    placed = 0
-    full: set[object] = set()
-    for pod in sorted(wants, key=lambda pod: -pod.request.effective_count):
-        left, without_peers = wants[pod], pod.request.without_peers
-        for position, before in enumerate(now):
-            if not left:
-                break
-            interruptible()
-            if before.name not in eligible.get(pod, ()):
-                continue
-            info = pod.on(before)
-            key = (without_peers, info.key(without_peers.resource))
-            if key in full:
-                continue
-            taken = 0
-            decision = decide(info, without_peers, settings)
-            while decision.rejection is None and left:
-                taken, left = taken + 1, left - 1
-                info = with_arrivals(info, (arrival(without_peers, decision),))
-                decision = decide(info, without_peers, settings) if left else decision
-            if taken:
-                now[position] = info
-            else:
-                full.add(key)
-            placed += taken
-    return placed
+        return packed(snapshot.settings, snapshot.nodes, {pod: copies}, {pod: names})

@@ -10,6 +10,7 @@ from collections.abc import Hashable
 
 from scheduler_extender.framework.claims import devices_for
 from scheduler_extender.framework.equivalence import answer
+from scheduler_extender.framework.nodedecision import undecided
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.nodeinfo import NodeInfo
@@ -46,6 +47,10 @@ class Trials:
             then = info.without(gone) if gone else info
             found = self._known[about] = answer(self._snapshot, then, request)
         return found
+
+    def takes_unseen(self, info: NodeInfo, request: GpuRequest) -> bool:
+        """Check whether a node takes the pod although deciding about it failed."""
+        return undecided(info, request).rejection is None
 
     def _class_of(self, info: NodeInfo, gone: frozenset[PodUid], resource: str) -> int:
         """Return a number for the node without these pods. It is equal if every answer is equal."""

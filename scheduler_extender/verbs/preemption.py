@@ -16,7 +16,6 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.evictions.victims import Preemptor, after, importance, replaced
 from scheduler_extender.framework.afterwards import Afterwards
 from scheduler_extender.framework.evaluator import evaluate, rejected_by_name
-from scheduler_extender.framework.nodedecision import undecided
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.cluster.cache import Cache
@@ -148,7 +147,7 @@ class _Asking:
             )
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.snapshot.faults.note(name, error)
-            return chosen if undecided(info, self.pod.request).rejection is None else None
+            return chosen if self.trials.takes_unseen(info, self.pod.request) else None
         if others is None:
             return None
         known = {each.uid for each in ours}
