@@ -21,16 +21,23 @@ class RefusalTracker:
         self.latest: tuple[RefusedPod, ...] = ()
         self.counts: Counter[str] = Counter()
         self._counted: frozenset[PodUid] = frozenset()
+        self._since = ("", "")  # the time and UID up to which the former agent has counted all
 
     def remember(self, history: Iterable[RefusedPod]) -> None:
         """Take over the refusals that the former agent has published."""
         self.latest = tuple(history)
         self._counted = frozenset(refused.pod_uid for refused in self.latest)
+        if len(self.latest) >= MOST_REFUSED:  # it has dropped older ones, which may still be there
+            self._since = (self.latest[0].at, self.latest[0].pod_uid)
 
     def look(self, pods: Mapping[PodUid, NodePod]) -> None:
         """Add the refused pods that are new. They are as the API server shows them."""
         there = {uid: pod for uid, pod in pods.items() if pod.refused and pod.wants and pod.started}
-        new = [_refused(pod) for uid, pod in there.items() if uid not in self._counted]
+        new = [
+            _refused(pod)
+            for uid, pod in there.items()
+            if uid not in self._counted and (pod.started, uid) > self._since
+        ]
         self.counts.update(Refusal(each.reason).label for each in new)
         newest_last = sorted([*self.latest, *new], key=lambda each: (each.at, each.pod_uid))
         self.latest = tuple(newest_last[-MOST_REFUSED:])

@@ -58,6 +58,16 @@ def test_a_new_agent_goes_on_where_the_former_one_ended() -> None:
     assert tracker.counts == {AFFINITY: 1}
 
 
+def test_a_new_agent_does_not_count_what_the_full_history_of_the_former_one_has_dropped() -> None:
+    former, tracker = RefusalTracker(), RefusalTracker()
+    pods = [pod(str(n), minute(n), main=1) for n in range(40)]
+    former.look(seen(*pods))
+    tracker.remember(former.latest)
+    tracker.look(seen(*pods, pod("new", minute(40), main=1)))
+    assert tracker.counts == {AFFINITY: 1}
+    assert [each.at for each in tracker.latest] == [minute(n) for n in range(9, 41)]
+
+
 def test_any_resource_may_be_out() -> None:
     tracker = RefusalTracker()
     tracker.look(seen(pod("a", minute(1), "OutOf" + "r" * 300, main=1)))
