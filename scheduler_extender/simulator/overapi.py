@@ -29,13 +29,15 @@ from topology.core.graph import NodeTopology
 from topology.core.refusal import REJECTED
 from topology.core.report import READY, Condition
 from topology.emulation import EmulatedKubelet
-from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError, NotFoundError, path
+from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, path
 from topology.kubeapi.reflector import Reflector, Watched
 from topology.times import time_text
 
 WRITERS = 8
 WITHIN = 2.0  # seconds that a write may take
 AGAIN = 0.5  # seconds before a failed write is tried again
+# Statuses that a repeated write would get again: a quota or policy forbids it, or the pod is gone.
+LASTING = (403, 404, 409, 422)
 ENDS_WITHIN = 60.0  # seconds for which the simulating thread is awaited
 # Agents that mostly report at once.
 SOON = Delays(
@@ -217,8 +219,8 @@ class PlayedNodes(Server):
                     self._api.create(where, told, timeout=WITHIN)
             else:
                 self._api.delete(where, msgspec.json.encode(options), timeout=WITHIN)
-        except (NotFoundError, ConflictError):
-            return True
+        except ApiError as error:
+            return entry.gone or error.status in LASTING
         except ApiFailure:
             return entry.gone
         return True

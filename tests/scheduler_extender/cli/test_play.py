@@ -16,6 +16,7 @@ from scheduler_extender.cli import main
 from scheduler_extender.files.clusterfile import parse
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.simulator import registration
+from scheduler_extender.simulator.overapi import AGAIN
 from scheduler_extender.simulator.registration import (
     LEASES_PATH,
     PLAYED,
@@ -176,6 +177,19 @@ def test_nodes_whose_removal_was_not_answered_are_counted(
     done = asked(main, "play", "--remove", *given[2:])
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "nodes removed: 2")
     assert only_own(server)
+
+
+def test_an_event_that_a_quota_forbids_is_not_written_again(
+    server: FakeApiServer, api: ApiServer
+) -> None:
+    server.refuse(403, times=None, path=".*/events$")
+    with RegisteredNodes(api, parse(FILE), Observer()) as nodes:
+        bound(server, "many", 9)
+        eventually(lambda: phase(server, "many") == "Failed")
+        bound(server, "ends", 1, **{PLAY_SECONDS: str(3 * AGAIN)})
+        eventually(lambda: phase(server, "ends") == "Succeeded")
+    assert nodes.errors == []
+    assert [r.method for r in server.requests if r.path.endswith("/events")] == ["POST"]
 
 
 def test_a_node_is_as_the_file_says(server: FakeApiServer, given: tuple[str, ...]) -> None:
