@@ -20,13 +20,14 @@ from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Event
 from topology.core.devices import NodeName, PodUid
-from topology.core.refusal import OTHER, Refusal
+from topology.core.refusal import OTHER, Refusal, refusal_of
 from topology.core.requests import GpuRequest, gpu_request
 from topology.times import seconds_of
 
 NVIDIA = "nvidia.com/"
 UNKNOWN = Malformed("how many GPUs it requested is not known any more")
 DOUBTFUL = Malformed("it may have requested no GPUs")
+MOST_NAME = 253  # characters of a pod's or a node's name
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,20 @@ def refused_pods(
     """Return the refused pods, the latest first, each with its node, refusal and time.
 
     A request that is not known is :data:`UNKNOWN`, or :data:`DOUBTFUL`. Times that are not known
-    count as the earliest.
+    count as the earliest. Users may create Events with any text.
     """
     found, known = dict[PodUid, PodRecord](), {pod.uid: pod for pod in snapshot.pods}
     for event in events:
-        about, node = event.involved_object, NodeName(event.source.get("host", ""))
-        uid, refusal = PodUid(about.get("uid", "")), Refusal(event.reason)
+        about, node = event.involved_object, NodeName(event.source.get("host", "")[:MOST_NAME])
+        uid, name = PodUid(about.get("uid", "")), about.get("name", "")[:MOST_NAME]
+        refusal = refusal_of("Failed", event.reason, event.message, has_containers=True)
         request = UNKNOWN if NVIDIA in event.reason + event.message else DOUBTFUL
-        gone = PodRecord(uid, about.get("namespace", ""), about.get("name", ""), node, request)
-        if refusal.label != OTHER and (uid in known or request is UNKNOWN or node in with_gpus):
+        gone = PodRecord(uid, about.get("namespace", ""), name, node, request)
+        if (
+            refusal
+            and refusal.label != OTHER
+            and (uid in known or request is UNKNOWN or node in with_gpus)
+        ):
             pod, at = known.get(uid, gone), seconds_of(event.last_timestamp or "")
             found[uid] = replace(pod, node=node, refusal=refusal, started=at)
     found |= {

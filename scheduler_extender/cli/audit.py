@@ -35,7 +35,8 @@ NO_RECORDS = (
 def told(source: Source, namespace: str | None, seconds: float, html: Path | None) -> Told:
     """Return the audit of the last ``seconds``, and write it as a page, too.
 
-    A file is judged at the latest time that it names.
+    A file is judged at the latest time that it names, unless that is still to come: who may create
+    Events may date them at will.
     """
     look = look_once(source.cluster, source.access, namespace, Verdict.EXPECTED, bare=True)
     content, snapshot, notes = look.content, look.cluster.snapshot(), list(look.notes)
@@ -57,7 +58,8 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
     refused, until = refused_pods(snapshot, with_gpus, events), look.today
     if content is not None:
         observed = [seconds_of(node.observed_at) for node in nodes]
-        until = max(filter(None, (*observed, *(pod.started for pod in refused))), default=until)
+        times = [*filter(None, (*observed, *(pod.started for pod in refused)))]
+        until = max([at for at in times if at <= until] or times, default=until)
     recent = [pod for pod in refused if pod.started is None or pod.started >= until - seconds]
     sure = [pod for pod in recent if pod.request is not DOUBTFUL]
     evidence = Evidence(

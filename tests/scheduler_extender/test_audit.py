@@ -38,6 +38,10 @@ from topology.core.placement import Reason, Verdict
 from topology.machines import machine
 
 Audit = dict[str, Any]
+FOREVER = "9999-12-31T23:59:59Z"
+NO_RECORDS = [
+    {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+]
 
 
 @pytest.fixture
@@ -59,6 +63,25 @@ def figures(found: Audit) -> dict[str, dict[str, int]]:
         for name, part in found.items()
         if isinstance(part, dict)
     }
+
+
+def test_an_event_of_a_time_to_come_hides_no_other_refusal(folder: Path) -> None:
+    later = {**event("later", "n", "12:00", "OutOfnvidia.com/gpu"), "lastTimestamp": FOREVER}
+    found = audit(folder, [*NO_RECORDS, event("now", "n", "12:00", "OutOfnvidia.com/gpu"), later])
+    assert found["until"] == at("12:00")
+    assert found["refusedPods"]["pods"] == 2
+
+
+@pytest.mark.parametrize("reason", ["OutOf" + "x" * 400, "OutOf<b>", "OutOf\u001b[31m", "OutOf a"])
+def test_an_event_whose_reason_is_no_word_counts_for_nothing(folder: Path, reason: str) -> None:
+    found = audit(folder, [*NO_RECORDS, event("odd", "n", "12:00", reason, "nvidia.com/gpu")])
+    assert found["refusedPods"]["pods"] == 0
+
+
+def test_names_in_an_event_are_no_longer_than_names(folder: Path) -> None:
+    long = event("p" * 1000, "n" * 1000, "12:00", "OutOfnvidia.com/gpu")
+    (row,) = audit(folder, [*NO_RECORDS, long])["refusedPods"]["rows"]
+    assert (row["node"], row["names"]) == ("n" * 253, ["default/" + "p" * 253])
 
 
 def test_a_clean_cluster(folder: Path) -> None:
