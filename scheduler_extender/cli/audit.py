@@ -58,8 +58,8 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
     refused, until = refused_pods(snapshot, with_gpus, events), look.today
     if content is not None:
         observed = [seconds_of(node.observed_at) for node in nodes]
-        times = [*filter(None, (*observed, *(pod.started for pod in refused)))]
-        until = max([at for at in times if at <= until] or times, default=until)
+        named = [*filter(None, (*observed, *(pod.started for pod in refused)))]
+        until = max([at for at in named if at <= until] or named, default=until)
     recent = [pod for pod in refused if pod.started is None or pod.started >= until - seconds]
     sure = [pod for pod in recent if pod.request is not DOUBTFUL]
     evidence = Evidence(
