@@ -65,11 +65,7 @@ UNUSED = (
     Unused(
         r"\bask(s|ed|ing)? for\b",
         "a pod requests GPUs",
-        tuple(
-            p
-            for p in EVERYWHERE
-            if p.suffix in (".md", ".html") and p.stem != "CHANGELOG"
-        ),
+        tuple(p for p in EVERYWHERE if p.suffix in (".md", ".html") and p.stem != "CHANGELOG"),
         (r"asks for no credentials",),
     ),
 )
