@@ -103,14 +103,6 @@ def table(rows: Iterable[R], *columns: list[Shown[R]], headers: bool = True) -> 
     return found
 
 
-def stacked(console: Console, heading: str, lines: Iterable[Text | str]) -> None:
-    """Print one row as a paragraph, where a table has no room."""
-    console.print(Text(heading, "bold", overflow="fold"))
-    for line in lines:
-        text = Text(line) if isinstance(line, str) else line
-        console.print(Padding(text, (0, 0, 0, 2), expand=False))
-
-
 def paragraph(console: Console, words: str, style: str = "", indent: int = 0) -> None:
     """Print a paragraph that wraps between words; a pipe gets it on one line."""
     text = Text(words, style)
@@ -150,7 +142,10 @@ def show(
     readable = least if console.width >= ROOMY else most
     if instead is not None and (len(parts) > 1 or readable > console.width):
         for heading, lines in instead:
-            stacked(console, heading, lines)
+            console.print(Text(heading, "bold", overflow="fold"))
+            for line in lines:
+                text = Text(line) if isinstance(line, str) else line
+                console.print(Padding(text, (0, 0, 0, 2), expand=False))
         return
     if table.title:
         console.print(table.title, style="italic")

@@ -11,12 +11,11 @@ from scheduler_extender.certificateauthority import (
     NAME,
     Authority,
     AuthorityError,
-    Issued,
     Use,
 )
 from scheduler_extender.cli import atomicfile
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import check_namespace, folder, is_dns, is_ip, text_of
+from scheduler_extender.cli.inputs import check_namespace, folder, is_dns, is_ip, tell, text_of
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import SCHEDULER_SECRET, SECRET, Names, Secrets
 from scheduler_extender.kube.tlssecrets import AUTHORITY, TlsSecrets, secret
@@ -46,7 +45,17 @@ def make(output: Path, ca: Path | None, names: Names, days: int, printed: Secret
     for which, issued in pairs.items():
         _write(output / f"{which}.key", issued.key, 0o600)
         _write(output / f"{which}.crt", issued.certificate, 0o644)
-    _tell(output, authority, pairs[EXTENDER], days, now)
+    # On stderr, because the Secrets may be on stdout.
+    expires = pairs[EXTENDER].expires
+    tell(
+        f"{output}: the authority is valid until {authority.expires:%Y-%m-%d}, the certificates of "
+        f"the extender and of kube-scheduler until {expires:%Y-%m-%d}"
+    )
+    if (expires - now).days < days:
+        tell(
+            f"warning: the certificates are valid for less than {days} days, because they cannot "
+            "outlive the authority; make a new authority soon"
+        )
     wanted = [(SECRET, EXTENDER)] if printed.secret else []
     wanted += [(SCHEDULER_SECRET, SCHEDULER)] if printed.scheduler_secret else []
     made = [secret(name, names.namespace, pairs[which], authority) for name, which in wanted]
@@ -141,18 +150,3 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         atomicfile.write(path, content, mode)
     except OSError as error:
         raise BadInputError(f"--output: {path}: {error.strerror}") from error
-
-
-def _tell(output: Path, authority: Authority, issued: Issued, days: int, now: datetime) -> None:
-    """Report the expiry dates on stderr, because the Secrets may be on stdout."""
-    typer.echo(
-        f"{output}: the authority is valid until {authority.expires:%Y-%m-%d}, the certificates of "
-        f"the extender and of kube-scheduler until {issued.expires:%Y-%m-%d}",
-        err=True,
-    )
-    if (issued.expires - now).days < days:
-        typer.echo(
-            f"warning: the certificates are valid for less than {days} days, because they cannot "
-            "outlive the authority; make a new authority soon",
-            err=True,
-        )

@@ -44,7 +44,7 @@ from scheduler_extender.terminal import (
     table,
 )
 from scheduler_extender.web.waiting import Outlook, outlook_of
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import PodUid
 
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_FILES = 4096
@@ -135,6 +135,7 @@ def _files(folder: Path) -> list[Path]:
 
 def judged(read: Read, look: Look, listing: Listing, *, strict: bool) -> int:
     """Print every node's answer to the pods, and return the exit code."""
+    ordered((), lambda: _columns((), 0), listing.sort_by)  # checks the name for every format
     for note in look.notes:
         tell(f"note: {note}")
     found = judge(look.cluster, read.wanted)
@@ -142,9 +143,10 @@ def judged(read: Read, look: Look, listing: Listing, *, strict: bool) -> int:
     warnings = list(_warnings(snapshot, read.wanted))
     for warning in warnings:
         tell(f"warning: {warning}")
+    first, *more = [[a.node for a in best_first(each.answers)] for each in found.judged]
     told = Told(
         lambda: _data(found, look.today, alone=len(read.wanted) == 1),
-        [f"node/{name}" for name in _taking(found)],
+        [f"node/{name}" for name in first if all(name in others for others in more)],
         lambda console, wide: _draw(console, found, snapshot, listing, wide=wide),
         look.notes,
     )
@@ -213,12 +215,6 @@ def _data(answers: Together, today: float, *, alone: bool) -> Checked | dict[str
     if not alone:
         return {"pods": pods, "groups": answers.groups, "objects": answers.objects}
     return structs.replace(pods[0], group=answers.groups[0]) if answers.groups else pods[0]
-
-
-def _taking(answers: Together) -> list[NodeName]:
-    """Return the nodes that would take every pod, the best ones for the first pod first."""
-    names = [[a.node for a in best_first(each.answers)] for each in answers.judged]
-    return [name for name in names[0] if all(name in others for others in names[1:])]
 
 
 def _draw(
@@ -314,11 +310,12 @@ def _columns(rows: Sequence[NodeAnswer], width: int) -> list[list[Shown[NodeAnsw
     keys = [(row.node, _verdict(row).plain, "score") for row in rows]
     sets = max((len(sets_text(row.outcomes)) for row in rows), default=0)
     taken = sum(max(map(len, column)) + GAP for column in zip(*keys, strict=True)) + sets + GAP
+    remarks = REMARKS if any(map(_remarks, rows)) else 0
     return [
         column("node", lambda row: row.node, folds=True),
         column("verdict", _verdict),
         column("score", _score, figure=True),
-        column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < REMARKS),
+        column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < remarks),
         column("reasons and warnings", _remarks, folds=True),
     ]
 

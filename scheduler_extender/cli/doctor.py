@@ -1,10 +1,9 @@
 """Checks whether the installed parts work together, and shows the remedies."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -23,14 +22,6 @@ from scheduler_extender.terminal import column, show, table
 
 STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.UNSEEN: "dim"}
 MAX_CONFIGURATION = 1024 * 1024  # bytes of a configuration
-
-
-class Line(NamedTuple):
-    """A line of a check's output. Only the first line of a check shows its name."""
-
-    check: str
-    finding: Finding
-    first: bool
 
 
 def examine(
@@ -54,32 +45,33 @@ def examine(
             metrics=metrics,
         )
         seen = Look(api, asked).all()
-        lines = [
-            Line(name, each, not number)
-            for name, found in judged(seen).items()
-            for number, each in enumerate(found)
-        ]
-    failed = sorted({line.check for line in lines if line.finding.state is State.FAIL})
+        found = judged(seen)
+    failed = sorted(c for c, each in found.items() if any(f.state is State.FAIL for f in each))
     told = Told(
         lambda: {
-            "lines": [{"check": x.check, **msgspec.to_builtins(x.finding)} for x in lines],
+            "lines": [
+                {"check": check, **msgspec.to_builtins(finding)}
+                for check, findings in found.items()
+                for finding in findings
+            ]
         },
         failed,
-        lambda console, _: _draw(console, lines),
+        lambda console, _: _draw(console, found),
         yes=not failed,
     )
     answer(lambda: told, form, watch=False)
 
 
-def _draw(console: Console, lines: Sequence[Line]) -> None:
+def _draw(console: Console, found: Mapping[str, Sequence[Finding]]) -> None:
     """Print the findings, and their number by state.
 
     This prints a table, or a paragraph for each finding if the terminal is too narrow.
     """
+    findings = [(check, n, each) for check, some in found.items() for n, each in enumerate(some)]
     rows = [
-        (line.check if not n and line.first else "", _state(line) if not n else Text(), words)
-        for line in lines
-        for n, words in enumerate(_texts(line.finding))
+        (check if not number + n else "", _state(finding) if not n else Text(), words)
+        for check, number, finding in findings
+        for n, words in enumerate(_texts(finding))
     ]
     shown = table(
         rows,
@@ -88,27 +80,24 @@ def _draw(console: Console, lines: Sequence[Line]) -> None:
         column("finding", lambda row: row[2], folds=True),
     )
     instead = (
-        (line.check, [Text.assemble(_state(line), ": ", first), *below])
-        for line in lines
-        for first, *below in [_texts(line.finding)]
+        (check, [Text.assemble(_state(finding), ": ", first), *below])
+        for check, _, finding in findings
+        for first, *below in [_texts(finding)]
     )
     show(console, shown, 2, instead)
-    count = Counter(line.finding.state for line in lines)
+    count = Counter(finding.state for *_, finding in findings)
     console.print()
     console.print(
         Text(", ").join(Text(f"{count[s]} {s.value}", STYLES[s]) for s in State if count[s])
     )
 
 
-def _state(line: Line) -> Text:
-    return Text(line.finding.state.value, STYLES[line.finding.state])
+def _state(finding: Finding) -> Text:
+    return Text(finding.state.value, STYLES[finding.state])
 
 
 def _texts(finding: Finding) -> list[Text]:
     """Return the finding's text, and below it the remedy and the page."""
-    texts = [Text(finding.text)]
-    if finding.remedy:
-        texts.append(Text(f"→ {finding.remedy}"))
-    if finding.page:
-        texts.append(Text(f"  {finding.page}", "dim"))
-    return texts
+    remedy = [Text(f"→ {finding.remedy}")] if finding.remedy else []
+    page = [Text(f"  {finding.page}", "dim")] if finding.page else []
+    return [Text(finding.text), *remedy, *page]

@@ -130,12 +130,9 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
     """Yield notes about nodes whose reports are old; none for a file, whose age does not matter."""
     if look.api is None:
         return
-    ages = []
-    for node, looked in {pod.node: pod.looked for pod in pods}.items():
-        at = seconds_of(looked)
-        if at is not None and look.today - at > OLD:
-            ages.append((look.today - at, node))
-    ages.sort(reverse=True)
+    times = {pod.node: seconds_of(pod.looked) for pod in pods}
+    ages = [(look.today - at, node) for node, at in times.items() if at is not None]
+    ages = sorted((each for each in ages if each[0] > OLD), reverse=True)
     unknown = "GPU use since then is unknown"
     for age, node in ages[:SHOWN_OLD]:
         yield f"the report of {node} is {duration(age)} old; {unknown}"

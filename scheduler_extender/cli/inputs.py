@@ -19,6 +19,7 @@ from scheduler_extender.untrustedtext import one_line
 
 if TYPE_CHECKING:
     from scheduler_extender.files.clusterfile import ClusterFile
+    from scheduler_extender.state.cluster.snapshot import Snapshot
     from scheduler_extender.terminal import HarmlessConsole
     from topology.core.placement import Verdict
 
@@ -205,6 +206,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = near_names(name, known)
     return f": did you mean {', '.join(close)}?" if close else ""
+
+
+def no_such_pod(source: str, namespace: str, name: str, snapshot: Snapshot) -> BadInputError:
+    """Return the error that the source of a snapshot has no such pod with GPUs."""
+    meant = pod_meant(namespace, name, ((pod.namespace, pod.name) for pod in snapshot.pods))
+    return BadInputError(f"{source}no pod {name} with GPUs in the namespace {namespace}{meant}")
 
 
 def pod_meant(namespace: str, name: str, known: Iterable[tuple[str, str]]) -> str:

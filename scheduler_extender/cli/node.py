@@ -109,25 +109,18 @@ def _draw(console: Console, node: NodeState, today: float, *, wide: bool) -> Non
 def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) -> Table:
     gpus, states = topology.gpus, node.gpus
 
-    def numa(p: int) -> str:
-        return "–" if gpus[p].numa_node is None else str(gpus[p].numa_node)
-
     def by(p: int) -> str:
         each = states[p]
         in_use = f"{each.in_use} of {each.devices} {each.unit}s" if each.devices > 1 else ""
         names = ", ".join(holder.name for holder in each.holders)
         return ": ".join(filter(None, (in_use, names)))
 
-    def asks(p: int) -> str:
-        return ", ".join(
-            dict.fromkeys(holder.request for holder in states[p].holders if holder.request)
-        )
-
     def since(p: int) -> str:
         """Return for how long the pods have been on the GPU."""
         seconds = [age(holder.since, today) for holder in states[p].holders]
         return ", ".join(duration(each) for each in seconds if each is not None)
 
+    numa = ["–" if gpu.numa_node is None else gpu.numa_node for gpu in gpus]
     held = any(each.holders for each in states)
     aged = any(map(since, range(len(states))))
     problem = any(each.problem for each in states)
@@ -136,10 +129,17 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
         column("GPU", lambda p: str(gpus[p].index), figure=True),
         column("state", lambda p: Text(f" {states[p].use.word} ", CELLS[states[p].use].style)),
         column("memory", lambda p: at_most(gpus[p].memory), figure=True, when=wide),
-        column("NUMA", numa, figure=True, when=wide),
+        column("NUMA", lambda p: str(numa[p]), figure=True, when=wide),
         column("UUID", lambda p: gpus[p].uuid, when=wide),
         column("pods", by, folds=True, when=held),
-        column("request", asks, folds=True, when=held),
+        column(
+            "request",
+            lambda p: ", ".join(
+                dict.fromkeys(pod.request for pod in states[p].holders if pod.request)
+            ),
+            folds=True,
+            when=held,
+        ),
         column("in use for", since, figure=True, when=aged),
         column("problem", lambda p: Text(states[p].problem, "red"), folds=True, when=problem),
     )

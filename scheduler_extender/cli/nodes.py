@@ -28,6 +28,7 @@ from scheduler_extender.terminal import Shown, column, show, table
 from topology.core.devices import NodeName
 
 NO_NODES = "no node with GPUs is known"
+NO_SUCH_NODE = "no node with GPUs has these labels"
 # Flags that other words or columns already show.
 TOLD_APART = {Flag.COMING, Flag.RESERVED, Flag.SICK, Flag.SHARED}
 
@@ -124,7 +125,8 @@ def told(
         nodes = [node_named(look, name) for name in dict.fromkeys(names)]
     else:
         nodes = [node for node in Nodes(look.cluster).all() if has_gpus(node.info)]
-    if wanted and not any(node.info.node_object.labels for node in nodes):
+    objects = [node.info.node_object for node in nodes]
+    if wanted and not any(each.exists or each.labels for each in objects):
         raise BadInputError("--selector: no Node object can be read, so no node's labels are known")
     nodes = [node for node in nodes if selects(wanted, node.info.node_object.labels)]
     nodes = ordered(nodes, lambda: _columns(nodes, look.today, wide=True), listing.sort_by)
@@ -134,7 +136,7 @@ def told(
         lambda console, wide: (
             drawing(console, nodes, look.today, wide)
             if nodes or listing.no_headers
-            else console.print(NO_NODES)
+            else console.print(NO_SUCH_NODE if wanted else NO_NODES)
         ),
         look.notes,
         bool(nodes),

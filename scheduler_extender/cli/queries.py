@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,48 +78,32 @@ def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> NoReturn:
 
 
 def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str]) -> None:
-    """Print the answer whenever it changes, and report notes that are new or no longer apply."""
-    silent = False
-    for now in _looks(told):
-        if isinstance(now, Exception):
-            if not silent:
-                tell(f"note: the API server does not answer; retrying: {now}")
-            silent = True
-            continue
-        if silent:
-            tell("note: the API server answers again")
-        silent = False
-        for note in now.notes:
-            if note not in notes:
-                tell(f"note: {note}")
-        for note in notes:
-            if note not in now.notes:
-                tell(f"note: resolved: {note}")
-        notes = now.notes
-        text = text_in(now, form)
-        if text != last:
-            last = text
-            _write(text, form, first=False, watch=True)
+    """Print the answer whenever it changes, and report notes that are new or no longer apply.
 
-
-def _looks(told: Callable[[], Told]) -> Iterator[Told | ApiFailure]:
-    """Yield answers one after the other, with pauses between them.
-
-    While the API server does not answer, or is overloaded, this yields its failure instead.
+    While the API server does not answer, or is overloaded, it is asked again and again.
     """
-    rest = EVERY
+    silent, begun = False, time.monotonic()
     while True:
-        pause(rest)
+        pause(max(EVERY, RESTS * (time.monotonic() - begun)))
         begun = time.monotonic()
-        now: Told | ApiFailure
         try:
             now = told()
         except ApiFailure as error:
             if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
                 raise
-            now = error
-        yield now
-        rest = max(EVERY, RESTS * (time.monotonic() - begun))
+            if not silent:
+                tell(f"note: the API server does not answer; retrying: {error}")
+            silent = True
+            continue
+        news = ["the API server answers again"] if silent else []
+        news += [note for note in now.notes if note not in notes]
+        news += [f"resolved: {note}" for note in notes if note not in now.notes]
+        for note in news:
+            tell(f"note: {note}")
+        silent, notes, text = False, now.notes, text_in(now, form)
+        if text != last:
+            last = text
+            _write(text, form, first=False, watch=True)
 
 
 def _write(text: str, form: Form, *, first: bool, watch: bool) -> None:

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from scheduler_extender.annotations import RESERVED
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import cluster_file, pod_meant, tell
+from scheduler_extender.cli.inputs import cluster_file, no_such_pod, tell
 from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import asking
 from scheduler_extender.cli.options import Form, Source
@@ -94,9 +94,7 @@ def _read(api: ApiServer) -> Cache:
 def _answer(known: Cache, namespace: str, name: str, source: str) -> EvictionAdvice:
     found = eviction_advice(known, namespace, name)
     if found is None:
-        there = ((each.namespace, each.name) for each in known.snapshot().pods)
-        meant = pod_meant(namespace, name, there)
-        raise BadInputError(f"{source}no pod {namespace}/{name} with GPUs{meant}")
+        raise no_such_pod(source, namespace, name, known.snapshot())
     return found
 
 

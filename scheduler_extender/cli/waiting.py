@@ -151,11 +151,10 @@ def draw(
 ) -> None:
     """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
     rows_table = table(rows, *_columns(today, wide=wide), headers=headers)
-    instead = ((row.pod, [Text(_request(row, today)), _why(row)]) for row in rows)
+    instead = (
+        (row.pod, [Text(f"{request}, waits for {waits}" if waits else request), _why(row)])
+        for row in rows
+        for request in [f"requests {row.request}" if row.request else "invalid request"]
+        for waits in [_waits(row, today)]
+    )
     show(console, rows_table, instead=None if wide else instead)
-
-
-def _request(row: WaitingPod, today: float) -> str:
-    request = f"requests {row.request}" if row.request else "invalid request"
-    waits = _waits(row, today)
-    return f"{request}, waits for {waits}" if waits else request

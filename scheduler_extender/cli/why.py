@@ -23,7 +23,7 @@ from rich.text import Text
 from scheduler_extender.annotations import MANAGED, asks_for_any
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
-from scheduler_extender.cli.inputs import cluster_file, pod_meant
+from scheduler_extender.cli.inputs import cluster_file, no_such_pod, pod_meant
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Form, Where
 from scheduler_extender.cli.queries import NO_CLAIMS, Told, described, text_in
@@ -112,11 +112,7 @@ def _from_file(
         pod = f"{where or namespace}/{name}"
         raise BadInputError(f"{path}: pod {pod} requests GPUs through claims: {NO_CLAIMS}")
     if record is None:
-        there = ((pod.namespace, pod.name) for pod in snapshot.pods)
-        meant = pod_meant(where or namespace, name, there)
-        raise BadInputError(
-            f"{path}: no pod {name} with GPUs in the namespace {where or namespace}{meant}"
-        )
+        raise no_such_pod(f"{path}: ", where or namespace, name, snapshot)
     written = content.written.get(record.uid)
     return explanation_of(snapshot, record, written=written), []
 

@@ -155,26 +155,25 @@ def answers_to(
         bar = "" if deadline.passed() else info.bar(attributes.eligible_nodes, attributes.requests)
         missing = lacks(judged, results.request) if exclusive and not own_claims else ()
         rows.append(Answer(judged, class_id, decision, None, doubt, outcomes, missing, bar))
+    # Where devices are allocated before the bind, a nominated pod counts as assumed before a claim
+    # names its devices. It still waits: prioritize is asked about this node, too.
     here = {
         info.name
         for info in snapshot.nodes
         if pod.uid in info.pods.bound
-        or (pod.uid in info.pods.assumed and not _only_nominated(info, pod))
+        or (
+            pod.uid in info.pods.assumed
+            and (
+                not info.allocates_before_bind
+                or pod.attributes.nominated != info.name
+                or info.claimed(pod.uid)
+            )
+        )
     }
     names = [row.node for row in rows if row.may_come]
     by_node = scored(snapshot, question, names, deadline)
     of = {name: score for name, score in zip(names, by_node, strict=True) if name not in here}
     return [replace(row, score=of.get(row.node)) for row in rows]
-
-
-def _only_nominated(info: NodeInfo, pod: PodRecord) -> bool:
-    """Check whether a pod counts as assumed on a node only because it is nominated to it.
-
-    Where devices are allocated before the bind, a nominated pod counts so before a claim names its
-    devices. It still waits: prioritize is asked about this node, too.
-    """
-    nominated = info.allocates_before_bind and pod.attributes.nominated == info.name
-    return nominated and not info.claimed(pod.uid)
 
 
 def lacks(info: NodeInfo, request: GpuRequest) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from msgspec import Meta
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.clientlimits import UNBLOCK_SECONDS
 from scheduler_extender.deadline import OutOfTimeError, within
-from scheduler_extender.evictions import Advice, Cost, Plan, lost, search, unplanned
+from scheduler_extender.evictions import Advice, Cost, lost, search, unplanned
 from scheduler_extender.evictions.relocation import GuaranteedPlacements
 from scheduler_extender.evictions.victims import after, importance
 from scheduler_extender.explain import Struct
@@ -151,26 +151,23 @@ def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice
         request=afterwards.request,
         group=afterwards.on,
     )
-    beside = 0
+    beside, plan = 0, None
     if advice.plan is not None:
-        info = snapshot.node_info(advice.plan.node)
-        without = after(info, (step.pod for step in advice.plan.steps), pod.uid)
+        found, steps = advice.plan, advice.plan.steps
+        info = snapshot.node_info(found.node)
+        without = after(info, (step.pod for step in steps), pod.uid)
         without = without.yielding_to(pod.attributes.priority, pod.gang)
         beside = afterwards.beside(without)
-    plan = None if advice.plan is None else _plan(advice.plan)
+        plan = EvictionPlan(
+            found.node,
+            found.cost,
+            [PlanStep(*_evicted(step.pod), step.relocation, step.why) for step in steps],
+            [pod.full_name for pod in found.terminating],
+            list(found.resources_unknown),
+        )
     late = "" if pod.reservation is None else pod.reservation.too_late(snapshot.today)
     text = [*advice.lines(pod, beside), *filter(None, [late])]
     return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=text)
-
-
-def _plan(plan: Plan) -> EvictionPlan:
-    return EvictionPlan(
-        plan.node,
-        plan.cost,
-        [PlanStep(*_evicted(step.pod), step.relocation, step.why) for step in plan.steps],
-        [pod.full_name for pod in plan.terminating],
-        list(plan.resources_unknown),
-    )
 
 
 def _why_not_scheduled(pod: PodRecord) -> str:

@@ -159,7 +159,7 @@ class NodeState:
     @property
     def counts(self) -> dict[str, int]:
         """The :func:`tally` of its GPUs as data."""
-        return {_camel(word): n for word, n in tally(self.uses).items()}
+        return {word.replace("in use", "inUse"): n for word, n in tally(self.uses).items()}
 
     def reported(self, today: float) -> float | None:
         """Return the seconds since the agent observed the node; None if that time is unknown."""
@@ -233,11 +233,6 @@ def tally(uses: Counter[Use]) -> dict[str, int]:
     """Return the number of GPUs by state, with those in use as one number."""
     apart = {use.word: uses[use] for use in Use if use not in USED and use is not Use.SICK}
     return {**apart, "in use": sum(uses[use] for use in USED), "sick": uses[Use.SICK]}
-
-
-def _camel(word: str) -> str:
-    first, *rest = word.split()
-    return first + "".join(map(str.title, rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +347,9 @@ def node_state(info: NodeInfo) -> NodeState:
     problems += [f"{gone.name} does not answer the driver" for gone in info.record.missing]
     offers = [info.last_offer(served.name) for served in topology.resources]
     usable = [offer for offer in offers if not isinstance(offer, Rejection)]
-    coming = sum(map(_coming, usable))
+    coming = 0  # devices that unacknowledged pods have or will get
+    for now in (offer.availability for offer in usable):
+        coming += now.hidden + sum(p.held for p in now.unacknowledged if not p.terminated)
     waiting = [pod for pod, _ in info.for_reservations]
     states = _gpu_states(info, topology, usable)
     shares = max((state.devices for state in states), default=1)
@@ -406,12 +403,6 @@ def _kind(topology: NodeTopology) -> str:
     replicas = max((served.replicas for served in topology.resources), default=1)
     summary = topology.summary() or "no GPU"
     return f"{summary}, {replicas} shares of each" if replicas > 1 else summary
-
-
-def _coming(offer: Offer) -> int:
-    """Return the number of devices that unacknowledged pods have or will get."""
-    now = offer.availability
-    return now.hidden + sum(pod.held for pod in now.unacknowledged if not pod.terminated)
 
 
 def _with_takers(

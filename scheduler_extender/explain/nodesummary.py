@@ -200,7 +200,15 @@ def in_brief(cluster: Cache, info: NodeInfo, states: Mapping[str, int]) -> NodeI
         if isinstance(offer, Rejection):
             problem = info.record.contradiction(served.name)
             continue
-        rooms.append(_room(offer))
+        now = offer.availability
+        rooms.append(
+            {
+                "free": list(offer.devices.indices(gpus(now.free, now.width))),
+                "promised": sum(pod.held for pod in now.unacknowledged if not pod.terminated),
+                "remaining": max(0, now.devices_left),
+                "unacknowledged": len(now.unacknowledged),
+            }
+        )
         instances += _instances(offer, served)
         shared += shared_gpus(info, offer)
     return structs.replace(
@@ -229,17 +237,6 @@ def whole(cluster: Cache, info: NodeInfo, states: Mapping[str, int]) -> NodeWhol
         ],
         record=codec.encode(topology, info.report) if topology is not None else {},
     )
-
-
-def _room(offer: Offer) -> dict[str, Any]:
-    """Return what is free of one resource, and what is left of it."""
-    now = offer.availability
-    return {
-        "free": list(offer.devices.indices(gpus(now.free, now.width))),
-        "promised": sum(pod.held for pod in now.unacknowledged if not pod.terminated),
-        "remaining": max(0, now.devices_left),
-        "unacknowledged": len(now.unacknowledged),
-    }
 
 
 def _instances(offer: Offer, served: GpuResource) -> Iterator[MigInstances]:

@@ -340,9 +340,10 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
     for metadata in outside:
         for key in _keys(metadata, "annotations"):
             if key.startswith(PREFIX) or _meant(key):
+                of_pods = "spec.podMetadata" if kind in ARGO else "spec…template.metadata"
                 yield (
                     f"annotation {key} has no effect on the {kind}; move it to "
-                    f"{_place(kind)}.annotations"
+                    f"{of_pods}.annotations"
                 )
     metadata = pod.get("metadata")
     for key in _keys(metadata, "annotations"):
@@ -356,11 +357,6 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
     for key in _keys(pod, "annotations"):
         if key.startswith(PREFIX):
             yield f"{key} has no effect there; move it to metadata.annotations"
-
-
-def _place(kind: str) -> str:
-    """Return the path to the metadata of the pods that a kind of object makes."""
-    return "spec.podMetadata" if kind in ARGO else "spec…template.metadata"
 
 
 def _keys(holder: object, field: str) -> list[str]:

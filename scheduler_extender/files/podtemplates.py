@@ -140,7 +140,11 @@ def _templates(
         if key == "workerTemplate" and "size" in fields:  # of a LeaderWorkerSet
             less = 1 if "leaderTemplate" in fields else 0
             here = _times(copies, _number(fields["size"], less))
-        if _is_template(key, inner):
+        named = isinstance(key, str) and key.lower().endswith("template")
+        if named and (
+            isinstance(mapping(inner.get("spec")).get("containers"), list)
+            or (key == "template" and set(inner) <= {"metadata", "spec"} and "spec" not in inner)
+        ):
             yield Made(inner, outside, here)
         elif isinstance(part, (dict, list)) and key not in ("volumeClaimTemplates", "status"):
             around = [*outside, inner["metadata"]] if "metadata" in inner else outside
@@ -170,14 +174,6 @@ def _number(value: object, less: int = 0) -> int:
 
 def _times(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else one * other
-
-
-def _is_template(key: object, part: dict[str, Any]) -> bool:
-    named = isinstance(key, str) and key.lower().endswith("template")
-    return named and (
-        isinstance(mapping(part.get("spec")).get("containers"), list)
-        or (key == "template" and set(part) <= {"metadata", "spec"} and "spec" not in part)
-    )
 
 
 def _added(top: Mapping[str, Any], kind: object, name: str) -> dict[str, dict[str, str]]:

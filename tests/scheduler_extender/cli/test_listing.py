@@ -67,6 +67,12 @@ def test_a_column_that_is_not_there(command: str) -> None:
     refused(done, "--sort-by: allowed are ", "not 'colour'")
 
 
+def test_check_refuses_an_unknown_column_in_every_form() -> None:
+    for form in ("table", "json"):
+        done = asked(main, *CHECK, "--sort-by", "nothing", "-o", form)
+        refused(done, "--sort-by: allowed are node, verdict, score")
+
+
 @pytest.mark.parametrize("command", ["waiting", "pods", "idle"])
 def test_without_headers_no_row_is_no_line(command: str) -> None:
     nothing = (command, "-n", "nobody", *WHERE)

@@ -143,7 +143,7 @@ def test_as_data(cluster: Cluster) -> None:
 
 def test_no_node_selected_is_a_no(cluster: Cluster) -> None:
     done = cluster.asked("nodes", "-l", "pool=none")
-    assert (done.returncode, done.stdout) == (1, "no node with GPUs is known\n")
+    assert (done.returncode, done.stdout) == (1, "no node with GPUs has these labels\n")
     assert cluster.asked("nodes", "-l", "pool=none", "--no-headers").stdout == ""
 
 
