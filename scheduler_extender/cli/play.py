@@ -53,7 +53,7 @@ def play_until_stopped(content: ClusterFile, access: Access, *, beside: bool) ->
                         typer.echo(lines.ready.popleft())
         finally:
             if nodes.removed:
-                tell("the nodes were removed meanwhile")
+                tell("nodes were removed meanwhile; if some are left: gpu-topology play --remove")
             else:
                 tell("removing the nodes; if that is stopped: gpu-topology play --remove")
                 remove_played(access)

@@ -201,6 +201,8 @@ def _node(topology: NodeTopology, content: ClusterFile) -> dict[str, object]:
             "labels": {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
+                # A cloud that looks for the machine of each node would update no load balancer.
+                "node.kubernetes.io/exclude-from-external-load-balancers": "true",
                 **given.labels,
                 **LABELS,
             },

@@ -199,7 +199,9 @@ def test_a_node_is_as_the_file_says(server: FakeApiServer, given: tuple[str, ...
     node = nodes["gpu-01"]
     allocatable = node["status"]["allocatable"]
     assert (allocatable["nvidia.com/gpu"], allocatable["cpu"]) == ("4", "8000m")
-    assert node["metadata"]["labels"]["pool"] == "a"
+    labels = node["metadata"]["labels"]
+    assert labels["pool"] == "a"
+    assert labels["node.kubernetes.io/exclude-from-external-load-balancers"] == "true"
     assert node["spec"]["unschedulable"]
     assert [taint["key"] for taint in node["spec"]["taints"]] == ["team", PLAYED]
     assert node["status"]["conditions"][0]["status"] == "True"
