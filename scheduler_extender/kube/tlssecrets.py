@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from cryptography.x509 import load_pem_x509_certificate
 
 from scheduler_extender.certificateauthority import Authority, AuthorityError, Issued
 from topology.kubeapi.apiserver import ApiServer, NotFoundError, path
@@ -57,7 +58,10 @@ class TlsSecrets:
         if found is None:
             return None
         now = self.now()
-        held = Authority.load(_pem(found, "tls.crt"), _pem(found, "tls.key"), now)
+        try:
+            held = Authority.load(_pem(found, "tls.crt"), _pem(found, "tls.key"), now)
+        except AuthorityError as error:
+            raise AuthorityError(f"{AUTHORITY}: {error}") from error
         if (renewed := held.renewed(now)) is None:
             return held
         self._update(found, renewed, renewed)
@@ -67,9 +71,16 @@ class TlsSecrets:
         """Return those of the names that no Secret has.
 
         Raises :class:`AuthorityError` if they would not fit the others, because this authority has
-        not signed those.
+        not signed those, or if one of those has no certificate.
         """
         found = {name: self._read(name) for name in names}
+        for name, pem in ((n, _pem(secret, "tls.crt")) for n, secret in found.items() if secret):
+            try:
+                load_pem_x509_certificate(pem)
+            except ValueError as error:
+                raise AuthorityError(
+                    f"{name} has no certificate in tls.crt: delete {name}, or complete it"
+                ) from error
         missing = [name for name, secret in found.items() if secret is None]
         others = [
             name

@@ -274,6 +274,18 @@ def without_key(found: dict[str, Any]) -> None:
     del found["data"]["tls.key"]
 
 
+@pytest.mark.parametrize("pem", [None, "", "PEM", "-----BEGIN CERTIFICATE-----\nMIIB\n"])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_secret_without_a_certificate_is_named(kept: Kept, first: bool, pem: str | None) -> None:
+    """As one that was made empty, to be filled later: no extender starts with it."""
+    if not first:
+        kept.keep()
+    data = None if pem is None else {"tls.crt": base64.b64encode(pem.encode()).decode()}
+    kept.fake.put(SECRETS, {"metadata": {"name": SECRET}, "type": "Opaque", "data": data})
+    words = ("certificates", "--keep", "--kubeconfig", kept.kubeconfig)
+    refused(asked(main, *words), f"{SECRET} has no certificate in tls.crt: delete {SECRET}")
+
+
 @pytest.mark.parametrize(
     ("breaks", "why"),
     [
@@ -289,7 +301,7 @@ def test_an_authority_that_cannot_be_read_is_one_line(
     breaks(found)
     kept.fake.put(SECRETS, found)
     words = ("certificates", "--keep", "--kubeconfig", kept.kubeconfig)
-    refused(asked(main, *words), f"Secrets of {NAMESPACE}: {why}")
+    refused(asked(main, *words), f"Secrets of {NAMESPACE}: {AUTHORITY}: {why}")
 
 
 @pytest.mark.parametrize(
