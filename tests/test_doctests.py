@@ -40,8 +40,7 @@ def run(text: str, name: str, names: dict[str, object]) -> tuple[int, list[str]]
     """Run the examples of a text: how many there are, and what the failed ones say."""
     found = doctest.DocTestParser().get_doctest(text, dict(names), name, name, 0)
     message: list[str] = []
-    runner = doctest.DocTestRunner()
-    runner.run(found, out=message.append)
+    doctest.DocTestRunner().run(found, out=message.append)
     return len(found.examples), message
 
 

@@ -118,8 +118,7 @@ class Play:
         spec = step["pod"]
         if not self._registered or not self._takes(spec):
             return
-        pod = read_pod(manifest(spec))
-        asks = parse(pod)
+        asks = parse(read_pod(manifest(spec)))
         if not isinstance(asks, PodRequest):
             return
         request = asks.request

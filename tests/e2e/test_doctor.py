@@ -71,8 +71,7 @@ class Site(installation.Installation):
     def __init__(self, real: Cluster, folder: Path, port: int) -> None:
         super().__init__(folder, real.tls)
         self.real = real
-        file = real.scheduler_config()
-        self.file.write_text(yaml.safe_dump(file))
+        self.file.write_text(yaml.safe_dump(real.scheduler_config()))
         node = installation.node(**{"nvidia.com/gpu.present": "true"})
         node["status"] |= {
             "conditions": [{"type": "Ready", "status": "True", "reason": "E2e"}],
@@ -195,8 +194,7 @@ def test_requests_that_fail_are_counted(
     for _ in range(20):  # more than the probes of the other tests
         assert led.asks(b"{").status_code == 400
     Kubectl(tmp_path, monkeypatch).forwards(led.real.ports[-1])
-    done = led.doctor("--forward")
-    assert "requests failed" in lines(done, "scheduler", "fail")[0]
+    assert "requests failed" in lines(led.doctor("--forward"), "scheduler", "fail")[0]
 
 
 def test_a_reader_learns_what_was_not_checked(led: Site) -> None:

@@ -185,8 +185,7 @@ def test_containers_of_a_pod_are_reported_together(real_nodes: RealNodes) -> Non
 
 
 def test_cpus_are_free_again_when_a_pod_has_ended(real_nodes: RealNodes) -> None:
-    uid = create(real_nodes, "a", {"cpu": "2", "memory": "64Mi"})
-    settled(real_nodes, "a", uid)
+    settled(real_nodes, "a", create(real_nodes, "a", {"cpu": "2", "memory": "64Mi"}))
     real_nodes.cluster.remove_pod("a")
     real_nodes.cluster.until(lambda: holding_of(real_nodes, "a") is None, "the record has lost it")
 

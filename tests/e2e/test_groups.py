@@ -227,8 +227,7 @@ def test_a_group_on_one_node(real: RealCluster, kubelets: Kubelets) -> None:
 def test_a_preferred_rack_refuses_no_pod(real: RealCluster, kubelets: Kubelets) -> None:
     """Nineteen members and racks of eighteen: all are bound, and most of them in one rack."""
     pods = group(real, "soft", 19, more={"policy": "preferred", "gpu-model": "GB200"})
-    nodes = [real.node_of(name) for name in pods]
-    assert len(set(nodes)) == 19
+    assert len({real.node_of(name) for name in pods}) == 19
     remove(real, kubelets, pods)
 
 

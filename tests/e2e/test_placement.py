@@ -37,8 +37,7 @@ def _fleet(real: RealCluster) -> None:
 
 
 def real_holder(real: RealCluster, node: str, gpus: int) -> str:
-    found = real.add_pod("holder", gpus, nodeName=node)
-    return str(found["metadata"]["uid"])
+    return str(real.add_pod("holder", gpus, nodeName=node)["metadata"]["uid"])
 
 
 def let_go(real: RealCluster, name: str) -> None:

@@ -61,8 +61,7 @@ def test_no_pod_lands_where_its_memory_is_not(
         ids = run(real_nodes, node, name, 1, {"gpu-memory": "10Gi"}, resource)
         promised = placement(real_nodes.cluster.pod(name))
         assert real_nodes.kubelets[node].positions(ids)[0] in {i for (i,) in promised["sets"]}
-    on = {run_on(real_nodes, node, name) for name in names}
-    assert on == {0, 1, 2, 3}
+    assert {run_on(real_nodes, node, name) for name in names} == {0, 1, 2, 3}
     create(real_nodes, node, "fifth", 1, {"gpu-memory": "10Gi"}, resource)
     stays_away(real_nodes, "fifth", f"{LITTLE} 10Gi")
     create(real_nodes, node, "wish", 1, {"gpu-memory": "6Gi", "policy": "preferred"}, resource)

@@ -113,8 +113,7 @@ def test_a_node_is_open_as_soon_as_its_gpu_answers_again(real_nodes: RealNodes, 
         lambda: phase(real_nodes, "waiting") == "Running", "the plain pod runs"
     )
     assert sick(real_nodes, lost), "and is, until its reset"
-    silicon = real_nodes.kubelets[lost].silicon
-    silicon.nvml.reset(3)
+    real_nodes.kubelets[lost].silicon.nvml.reset(3)
     real_nodes.cluster.until(lambda: phase(real_nodes, "linked") == "Running", "the other runs")
     real_nodes.cluster.until(lambda: not sick(real_nodes, lost), "the reset is seen")
     remove(real_nodes, lost, *both)

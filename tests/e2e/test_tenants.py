@@ -120,8 +120,7 @@ def test_an_operator_sees_everything(real: RealCluster) -> None:
 
 def test_a_tenant_reads_what_rbac_does_not_let_them_list(real: RealCluster) -> None:
     for command in ("map", "nodes", "waiting"):
-        done = ask(real, TENANT, command, "-o", "json")
-        notes = json.loads(done.stdout)["notes"]
+        notes = json.loads(ask(real, TENANT, command, "-o", "json").stdout)["notes"]
         assert "you may list pods only in the namespace default" in notes[0]
         assert "you may not list nodes" in notes[1]
     node = ask(real, TENANT, "node", "train-07")

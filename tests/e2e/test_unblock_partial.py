@@ -241,8 +241,7 @@ def test_a_reservation_ends_though_the_command_and_the_leader_are_killed(
     real: RealCluster, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "KEEP", "30")
-    evicting = waits_for_a_budget(real, scene, tmp_path)
-    evicting.stop(signal.SIGKILL, PATIENCE)
+    waits_for_a_budget(real, scene, tmp_path).stop(signal.SIGKILL, PATIENCE)
     real.kill_extender()
     real.start_extender()
     scene.node.let_go(scene.first)

@@ -126,8 +126,7 @@ def test_after_uninstalling_there_is_what_the_page_says(
         placement = real.pod("first")["metadata"]["annotations"][PLACEMENT]
         assert json.loads(placement)["verdict"] == "guaranteed"
         for kind in ("clusterroles", "clusterrolebindings"):
-            names = real.kubectl("get", kind, "-o", "name")
-            assert "gpu-topology" not in names
+            assert "gpu-topology" not in real.kubectl("get", kind, "-o", "name")
         policies = real.kubectl("get", "validatingadmissionpolicies", "-o", "name")
         assert "gpu-topology" not in policies
         # kube-scheduler goes on alone: our annotations are words to it.

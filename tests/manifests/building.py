@@ -90,8 +90,7 @@ def arguments(words: list[str] | None = None) -> dict[str, Any]:
     """The extender's arguments, or these, as the command line itself reads them."""
     command, *rest = words or container()["args"]
     group: Any = typer.main.get_command(cli.app)
-    context = group.commands[command].make_context(command, list(rest))
-    return dict(context.params)
+    return dict(group.commands[command].make_context(command, list(rest)).params)
 
 
 def daemon_sets(folder: Path = AGENT) -> dict[str, Object]:

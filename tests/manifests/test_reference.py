@@ -45,8 +45,7 @@ def test_every_value_is_there() -> None:
         for key, value in values.items():
             yield from leaves(value, f"{path}.{key}".lstrip("."))
 
-    page = settings.helm()
-    named = set(re.findall(r"`([\w.]+)[`:]", page))
+    named = set(re.findall(r"`([\w.]+)[`:]", settings.helm()))
     for leaf in leaves(yaml.safe_load(settings.VALUES.read_text()), ""):
         parts = leaf.split(".")
         assert named & {parts[1], *(".".join(parts[: n + 1]) for n in range(1, len(parts)))}, leaf

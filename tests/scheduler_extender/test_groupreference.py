@@ -157,5 +157,4 @@ KEPT = {
 def test_a_snapshot_keeps_the_group_reference(written: dict[str, Any]) -> None:
     record = record_of(written)
     assert record.group_ref is not None
-    again = record_of(manifest_of(record))
-    assert again.group_ref == record.group_ref
+    assert record_of(manifest_of(record)).group_ref == record.group_ref

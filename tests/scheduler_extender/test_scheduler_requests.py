@@ -342,8 +342,7 @@ def test_case_19_oversize_body(service: Running) -> None:
 
 
 def test_case_20_bind_writes_one_binding(kube: Kube, bound: Running) -> None:
-    train = kube.create(pod(2, NVLINK))
-    assert bound.bind(train, "switched") == ""
+    assert bound.bind(kube.create(pod(2, NVLINK)), "switched") == ""
     assert kube.bindings() == 1
     stored = kube.fake.read("/api/v1/namespaces/default/pods/train")
     assert stored["spec"]["nodeName"] == "switched"

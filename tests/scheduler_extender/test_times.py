@@ -46,8 +46,7 @@ def test_a_placement_and_a_reservation_without_a_zone_are_utc() -> None:
         {"verdict": "guaranteed", "uid": "u", "node": "n", "time": "2026-01-01T12:00:00"},
         node="n",
     )
-    record = record_of(bound)
-    assert record.placed == NOON
+    assert record_of(bound).placed == NOON
     kept = {"uid": "u", "node": "n", "until": "2026-01-01T12:00:00", "victims": []}
     found = reservation_of(_pod(RESERVED, kept, node=None))
     assert found is not None

@@ -98,8 +98,7 @@ def best(policy: str, state: Nodes, pod: PodKind, typical: Sequence[PodKind] = (
 def test_fgd_puts_a_half_beside_a_half() -> None:
     state = nodes((1000, 1000), (500, 1000))
     assert best("FGD", state, HALF) == 1
-    answer = POLICIES["FGD"](state, HALF, Typical([ONE], ["T4"]))
-    assert answer.gpu[1] == 0
+    assert POLICIES["FGD"](state, HALF, Typical([ONE], ["T4"])).gpu[1] == 0
 
 
 kinds = st.builds(

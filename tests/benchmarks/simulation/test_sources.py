@@ -48,8 +48,7 @@ def test_demands_are_what_some_node_could_give() -> None:
 
 
 def test_large_jobs_are_split_into_equal_pods() -> None:
-    wide = Job("wide", 0, 1, Ask(24, 24, 48))
-    (found,) = sources.split([wide], 8)
+    (found,) = sources.split([Job("wide", 0, 1, Ask(24, 24, 48))], 8)
     assert (found.pods, found.ask.gpus, found.ask.cpu, found.ask.memory) == (3, 8, 8, 16)
     (odd,) = sources.split([Job("odd", 0, 1, Ask(7))], 4)
     assert (odd.pods, odd.ask.gpus) == (7, 1)
@@ -73,5 +72,4 @@ def test_philly_is_played_by_time() -> None:
         + 8 * sum(j.pods for j in found if j.pods > 1 and j.ask.gpus == 8)
         == 76_627 + 2 * 1818 + 4 * 1870 + 8 * 1643 + 16 * 199 + 24 * 7 + 32 * 67 + 64 * 6 + 128 * 3
     )
-    stretch = sources.jobs(Workload("philly", 500), 0.9, nodes, 1)
-    assert len(stretch) == 500
+    assert len(sources.jobs(Workload("philly", 500), 0.9, nodes, 1)) == 500

@@ -139,8 +139,7 @@ def test_a_certificate_is_valid_for_clocks_that_are_behind() -> None:
 
 
 def _refused(message: str, *words: object) -> None:
-    done = asked(main, "certificates", *words)
-    refused(done, message)
+    refused(asked(main, "certificates", *words), message)
 
 
 @pytest.mark.parametrize(

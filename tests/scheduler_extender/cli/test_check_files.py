@@ -113,8 +113,7 @@ def test_a_folder_with_nothing_to_check_is_bad_input(
 ) -> None:
     if documents:
         written(tmp_path / "a.yaml", *documents)
-    done = check(tmp_path)
-    refused(done, message.format(tmp_path))
+    refused(check(tmp_path), message.format(tmp_path))
 
 
 def test_without_a_file_there_is_nothing_to_check() -> None:

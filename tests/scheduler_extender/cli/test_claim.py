@@ -165,8 +165,7 @@ def test_why_there_is_no_set_is_reported(tmp_path: Path) -> None:
     ids=["plain", "preferred", "two containers", "no GPUs", "a key", "a group", "MIG", "a name"],
 )  # fmt: skip
 def test_bad_input_is_one_line(tmp_path: Path, before: str, after: str, message: str) -> None:
-    done = claim(tmp_path, POD.replace(before, after))
-    refused(done, message)
+    refused(claim(tmp_path, POD.replace(before, after)), message)
 
 
 @pytest.mark.parametrize("machine", ["a100-pcie-4-bridged", "l40s-4"])

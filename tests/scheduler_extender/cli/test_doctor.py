@@ -86,5 +86,4 @@ def test_wrong_input_is_one_line(site: Site, words: tuple[str, ...], message: st
 @pytest.mark.parametrize("status", [401, 500])
 def test_an_api_server_that_does_not_answer_is_no_finding(site: Site, status: int) -> None:
     site.fake.refuse(status, None)
-    done = site.doctor()
-    refused(done, str(status))
+    refused(site.doctor(), str(status))

@@ -83,8 +83,7 @@ def test_kubectl_has_it_too() -> None:
     ],
 )
 def test_bad_input_is_one_line(words: tuple[str, ...], message: str) -> None:
-    done = idle(*words, *FILE)
-    refused(done, message)
+    refused(idle(*words, *FILE), message)
 
 
 class Cluster:
@@ -161,8 +160,7 @@ def test_idle_pods_of_others_are_those_that_the_records_name(cluster: Cluster) -
     config = json.loads(cluster.kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = "team-a"
     cluster.kubeconfig.write_text(json.dumps(config))
-    all_pods = cluster.idle("-A", "-o", "json")
-    found = json.loads(all_pods.stdout)
+    found = json.loads(cluster.idle("-A", "-o", "json").stdout)
     assert [each["pod"] for each in found["idle"]] == [
         "team-b/notebook",
         "team-a/serve",
@@ -174,8 +172,7 @@ def test_pods_are_selected_by_their_labels_as_kubectl_selects(cluster: Cluster) 
     cluster.node("n", a=("team-a", 0, 3), b=("team-a", 1, 4), c=("team-b", 2, 5))
     assert list(cluster.rows("-A", "-l", "app in (a, c)")) == ["team-b/c", "team-a/a"]
     assert list(cluster.rows("-n", "team-a", "-l", "app!=a")) == ["team-a/b"]
-    bad = cluster.idle("-A", "-l", "app in")
-    refused(bad, "--selector: 'app in' cannot be read")
+    refused(cluster.idle("-A", "-l", "app in"), "--selector: 'app in' cannot be read")
 
 
 def test_a_record_of_an_agent_that_is_gone_claims_nothing_since(cluster: Cluster) -> None:

@@ -130,8 +130,7 @@ def test_a_shell_completes_commands_and_options_without_a_model(
     ],
 )
 def test_no_command_loads_servers_or_clients_without_need(words: tuple[str, ...]) -> None:
-    modules = loaded(*words)
-    assert not OTHERS & set(modules)
+    assert not OTHERS & set(loaded(*words))
 
 
 def test_the_plugin_needs_no_package_that_its_archive_lacks() -> None:

@@ -70,8 +70,7 @@ def test_resume_writes_the_time_to_the_node(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_line(words: list[str], message: str) -> None:
-    done = asked(main, "node", *words)
-    refused(done, message)
+    refused(asked(main, "node", *words), message)
 
 
 def test_resume_of_a_node_that_is_not_there(tmp_path: Path) -> None:

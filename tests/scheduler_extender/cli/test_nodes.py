@@ -259,8 +259,7 @@ def test_nodes_by_their_names(cluster: Cluster) -> None:
     ],
 )
 def test_a_node_that_is_not_there(cluster: Cluster, name: str, message: str) -> None:
-    done = cluster.asked("node", name)
-    refused(done, message)
+    refused(cluster.asked("node", name), message)
 
 
 def test_a_record_that_cannot_be_used_is_reported(cluster: Cluster) -> None:

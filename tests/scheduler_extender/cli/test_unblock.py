@@ -64,8 +64,9 @@ def test_it_says_so_as_data(cluster: Cluster) -> None:
 
 def test_pods_that_do_not_wait_and_unknown_pods(cluster: Cluster) -> None:
     assert cluster.asked("unblock", "team/a").stdout == "team/a is on pairs\n"
-    done = cluster.asked("unblock", "team/nobody")
-    refused(done, "no pod nobody with GPUs in the namespace team")
+    refused(
+        cluster.asked("unblock", "team/nobody"), "no pod nobody with GPUs in the namespace team"
+    )
     cluster.pod(wanting(4, "quad"), "team")
     none = cluster.asked("unblock", "team/quad")
     assert none.returncode == 1

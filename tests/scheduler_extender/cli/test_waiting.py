@@ -69,8 +69,7 @@ def test_all_namespaces(cluster: Cluster) -> None:
     done = asked(main, *words)
     assert done.stdout.split() == ["pod/large", "pod/train", "pod/theirs"]
     cluster.fake.refuse(403, None, path=f"^{PODS_PATH}$")
-    denied = asked(main, *words)
-    refused(denied, "you need permission to list pods in all namespaces")
+    refused(asked(main, *words), "you need permission to list pods in all namespaces")
     refused(cluster.asked("waiting", "-A"))
 
 

@@ -89,8 +89,7 @@ def test_a_placed_pod_reads_what_it_got(cluster: Cluster) -> None:
 )
 def test_bad_input_is_one_line(cluster: Cluster, words: tuple[str, ...], message: str) -> None:
     cluster.pod(pod(None, name="cpu-only", uid="c"))
-    done = cluster.why(*words)
-    refused(done, message)
+    refused(cluster.why(*words), message)
 
 
 def test_it_is_tried_without_a_cluster() -> None:

@@ -55,8 +55,7 @@ def test_what_the_caller_may_not_list_is_reported(cluster: Cluster) -> None:
     assert "you may list pods only in the namespace team-a" in done.stdout
     assert "you may not list nodes" in done.stdout
     cluster.fake.refuse(403, None, path=RECORDS_PATH)
-    denied = cluster.why("train")
-    refused(denied, "403", "--forward")
+    refused(cluster.why("train"), "403", "--forward")
 
 
 def test_what_is_no_api_server_is_named_as_such(cluster: Cluster, tmp_path: Path) -> None:

@@ -224,8 +224,7 @@ def test_a_pod_whose_successor_has_its_claim_at_once_is_not_evicted(
         held["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = number
     held["metadata"]["annotations"] = {f"gpu-topology.io/{k}": v for k, v in annotation.items()}
     PodSink(world.cluster).apply(raw(held))
-    found = evictions(world)
-    assert (found.plan is not None) is bool(annotation)
+    assert (evictions(world).plan is not None) is bool(annotation)
 
 
 def test_no_node_is_called_unfit_where_it_is_unknown_what_a_claim_gets() -> None:
@@ -252,8 +251,7 @@ def test_a_pod_that_asks_for_a_number_moves() -> None:
 
 
 def test_a_pod_for_a_number_evicts_those_with_claims_too() -> None:
-    scene = Scene((Holder("a", (0, 1, 2), ("a1", "a2")),), exactly(1))
-    world = scene.world()
+    world = Scene((Holder("a", (0, 1, 2), ("a1", "a2")),), exactly(1)).world()
     wants = pod(2, {"link": "nvlink"}, name="number", uid="number")
     wants["metadata"]["namespace"], wants["spec"]["priority"] = "ns", 5
     PodSink(world.cluster).apply(raw(wants))
@@ -313,8 +311,7 @@ def kept() -> DraWorld:
     """A place is reserved, and pod a is to be evicted for it."""
     scene = Scene(HALVES, *JUST_A_PAIR, priorities={"b": 9})
     world = scene.world()
-    until = world.cluster.today() + 600
-    value = value_of(WANTS, NODE, until, [PodUid("a")])
+    value = value_of(WANTS, NODE, world.cluster.today() + 600, [PodUid("a")])
     annotated = scene.waiting
     annotated["metadata"]["annotations"]["gpu-topology.io/reserved"] = value
     PodSink(world.cluster).apply(raw(annotated))
@@ -345,8 +342,7 @@ def test_a_reservation_that_another_pod_has_taken_is_lost(kept: DraWorld) -> Non
 
 
 def test_a_waiting_pod_is_counted_and_reported() -> None:
-    scene = Scene(HALVES, exactly(2))
-    world = scene.world()
+    world = Scene(HALVES, exactly(2)).world()
     assert WaitingReasons(world.cluster).count()["scattered"] == 1
     woken: list[tuple[str, str]] = []
     events = WaitingPods(world.cluster, lambda pod, text: woken.append((pod.name, text)))

@@ -70,8 +70,7 @@ def test_pods_that_moved_before_count() -> None:
 
 
 def test_where_no_node_has_cpus_no_pod_moves() -> None:
-    nodes = cluster((PCIE, "7"), (ROOMY, "64"))
-    found = plan(nodes, pair(), busy(roomy=57_000))
+    found = plan(cluster((PCIE, "7"), (ROOMY, "64")), pair(), busy(roomy=57_000))
     assert found.plan is None
     assert found.whole
 
@@ -124,8 +123,7 @@ def test_the_number_of_pods_is_limited_too() -> None:
 
 
 def test_what_is_not_known_is_reported() -> None:
-    nodes = cluster((PCIE, "64"))
-    found = plan(nodes, pair(), lambda name: None)
+    found = plan(cluster((PCIE, "64")), pair(), lambda name: None)
     assert relocations(found) == {"pcie"}
     assert found.plan is not None
     assert found.plan.resources_unknown == ("pairs", "pcie")

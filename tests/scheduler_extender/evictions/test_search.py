@@ -54,8 +54,7 @@ def steps(found: Advice) -> dict[str, str | None]:
 
 def test_a_pod_moves_within_its_node_where_only_the_link_is_missing() -> None:
     """Two of four GPUs are free, one of each pair: kube-scheduler would evict no pod."""
-    cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found = plan_for(cluster, pair())
+    found = plan_for(cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}}), pair())
     assert found.plan is not None
     assert found.plan.cost == Cost(0, 1, 0, 1)
     assert set(steps(found).values()) == {"pairs"}
@@ -153,8 +152,7 @@ def test_hardware_that_never_can_is_reported() -> None:
 
 def test_a_search_that_is_out_of_time_says_so() -> None:
     cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found = search(cluster.snapshot(), pair(), ending_when(lambda: True))
-    assert not found.whole
+    assert not search(cluster.snapshot(), pair(), ending_when(lambda: True)).whole
 
 
 def scenes() -> Iterator[tuple[int, Cache, PodRecord]]:

@@ -132,8 +132,7 @@ def test_what_is_nearest_and_what_would_help_name_the_same_pods(seed: int) -> No
         )
     found = explained(cluster_of({DGX: held}), waiting("w", gpu_request(2, NVLINKED)))
     (help_,) = ends(found)
-    words = near(found)["train-07"]
-    assert set(re.findall(r"team/\w+", words)) == set(help_.pods)
+    assert set(re.findall(r"team/\w+", near(found)["train-07"])) == set(help_.pods)
 
 
 def test_nodes_with_the_same_message_are_listed_once() -> None:

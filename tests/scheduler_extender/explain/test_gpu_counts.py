@@ -36,8 +36,7 @@ SPLIT, PARTLY = "mig", "partly-free"
 def kept() -> Building:
     """A place for three GPUs is kept, and a pod is on its way."""
     made = small()
-    node = made.node("dgx-a100", "kept-01")
-    made.pod("comes-too", 2, node, running=False)
+    made.pod("comes-too", 2, made.node("dgx-a100", "kept-01"), running=False)
     wants = made.pod("wants-three", 3, None)
     place = SchedulingAttributes(nominated=NodeName("kept-01"), priority=7)
     made.cluster.put_pod(replace(wants, attributes=place))

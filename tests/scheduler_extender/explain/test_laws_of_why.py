@@ -129,8 +129,7 @@ def test_the_looser_request_that_would_help_helps(seed: int) -> None:
 def test_the_nearest_set_is_one_that_would_do(seed: int) -> None:
     rng = random.Random(seed)
     found, asks = cluster(rng), request(rng)
-    answer = explained(found, waiting("w", asks))
-    for row in answer.nodes:
+    for row in explained(found, waiting("w", asks)).nodes:
         miss, topology = row.miss, found.node_info(NodeName(row.node)).topology
         if miss is None or topology is None or not miss.gpus:
             continue

@@ -69,8 +69,7 @@ def test_undecided_nodes_hide_no_reason_and_are_hidden_by_none_that_lasts() -> N
 def test_a_reason_is_looked_for_again_after_a_while_and_forgotten_with_its_pods() -> None:
     clock = Clock()
     cluster = Cache(clock, Settings(stale_after=None))
-    node = switched(4)
-    cluster.put_record(node, Report("boot", 1))
+    cluster.put_record(switched(4), Report("boot", 1))
     cluster.put_pod(waiting("wants", gpu_request(8)))
     reasons = WaitingReasons(cluster)
     assert counted(reasons) == {"too-few-gpus": 1}
@@ -150,7 +149,6 @@ def test_a_group_is_asked_as_filter_asks_it(
     group = replace(GroupReference(Group("team", "g"), 2, "node"), **changes)
     member = replace(waiting("member", gpu_request(2)), group_ref=group)
     cluster.put_pod(member)
-    answer = rejections_of(cluster.snapshot(), member, NO_DEADLINE)
-    assert by_reason(answer) == found
+    assert by_reason(rejections_of(cluster.snapshot(), member, NO_DEADLINE)) == found
     assert by_reason(counts_of(answers_to(cluster.snapshot(), member)).rejected) == found
     assert counted(WaitingReasons(cluster)) == {"group" if found else "none": 1}

@@ -179,12 +179,10 @@ def test_what_cannot_be_replayed_is_reported() -> None:
 def test_a_name_ends_no_comment() -> None:
     """No API server takes such a name; a cluster file may have it."""
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
-    manifest = pod(1, node="a\nb: [")
-    cluster.put_pod(record_of(manifest))
+    cluster.put_pod(record_of(pod(1, node="a\nb: [")))
     text = b"".join(cluster_file(cluster)).decode()
     assert "# a b: [: left out, no topology report" in text
-    kinds = [each["kind"] for each in yaml.safe_load_all(text)]
-    assert kinds == ["Pod"]
+    assert [each["kind"] for each in yaml.safe_load_all(text)] == ["Pod"]
 
 
 def test_a_cordon_is_replayed() -> None:
@@ -424,8 +422,7 @@ def test_a_pod_that_cannot_be_read_comes_back_as_one(
 
 def test_a_pod_of_a_cluster_cannot_call_itself_unreadable() -> None:
     """There the key is unknown, as any other of ours."""
-    manifest = msgspec.convert(pod(2, {"malformed": "because"}), Pod)
-    found = record_of(manifest)
+    found = record_of(msgspec.convert(pod(2, {"malformed": "because"}), Pod))
     assert isinstance(found.request, Malformed)
     assert "unknown key" in found.request.reason
 

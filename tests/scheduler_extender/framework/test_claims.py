@@ -265,8 +265,7 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
     record = requesting_record(wanted, MANAGED)
     assert record is not None
     world.cluster.put_pod(record)
-    decided = assume(world.cluster, record, NODE, lambda: "")
-    assert decided is not None
+    assert assume(world.cluster, record, NODE, lambda: "") is not None
     answered = verbs.filter_nodes(world.cluster, wanted, [NODE, OTHER])
     assert (answered.node_names, answered.unresolvable) == ([NODE], {OTHER: ASSUMED.message})
     with pytest.raises(BindError, match="has not finished"):
@@ -275,8 +274,7 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
 
 def test_a_waiting_bind_notices_the_names_of_claims(world: DraWorld) -> None:
     world.claims.apply(claim("c", 2, 3, pod="a"))
-    wanted = of_claim(NVLINK, "c")
-    record = requesting_record(wanted, MANAGED)
+    record = requesting_record(of_claim(NVLINK, "c"), MANAGED)
     assert record is not None
     late = replace(record, claims=("",))
     world.cluster.put_pod(late)

@@ -283,8 +283,7 @@ def test_many_clients_that_come_and_go_leave_no_connection(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A client that is cut off as the connection begins is forgotten, too."""
-    limits = replace(UNHURRIED, handshakes=1)
-    with running(NODE, limits=limits) as service:
+    with running(NODE, limits=replace(UNHURRIED, handshakes=1)) as service:
         for _ in range(20):
             with ExitStack() as stack:
                 for _ in range(20):

@@ -181,8 +181,7 @@ def test_devices_are_unknown_while_a_slice_or_a_rule_cannot_be_read(world: DraWo
     assert world.problem == UNREAD
     world.slices.delete(raw(bad))
     assert world.offer.availability.free == 0b0111
-    rule = raw({"metadata": {"name": "r"}, "spec": {"taint": 7}})
-    world.rules.apply(rule)
+    world.rules.apply(raw({"metadata": {"name": "r"}, "spec": {"taint": 7}}))
     assert world.problem == UNREAD
     world.rules.replace([], "9")
     assert world.offer.availability.free == 0b0111

@@ -46,8 +46,7 @@ class Rig:
 
     def follower(self) -> tuple[Cache, KubeSource]:
         cluster = Cache(time.monotonic, Settings())
-        source = KubeSource(self.api, cluster)
-        return cluster, source
+        return cluster, KubeSource(self.api, cluster)
 
     def pods(self) -> list[dict[str, Any]]:
         return self.fake.items(PODS)

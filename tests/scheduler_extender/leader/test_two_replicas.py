@@ -299,8 +299,7 @@ def test_a_pod_that_a_webhook_keeps_from_being_changed_is_not_taken_for_changed(
     monkeypatch.setattr("scheduler_extender.leader.fence.SETTLED_AFTER", 1.0)
     first = leading(found)
     passing(found, first)
-    own = OwnPod(NAMESPACE, "a")
-    fence = Fence(first.api, first.leader.bindable, own, "somebody")
+    fence = Fence(first.api, first.leader.bindable, OwnPod(NAMESPACE, "a"), "somebody")
     found.fake.refuse(status, None, path="/default/pods/train$")
     assert fence.take_over(9, lambda: True, drained=False) == 0
     found.fake.allow()

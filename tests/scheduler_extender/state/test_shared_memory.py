@@ -311,8 +311,7 @@ ALONE = {"sharing": "exclusive"}
     ],
 )
 def test_a_pod_that_wants_a_gpu_alone_asks_for_every_share(count: int, reason: str) -> None:
-    shared = Node(node(gpus=2, policy="packed"))
-    found = shared.answer(count, ALONE)
+    found = Node(node(gpus=2, policy="packed")).answer(count, ALONE)
     assert (found.rejection.message if found.rejection else "") == reason
 
 
@@ -320,8 +319,7 @@ def test_a_pod_that_wants_a_gpu_alone_asks_for_every_share(count: int, reason: s
     ("policy", "verdict"), [("distributed", Verdict.NOT_NOW), ("packed", Verdict.GUARANTEED)]
 )
 def test_only_packed_gives_all_shares_of_one_gpu(policy: str, verdict: Verdict) -> None:
-    found = Node(node(gpus=2, policy=policy)).answer(4, ALONE)
-    assert found.verdict == verdict.value
+    assert Node(node(gpus=2, policy=policy)).answer(4, ALONE).verdict == verdict.value
 
 
 def test_a_gpu_in_use_is_no_gpu_alone() -> None:

@@ -482,8 +482,7 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
 def test_a_pod_assumed_elsewhere_meanwhile_is_not_assumed_twice(
     kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = kube.create(pod(1))
-    kube.sees(manifest)
+    kube.sees(kube.create(pod(1)))
     known = kube.cluster.pod(PodUid("uid-1"))
     assert known is not None
     DecidedMeanwhile(monkeypatch, lambda: void(kube.cluster.assume(NodeName("switched"), known)))

@@ -271,8 +271,7 @@ def test_some_threads_are_left_for_binds_that_wait_for_nothing() -> None:
 
 def test_a_fault_before_the_write_leaves_no_pod_assumed() -> None:
     crowd = Crowd()
-    pod = PodRecord(PodUid("p"), "default", "p", None, gpu_request(1))
-    crowd.cluster.put_pod(pod)
+    crowd.cluster.put_pod(PodRecord(PodUid("p"), "default", "p", None, gpu_request(1)))
 
     def broken() -> str:
         raise ZeroDivisionError

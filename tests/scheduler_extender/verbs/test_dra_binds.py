@@ -180,8 +180,7 @@ def test_no_member_of_its_gang_comes_before_a_pod_that_has_its_claim(world: Worl
 def test_a_gang_whose_pods_all_have_their_claims_is_bound_whole(world: World) -> None:
     """Its own claims have the GPUs, and no member is still to come to the domain."""
     for name in "a", "b":
-        asked = {**NVLINK, "group-domain": "node", "group-size": "2"}
-        member = pair(name, asked)
+        member = pair(name, {**NVLINK, "group-domain": "node", "group-size": "2"})
         member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
         world.add(member)
     world.claim(a=(0, 1), b=(2, 3))
@@ -311,8 +310,7 @@ def test_gpus_of_init_containers_are_not_followed(world: World) -> None:
 def test_the_pods_to_evict_are_known(world: World) -> None:
     """kube-scheduler's preemption frees no devices under DRA; the plan does."""
     for uid, gpus in (("one", (0,)), ("two", (2, 3))):
-        count = len(gpus)
-        world.add(pod(count, {}, name=uid, uid=uid, node=NODE))
+        world.add(pod(len(gpus), {}, name=uid, uid=uid, node=NODE))
         world.claim(**{uid: gpus})
     wanted = pair("a")
     wanted["spec"]["priority"] = 10

@@ -133,8 +133,7 @@ def test_the_whole_gang_is_bound_however_late_the_reports_are(plane: Plane) -> N
         binds = [threads.submit(plane.bind, f"p{i}") for i in range(4)]
         try:
             for pair in ((6, 7), (2, 3), (0, 4), (1, 5)):
-                name = plane.unacknowledged()
-                plane.report(name, *pair)
+                plane.report(plane.unacknowledged(), *pair)
             assert [bind.result(PATIENCE) for bind in binds] == [""] * 4
         finally:
             plane.given_up.set()

@@ -237,8 +237,7 @@ def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Schedule
         scheduler.cluster.put_record(machine("dgx-b200").topology(name), Report())
         labels = {"nvidia.com/gpu.clique": f"c.{min(i, 1)}"}
         scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
-    pair = member("first", size=2, gpus=8)
-    found = scheduler.filter(pair, hgx)
+    found = scheduler.filter(member("first", size=2, gpus=8), hgx)
     assert found.node_names == ["hgx-1", "hgx-2"]
     assert found.unresolvable == {"hgx-0": NEVER.message}
 

@@ -256,11 +256,9 @@ def test_of_two_nominated_pods_neither_waits_for_the_other(priorities: tuple[int
 
 
 def test_the_first_eight_nominated_pods_have_a_reservation_behind_an_annotated_one() -> None:
-    node = machine("a100-pcie-4-bridged").topology(NODE)
-    cluster = cluster_of({node: {}})
+    cluster = cluster_of({machine("a100-pcie-4-bridged").topology(NODE): {}})
     for number in range(10):
-        record = record_of(manifest(f"p{number}", 1, 9, nominated=NODE))
-        cluster.put_pod(record)
+        cluster.put_pod(record_of(manifest(f"p{number}", 1, 9, nominated=NODE)))
     assert [each.uid for each in cluster.node_info(NODE).reservations] == [
         f"p{number}" for number in range(MOST_RESERVATIONS)
     ]

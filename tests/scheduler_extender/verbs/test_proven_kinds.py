@@ -52,8 +52,7 @@ def is_limited(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
         return asked
 
     crowd.late = asks
-    error = crowd.bind(uid, request=request)
-    assert error == (NO_ANSWER if asked else "")
+    assert crowd.bind(uid, request=request) == (NO_ANSWER if asked else "")
     for i in range(AT_ONCE):
         ours = crowd.cluster.assumed(PodUid(f"unanswered-{i}"))
         assert ours is not None

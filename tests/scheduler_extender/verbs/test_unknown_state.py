@@ -161,8 +161,7 @@ NEWCOMERS: dict[str, tuple[int, dict[str, str]]] = {
 
 def refusal(world: World, newcomer: str, seconds: float = float("inf")) -> str:
     """Why filter refuses the pod; empty where it passes."""
-    found = pod(*NEWCOMERS[newcomer], name="next", uid="next")
-    asked = msgspec.convert(found, Pod)
+    asked = msgspec.convert(pod(*NEWCOMERS[newcomer], name="next", uid="next"), Pod)
     world.binder.saw(asked)
     answer = verbs.filter_nodes(world.cluster, asked, [NODE], within(world.cluster.clock, seconds))
     return {**answer.failed, **answer.unresolvable}.get(NODE, answer.error)

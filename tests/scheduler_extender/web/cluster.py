@@ -113,8 +113,7 @@ def small() -> Building:
     leaving = made.pod("leaves", 2, pcie)
     made.report(pcie, [(leaving, (0, 1))])
     made.cluster.put_pod(replace(leaving, terminating=True))
-    other = made.node("l40s-4", "l40s-02")
-    made.pod("comes", 2, other, running=False)
+    made.pod("comes", 2, made.node("l40s-4", "l40s-02"), running=False)
     made.cluster.put_problem(NodeName("odd"), "spec.devices: field required")
     for number in range(3):
         made.pod(f"wants-{number}", 8, None, NVLINK)

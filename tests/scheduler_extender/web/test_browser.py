@@ -161,8 +161,7 @@ def test_the_page_says_of_when_it_is_and_when_the_extender_has_not_answered(
     eventually(lambda: page.value(STALE_BANNER_SHOWN), "the extender is gone, and the page says so")
     last = page.value(AS_OF)
     assert page.value("document.getElementById('unheard').innerText").endswith(f"at {last}.")
-    again = in_memory(made.cluster)
-    with in_thread(again, Addresses(admin_port=port)):
+    with in_thread(in_memory(made.cluster), Addresses(admin_port=port)):
         eventually(lambda: not page.value(STALE_BANNER_SHOWN), "it answers again")
         eventually(lambda: page.value(AS_OF) > last)
 

@@ -454,8 +454,7 @@ def test_a_page_is_made_anew_when_something_has_changed_and_it_has_rested() -> N
     made.node("l40s-4", "l40s-99")
     assert pages.map(Filters()) is first, "it rests"
     calls = itertools.count(1000)
-    second = pages.map(Filters())
-    assert "l40s-99" in second
+    assert "l40s-99" in pages.map(Filters())
     assert "l40s-99" not in first
 
 
@@ -528,8 +527,7 @@ def test_a_pod_says_what_it_asks_for_and_has_and_who_else_would_take_it() -> Non
 
 
 def test_a_pod_with_other_gpus_than_it_requires_says_so() -> None:
-    made = small()
-    text = page(made, "pod", pods=("team-a/wrong", ""))
+    text = page(small(), "pod", pods=("team-a/wrong", ""))
     fault = re.search(r'<p class="told problem">([^<]*)</p>', text)
     assert fault is not None
     assert "which do not meet link=nvlink" in fault[1]

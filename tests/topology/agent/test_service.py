@@ -341,8 +341,7 @@ def test_writes_without_an_answer_are_not_lost_and_not_doubled(
 
 
 def test_once_writes_once(node: Node) -> None:
-    picture = node.service().once(PATIENCE, write=True)
-    assert picture.topology is not None
+    assert node.service().once(PATIENCE, write=True).topology is not None
     assert len(codec.decode(node.record()).topology.gpus) == 8
     assert len(node.reports()) == 1
 

@@ -87,8 +87,7 @@ def test_numa_nodes_that_the_machine_has_not_may_align_in_any_way(
 
 def test_where_no_hint_is_possible_the_gpus_with_a_numa_node_go_first() -> None:
     # One GPU with a NUMA node and two without: no NUMA nodes have two GPUs.
-    mixed = node((0,), (), ())
-    assert sets(admissions(mixed, 0b111, ((APP, 2),))) == {0b011, 0b101}
+    assert sets(admissions(node((0,), (), ()), 0b111, ((APP, 2),))) == {0b011, 0b101}
     for policy in ("restricted", "single-numa-node"):
         strict = replace(NO_ANSWERS, topology_manager_policy=policy)
         refused = admissions(node((0,), (), (), config=strict), 0b111, ((APP, 2),))
@@ -116,8 +115,7 @@ def test_without_numa_nodes_of_gpus_others_may_still_refuse(policy: str) -> None
     config = replace(NO_ANSWERS, topology_manager_policy=policy, cpu_manager_policy="static")
     nowhere = node((), (), config=config)
     assert admissions(nowhere, 0b11, ((APP, 2),)).hazards == ()
-    cpus = admitted(nowhere, 0b11, 2, Exclusive.CPUS)
-    assert AFFINITY in cpus.hazards
+    assert AFFINITY in admitted(nowhere, 0b11, 2, Exclusive.CPUS).hazards
 
 
 def test_static_managers_care_about_the_class_guaranteed_alone() -> None:

@@ -117,8 +117,7 @@ def test_a_large_node_under_any_is_scored() -> None:
     node = _sparse(64, "any")
     now = Availability(node.shape.all_gpus, running=(Holder(0, 1),))
     request = gpu_request(2)
-    found = score_of(node, now, request, assess(node, now, request), PRIOR)
-    assert found.measured
+    assert score_of(node, now, request, assess(node, now, request), PRIOR).measured
 
 
 def test_memories_hold_no_more_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:

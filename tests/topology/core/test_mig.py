@@ -27,8 +27,7 @@ STOCK = AllocatorConfig("distributed", "v0.19.3")
 
 
 def sliced(profiles: Sequence[str], name: str = "dgx-a100", **how: Any) -> NodeTopology:
-    node = cut(machine(name).topology("n"), profiles, **how)
-    return replace(node, allocator=STOCK)
+    return replace(cut(machine(name).topology("n"), profiles, **how), allocator=STOCK)
 
 
 def served(node: NodeTopology, resource: str) -> ServedDevices:
@@ -120,8 +119,7 @@ def test_compute_instances_share_the_memory_of_their_gpu_instance(
         node = sliced([f"{slices}c.3g.20gb"], gpus=[0])
         whole = node.gpus[0].mig_instances[0].memory
         resource, own = "nvidia.com/mig-3g.20gb", Bytes(whole * slices // 3)
-        fits = judged(node, resource, 1, wanted(own))
-        assert fits.verdict is Verdict.GUARANTEED
+        assert judged(node, resource, 1, wanted(own)).verdict is Verdict.GUARANTEED
         assert judged(node, resource, 1, wanted(Bytes(own + 1))).verdict is Verdict.NEVER
 
 
@@ -189,8 +187,7 @@ def test_a_verdict_is_what_every_choice_says(wish: str, size: int) -> None:
     resource, wanted = "nvidia.com/gpu", CONSTRAINTS[wish]
     choosing, request = kubelet(node, resource), gpu_request(size, wanted)
     for free in product(range(3), repeat=4):
-        now = Availability(pack(free, 2), width=2)
-        found = assess(choosing, now, request)
+        found = assess(choosing, Availability(pack(free, 2), width=2), request)
         there = [(gpu, number) for gpu, n in enumerate(free) for number in range(n)]
         passing = [meets(node, wanted, chosen) for chosen in combinations(there, size)]
         if found.verdict is Verdict.NEVER or found.verdict is Verdict.NOT_NOW:

@@ -137,8 +137,7 @@ def test_a_plugin_that_gives_one_share_at_most_says_so(strategy: str) -> None:
     assert found.refusal.message.endswith("refuses a container that requests more than one share")
     assert not found.refusal.resolvable
     one_each = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(c, 1) for c in "ab"))
-    both = assess(device_manager_of(topology, shared), idle, one_each)
-    assert both.refusal is None
+    assert assess(device_manager_of(topology, shared), idle, one_each).refusal is None
 
 
 def test_the_kubelet_does_not_ask_where_it_has_no_choice() -> None:

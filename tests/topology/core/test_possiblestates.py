@@ -134,8 +134,7 @@ def test_a_pod_that_comes_after_others_finds_what_they_left() -> None:
     assert masks(replace(victims, unacknowledged=(first,))) == (0b1100, 0b1111)
     held = replace(victims, free=0b0110, unacknowledged=(first,))
     assert masks(held) == (0b0010, 0b1000, 0b1110)
-    hiding = Availability(0b0011, victims=(Holder(0b1000, 1),))
-    assert masks(hiding) == (0b1011,)
+    assert masks(Availability(0b0011, victims=(Holder(0b1000, 1),))) == (0b1011,)
 
 
 @pytest.mark.parametrize("marks", range(1 << 4))

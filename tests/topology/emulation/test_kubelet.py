@@ -49,8 +49,7 @@ def test_after_a_restart_pods_keep_their_gpus_and_no_new_pod_is_admitted() -> No
 @pytest.mark.parametrize("registered", [True, False])
 def test_a_half_admitted_pod_is_admitted_anew_if_the_plugin_is_back(registered: bool) -> None:
     node, request = kubelet(), containers(1, 1)
-    half = node.admission(ONE, "default", "one", request)
-    next(half)
+    next(node.admission(ONE, "default", "one", request))
     (first,) = node.report().allocations
     node.stop()
     node.start()

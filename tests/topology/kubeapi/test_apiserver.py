@@ -311,8 +311,7 @@ class TestConfiguration:
         plugin = tmp_path / "plugin"
         plugin.write_text(EXEC_PLUGIN.format(python=sys.executable, count=str(count)))
         plugin.chmod(0o755)
-        path = with_plugin(server, tmp_path, plugin)
-        client = ApiServer.from_kubeconfig(path)
+        client = ApiServer.from_kubeconfig(with_plugin(server, tmp_path, plugin))
         for _ in range(2):
             client.get(PODS, timeout=PATIENCE)
         client.close()
@@ -506,8 +505,7 @@ class TestStreams:
     ) -> None:
         whole = b"\n".join(lines) + (b"\n" if ended else b"")
         cut = random.Random(seed)
-        stream = WatchStream(cast(BaseHTTPResponse, _Pieces(whole, cut)))
-        assert list(stream) == lines
+        assert list(WatchStream(cast(BaseHTTPResponse, _Pieces(whole, cut)))) == lines
 
 
 class _Pieces:

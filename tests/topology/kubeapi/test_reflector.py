@@ -481,8 +481,7 @@ class TestLife:
         assert rig.reflector.stop(PATIENCE)
 
     def test_stop_before_start(self, rig: Rig) -> None:
-        reflector = Reflector(rig.api, Watched(NODES), rig.sink)
-        assert reflector.stop()
+        assert Reflector(rig.api, Watched(NODES), rig.sink).stop()
 
     def test_nothing_reaches_the_sink_after_stop(self, rig: Rig) -> None:
         rig.server.delay(NODES, FOREVER)

@@ -34,8 +34,7 @@ class TestUnknownProduct:
 
     def test_different_numbers_are_no_switch(self) -> None:
         text = "GPU0 GPU1 GPU2\nGPU0 X NV1 NV2\nGPU1 NV1 X NV2\nGPU2 NV2 NV2 X\n"
-        lines = messages(read(text, NODE))
-        assert "NV1 may lead" not in str(lines)
+        assert "NV1 may lead" not in str(messages(read(text, NODE)))
 
     def test_a_product_that_cannot_have_them_is_another_matter(self) -> None:
         text = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"

@@ -115,8 +115,7 @@ def test_an_ended_pod_in_a_late_report_proves_nothing(world: World) -> None:
     world.refuse("a", "b")
     world.report("early")
     assert world.shut()
-    ran = replace(early, phase="Failed", admitted=True)
-    world.cluster.put_pod(ran)
+    world.cluster.put_pod(replace(early, phase="Failed", admitted=True))
     assert world.shut()
 
 
@@ -126,8 +125,7 @@ def test_refused_pods_are_not_gone_through_again_for_each_that_comes(world: Worl
     info = world.cluster.node_info(NODE)
     assert info.history.backoffs[GPU].beside == {waits.uid}
     world.refuse("another")
-    after = world.cluster.node_info(NODE)
-    before, now = info.pods.bound.ended, after.pods.bound.ended
+    before, now = info.pods.bound.ended, world.cluster.node_info(NODE).pods.bound.ended
     shared = [a is b for a, b in zip(before.buckets, now.buckets, strict=True)]
     assert shared.count(False) == 1
 

@@ -130,8 +130,7 @@ def test_the_pod_prefers_its_own_reservation_to_every_other_node(cluster: Cache)
 def test_bind_respects_a_reservation_and_gives_it_to_its_pod(cluster: Cache) -> None:
     wants, written = reserve(cluster), Written()
     evict(cluster, "a")
-    thief = waiting("thief", gpu_request(1))
-    cluster.put_pod(thief)
+    cluster.put_pod(waiting("thief", gpu_request(1)))
     with pytest.raises(BindError, match="reserved for another pod"):
         bind(cluster, written, BindingArgs("thief", "team", "thief", NODE), lambda: "")
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")

@@ -125,8 +125,7 @@ def test_a_bound_pod_that_is_not_shown_takes_its_part_later() -> None:
 
 
 def test_a_running_pod_that_is_missing_holds_cpus_that_we_do_not_know() -> None:
-    running = record(guaranteed("main", 1, "2"), phase="Running")
-    found = numa_free((), running)
+    found = numa_free((), record(guaranteed("main", 1, "2"), phase="Running"))
     assert found is not None
     assert (found.taken, dict(found.taken_memory)) == (2, {"memory": GIB})
 

@@ -49,8 +49,7 @@ def bound(uid: str, **how: object) -> Step:
 
 def deleted(uid: str, version: int) -> Step:
     def step(info: NodeInfo) -> NodeInfo:
-        pod = info.pods.bound[PodUid(uid)]
-        return with_unconfirmed(info, pod, version)
+        return with_unconfirmed(info, info.pods.bound[PodUid(uid)], version)
 
     return step
 
@@ -198,8 +197,7 @@ def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> Non
         before, known = info, repr(info)
         info = step(info)
         assert repr(before) == known, "a transition changes nothing of what was"
-    available = offered(info).availability
-    assert available.devices_left == left
+    assert offered(info).availability.devices_left == left
     unconfirmed = [f"{uid} leaving" for uid in info.pods.unconfirmed]
     assert (*unconfirmed, *(f"{uid} departed" for uid in info.pods.terminated)) == gone
 
@@ -217,8 +215,7 @@ def test_a_record_that_contradicts_itself_is_unusable_and_forgets_no_pod() -> No
 
 
 def test_promises_are_those_that_no_report_has_shown_kept() -> None:
-    wanted = Constraints(min_nvlinks=1)
-    pod = record("a", 2, promised=wanted)
+    pod = record("a", 2, promised=Constraints(min_nvlinks=1))
     assert isinstance(pod.request, GpuRequest)
     info = with_pod(with_record(EMPTY, NODE, report(1), ""), pod)
     assert info.promises

@@ -334,8 +334,7 @@ NOON = 1_795_262_400.0  # 2026-11-21T12:00:00Z, in seconds
 )
 def test_a_dead_agents_record_is_stale_from_the_start(observed: str, stale: bool) -> None:
     """An extender that has just started has seen no change yet: it goes by the agent's word."""
-    clock = Clock()
-    cluster = Cache(clock)
+    cluster = Cache(Clock())
     sink = RecordSink(cluster, lambda: NOON)
     sink.apply(record(7, "a", observed=observed))
     assert cluster.node_info(NAME).record.stale is stale

@@ -40,8 +40,7 @@ NODE = machine("dgx1-v100").topology("node")
 def record(uid: str, count: int = 2, *, link: bool = True, **more: Any) -> PodRecord:
     promise = json.dumps({"verdict": "guaranteed", "node": "node", "uid": uid})
     annotations = {"link": "nvlink", "placement": promise} if link else {}
-    manifest = pod(count, annotations, name=uid, uid=uid, node="node", **more)
-    return record_of(manifest)
+    return record_of(pod(count, annotations, name=uid, uid=uid, node="node", **more))
 
 
 def shows(uid: str, *gpus: int, name: str = "main") -> Allocation:
@@ -114,8 +113,7 @@ def test_a_plain_pod_can_be_outside_too() -> None:
 
 def test_a_pod_that_was_pending_may_have_come_first() -> None:
     single = record("single", 1, link=False)
-    after = report(shows("single", 0), shows("pair", 1, 2))
-    assert kinds(after, PAIR, single) == []
+    assert kinds(report(shows("single", 0), shows("pair", 1, 2)), PAIR, single) == []
     assert kinds(report(shows("pair", 1, 2)), PAIR) == []
 
 

@@ -105,8 +105,7 @@ def test_links_that_peers_may_not_use_do_not_count() -> None:
 
 
 def test_links_count_where_the_driver_does_not_name_peers() -> None:
-    seen = pair(gpu(0, *to(1, 0)), gpu(1, *to(0, 0)), p2p=None)
-    assert link_of(seen)[0] == 1
+    assert link_of(pair(gpu(0, *to(1, 0)), gpu(1, *to(0, 0)), p2p=None))[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,7 @@ BEFORE = {PodUid("old"): entry("a", "G1")}
 def test_one_name_two_pods(
     entries: list[Entry], known: list[NodePod], expected: dict[str, tuple[str, ...]]
 ) -> None:
-    joined = join(entries, pods(*known), BEFORE)
-    assert shown(joined) == (expected, [])
+    assert shown(join(entries, pods(*known), BEFORE)) == (expected, [])
 
 
 def test_three_pods_of_one_name() -> None:

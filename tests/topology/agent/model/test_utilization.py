@@ -270,8 +270,7 @@ def test_an_agent_that_starts_anew_goes_on(agent: Agent) -> None:
 )
 def test_what_was_not_watched_is_not_claimed(agent: Agent, after: float, stepped: float) -> None:
     agent.looks(HOUR, gpu())
-    other = agent.restarted(after, stepped)
-    assert other.looks(SHORTEST, gpu()) == [""]
+    assert agent.restarted(after, stepped).looks(SHORTEST, gpu()) == [""]
 
 
 @pytest.mark.parametrize(

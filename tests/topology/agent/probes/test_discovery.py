@@ -145,8 +145,7 @@ def test_a_gpu_in_mig_mode_shows_its_instances_and_no_links(tmp_path: Path) -> N
     assert [(m.uuid, m.profile, m.memory) for m in split.mig_instances] == [
         ("MIG-a", "3g.20gb", 19968 * MIB), ("MIG-b", "1g.5gb", 4864 * MIB),
     ]  # fmt: skip
-    linked = {(k.a, k.b) for k in found.links if k.nvlinks}
-    assert linked == {(0, 2), (0, 3), (2, 3)}
+    assert {(k.a, k.b) for k in found.links if k.nvlinks} == {(0, 2), (0, 3), (2, 3)}
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,7 @@ PODS = [
 
 
 def emulated_refuses(config: AllocatorConfig, free: Mask, pod: GpuRequest, seed: int) -> bool:
-    topology = replace(DGX, allocator=config)
-    emulated = EmulatedKubelet(topology, random.Random(seed))
+    emulated = EmulatedKubelet(replace(DGX, allocator=config), random.Random(seed))
     emulated.sicken(p for p in range(8) if not free >> p & 1)
     try:
         emulated.admit(PodUid("u"), "default", "pod", pod)
