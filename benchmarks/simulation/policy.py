@@ -74,8 +74,7 @@ class Policy:
         wait = Wait(for_good=True)
         for rows in self.samples(pod, only):
             if not pod.ask.gpus:
-                scores = self.scores(pod, rows, DEFAULT, most=False)
-                return self.best(rows, scores)
+                return self.best(rows, self.scores(pod, rows, DEFAULT, most=False))
             found = self.among(pod, rows)
             if not isinstance(found, Wait):
                 return found
@@ -156,8 +155,7 @@ class Stock(Policy):
 
     def among(self, pod: SimPod, rows: Ints) -> int | Wait:
         """Choose by NodeResourcesFit (CPU, memory, GPUs) and NodeResourcesBalancedAllocation."""
-        scores = self.scores(pod, rows, WITH_GPUS, most=self._most)
-        return self.best(rows, scores)
+        return self.best(rows, self.scores(pod, rows, WITH_GPUS, most=self._most))
 
 
 class Extender(Policy):

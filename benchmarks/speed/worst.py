@@ -129,8 +129,7 @@ def _record(
     main = ContainerRequest("main", gpus)
     request = GpuRequest(resource, (main,), only_gpu_plugin=bool(rng.randrange(2)))
     if rng.randrange(4) == 0 and does == "waiting":
-        init = ContainerRequest("init", 1, Role.INIT)
-        request = GpuRequest(resource, (init, main))
+        request = GpuRequest(resource, (ContainerRequest("init", 1, Role.INIT), main))
     return PodRecord(
         PodUid(name),
         "default",

@@ -42,8 +42,7 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
     The stock scheduler then places the same pods on the same nodes, which are empty again.
     """
     source = cluster or FLEET
-    content = load(source)
-    play = _played(console, content, source.name, workload.pods(count, seed), seed)
+    play = _played(console, load(source), source.name, workload.pods(count, seed), seed)
     drawings = _drawn(out, play)
     (out / CLUSTER_FILE).write_bytes(b"".join(cluster_file(play.final_cache)))
     show(console, tables.by_request(play))

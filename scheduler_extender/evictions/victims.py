@@ -90,8 +90,7 @@ class VictimPrecheck:
     def __init__(
         self, info: NodeInfo, request: GpuRequest, asking: PodUid, pods: Collection[PodRecord]
     ) -> None:
-        base = after(info, (), asking)
-        offer = base.last_offer(request.resource)
+        offer = after(info, (), asking).last_offer(request.resource)
         self.usable = isinstance(offer, Offer)
         self.devices_left = 0
         self._good: tuple[int, ...] | None = None

@@ -43,8 +43,7 @@ def _environment() -> Environment:
 
 def page(template: str, here: str, **values: Any) -> str:
     """Render a page of HTML; ``here`` is its path."""
-    found = _environment().get_template(template)
-    return found.render(here=here, **values)
+    return _environment().get_template(template).render(here=here, **values)
 
 
 def moment(seconds: float) -> str:

@@ -45,8 +45,7 @@ def add_map(app: FastAPI, service: Service, dashboard: str = "") -> Listeners:
     """
     pages = Pages(service.cluster, dashboard)
     listeners = Listeners(lambda: service.cluster.version, service.cluster.today)
-    queue = RequestQueue(THREADS, PEOPLE_WAITING)
-    _add_pages(app, pages, queue)
+    _add_pages(app, pages, RequestQueue(THREADS, PEOPLE_WAITING))
     # the map does not wait for what-if requests
     _add_what_if(app, service, pages, RequestQueue(1, SEARCHES_WAITING))
     _add_rest(app, listeners)
