@@ -280,16 +280,12 @@ def by_extender(fleet: Fleet, pods: Sequence[Arrival], rng: Random) -> Outcome:
     return found
 
 
-def _rooms(fleet: Fleet, spec: Json) -> list[bool]:
-    return [fleet.has_memory(at, spec) for at in range(len(fleet.nodes))]
-
-
 def _placed(
     extender: Extender, fleet: Fleet, arrival: Arrival, now: int, found: Outcome
 ) -> int | None:
     """The node on which a pod was tried; None where it waits."""
     request = _request(arrival.spec)
-    rooms = _rooms(fleet, arrival.spec)
+    rooms = [fleet.has_memory(at, arrival.spec) for at in range(len(fleet.nodes))]
     if request is None:
         for at, room in enumerate(rooms):
             if room and fleet.admit(at, arrival, now).get("admitted"):

@@ -93,14 +93,10 @@ def test_kubectl_runs_what_krew_has_installed(krew: Krew) -> None:
     project = tomllib.loads((buildplugin.ROOT / "pyproject.toml").read_text())["project"]
     done = krew.plugin("--version")
     assert (done.returncode, done.stdout) == (0, f"gpu-topology {project['version']}\n"), done
-    for command in commands_of_the_plugin():
+    for command in OF[PLUGIN]:
         done = krew.plugin(command, "--help")
         assert done.returncode == 0, done.stderr
         assert "is not installed" not in done.stdout + done.stderr
-
-
-def commands_of_the_plugin() -> list[str]:
-    return list(OF[PLUGIN])
 
 
 def test_it_decides_with_nothing_else_installed(krew: Krew, tmp_path: Path) -> None:

@@ -31,11 +31,6 @@ def expressions() -> list[str]:
     return [expr.replace("$node", "train-.*") for expr in found]
 
 
-def of_the_agents(expr: str) -> set[str]:
-    """The metrics in an expression, without the one of the extender that says there are agents."""
-    return set(METRIC.findall(expr)) - {"gpu_topology_nodes"}
-
-
 def samples() -> set[str]:
     """The names under which Prometheus stores what the agent tells."""
     found = set()
@@ -48,7 +43,8 @@ def samples() -> set[str]:
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
 def test_an_alert(rule: dict[str, Any]) -> None:
-    used = of_the_agents(rule["expr"])
+    # The extender's metric says that there are agents.
+    used = set(METRIC.findall(rule["expr"])) - {"gpu_topology_nodes"}
     assert used
     assert used <= samples()
     assert rule["labels"]["severity"] in ("info", "warning", "critical")

@@ -10,7 +10,7 @@ import pytest
 from scheduler_extender.evictions import Advice, Cost, search
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.attributes import Amounts, SchedulingAttributes, amounts_of
+from scheduler_extender.state.pods.attributes import SchedulingAttributes, amounts_of
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import Requirement
@@ -25,7 +25,6 @@ from tests.scheduler_extender.evictions.scenes import (
     waiting,
 )
 from topology.core import placement
-from topology.core.devices import NodeName
 from topology.core.requests import NO_CONSTRAINTS, gpu_request
 from topology.machines import machine
 
@@ -213,7 +212,7 @@ def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
                 asks = (("cpu", rng.choice((0, 4000, 8000))),)
                 cluster.put_pod(replace(each, attributes=replace(each.attributes, requests=asks)))
         pod = replace(pod, attributes=replace(pod.attributes, requests=(("cpu", 8000),)))
-        cluster.others = nobody_else
+        cluster.others = lambda _: ()  # all pods have GPUs
         found = search(cluster.snapshot(), pod)
         least = cheapest(cluster.snapshot().nodes, pod, cluster.budgets or (), cluster.settings)
         ours = Cost() if found.takes is not None else found.plan and found.plan.cost
@@ -225,11 +224,6 @@ def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
         )
     assert planned >= 20
     assert short >= 10
-
-
-def nobody_else(name: NodeName) -> Amounts:
-    """All pods have GPUs."""
-    return ()
 
 
 @pytest.mark.parametrize("priority", [0, 1])
