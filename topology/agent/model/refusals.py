@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from topology.agent.model.podentries import NodePod
-from topology.agent.model.recordlimits import LONGEST_REASON, MOST_REFUSED
+from topology.agent.model.recordlimits import LARGEST_AMOUNT, LONGEST_REASON, MOST_REFUSED
 from topology.core.devices import PodUid
 from topology.core.refusal import Refusal
 from topology.core.report import RefusedPod
@@ -47,5 +47,6 @@ class RefusalTracker:
 def _refused(pod: NodePod) -> RefusedPod:
     (_, resource), _ = max(pod.wants.items(), key=lambda each: each[1])
     devices = sum(wanted for (_, name), wanted in pod.wants.items() if name == resource)
-    reason = pod.refused[:LONGEST_REASON]
+    # Containers may request 2**63 - 1 devices each. The API server would refuse the whole record.
+    devices, reason = min(devices, LARGEST_AMOUNT), pod.refused[:LONGEST_REASON]
     return RefusedPod(pod.uid, pod.namespace, pod.name, resource, devices, reason, pod.started)

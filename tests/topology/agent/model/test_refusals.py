@@ -1,10 +1,13 @@
 """The refusals that a record keeps: each pod once, the newest, over restarts of the agent."""
 
+from tests.crd import faults
+from topology import codec
 from topology.agent.model.podentries import NodePod
-from topology.agent.model.recordlimits import LONGEST_REASON, MOST_REFUSED
+from topology.agent.model.recordlimits import LARGEST_AMOUNT, LONGEST_REASON, MOST_REFUSED
 from topology.agent.model.refusals import RefusalTracker
-from topology.core.devices import PodUid
-from topology.core.report import RefusedPod
+from topology.core.devices import NodeName, PodUid
+from topology.core.report import RefusedPod, Report
+from topology.machines import machine
 
 GPU = "nvidia.com/gpu"
 AFFINITY = "TopologyAffinityError"
@@ -73,3 +76,13 @@ def test_any_resource_may_be_out() -> None:
     tracker.look(seen(pod("a", minute(1), "OutOf" + "r" * 300, main=1)))
     assert len(tracker.latest[0].reason) == LONGEST_REASON
     assert tracker.counts == {"OutOfDevices": 1}
+
+
+def test_a_pod_that_requests_more_devices_than_a_record_can_say_does_not_spoil_it() -> None:
+    """A user names the node in such a pod; then the API server would refuse all reports."""
+    tracker = RefusalTracker()
+    tracker.look(seen(pod("a", minute(1), main=LARGEST_AMOUNT, side=LARGEST_AMOUNT)))
+    report = Report("boot", 1, None, (), history=tracker.latest)
+    record = codec.encode(machine("dgx-h100").topology(NodeName("n")), report)
+    assert faults(record) == []
+    assert codec.decode(record).report == report
