@@ -128,7 +128,8 @@ class _Builder:
             value = self._known[text]
         elif event.tag is not None:
             self._special = True
-        self._name(event.anchor, value, 1)
+        if event.anchor is not None:
+            self._name(event.anchor, value, 1)
         self._add(value, value if type(value) is str else text, event)
 
     def _resolved(self, text: str, event: yaml.ScalarEvent) -> Any:
@@ -153,12 +154,12 @@ class _Builder:
     def _close(self) -> None:
         collection = self._within
         self._within, self._key, anchor, before = self._around.pop()
-        self._name(anchor, collection, self._nodes - before + 1)
-
-    def _name(self, anchor: str | None, value: Any, size: int) -> None:
         if anchor is not None:
-            self._special |= anchor in self._anchored  # the constructor refuses it
-            self._anchored[anchor] = value, size
+            self._name(anchor, collection, self._nodes - before + 1)
+
+    def _name(self, anchor: str, value: Any, size: int) -> None:
+        self._special |= anchor in self._anchored  # the constructor refuses it
+        self._anchored[anchor] = value, size
 
     def _take_alias(self, event: yaml.AliasEvent) -> None:
         """Take the value that an alias names.

@@ -178,9 +178,7 @@ class Listing:
             autocompletion=column_completions,
         ),
     ] = None
-    no_headers: Annotated[
-        bool, typer.Option("--no-headers", help="Print only the rows of the table.")
-    ] = False
+    no_headers: Annotated[bool, typer.Option("--no-headers", help="Print only the rows.")] = False
 
     def __post_init__(self) -> None:
         form_of(self.output)

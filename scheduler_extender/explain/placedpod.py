@@ -94,12 +94,17 @@ class Placed(Struct, frozen=True):
     ] = []
 
 
+def promised(pod: PodRecord) -> str:
+    """Return the verdict that is still known of a bound pod; empty if none is."""
+    if not pod.promised.text:
+        return ""
+    return "guaranteed" if pod.survives_endings else "expected"
+
+
 def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed:
     """Return what is known of a pod on its node."""
     request = pod.request
-    verdict = written.verdict if written is not None else ""
-    if not verdict and pod.promised.text:
-        verdict = "guaranteed" if pod.survives_endings else "expected"
+    verdict = (written.verdict if written is not None else "") or promised(pod)
     sets = list(written.sets) if written is not None else []
     got, keeps = None, None
     if isinstance(request, GpuRequest) and info.topology is not None:

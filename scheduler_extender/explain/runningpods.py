@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from scheduler_extender.explain import Struct
 from scheduler_extender.explain.gpustates import GpuHolder, NodeState, Use, link_word
-from scheduler_extender.explain.placedpod import placed_on
+from scheduler_extender.explain.placedpod import promised
 from scheduler_extender.explain.wording import asks_text
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import PodUid
@@ -67,7 +67,7 @@ def _running(node: NodeState, pod: PodRecord | None, on: dict[int, GpuHolder]) -
         links=_links(node.topology, indices) if node.topology else [],
         numa_nodes=sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None}),
         state=(first.use if first else Use.ASSUMED).value,
-        verdict=placed_on(node.info, pod, None).verdict if pod else "",
+        verdict=promised(pod) if pod else "",
         since=None
         if pod is None or pod.started is None
         else datetime.fromtimestamp(pod.started, UTC).isoformat(),

@@ -164,9 +164,9 @@ def node(
 
     NODE is the name of a node.
 
-    With --forward the command prints what the extender knows of it, as YAML. Pods with exclusive
-    CPUs are listed in the record (kubectl get gputopo NODE -o yaml, status.exclusive). -o graphml
-    prints GPUs, NUMA nodes, NICs and links as a graph, with networkx.
+    With --forward it prints what the extender knows, as YAML. kubectl get gputopo NODE -o yaml
+    lists pods with exclusive CPUs (status.exclusive). graphml: GPUs, NUMA nodes, NICs and links as
+    a graph, with networkx.
     """
     check_node_name("NODE", name)
     form = form_of(output, Form.GRAPHML)
@@ -204,8 +204,8 @@ def map_(
 
     Exits with 1 if no node has GPUs.
 
-    Each GPU is its index and a letter; a legend explains the letters. If there are more than 96
-    nodes, nodes that look alike share a line; -o wide shows each.
+    Each GPU is its index and a letter; a legend explains the letters. Beyond 96 nodes, those
+    that look alike share a line; -o wide shows each.
     """
     form = form_of(output)
     if open_ and where.cluster is not None:
@@ -309,7 +309,7 @@ def idle(
         typer.Option(
             "--longer-than",
             metavar="TIME",
-            help="Only pods idle for longer, such as 30m, 2h or 1d.",
+            help="Only pods idle for longer, such as 30m or 2h.",
         ),
     ] = None,
     watch: WatchOption = False,
