@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduler_extender.audit.evidence import Evidence
 from scheduler_extender.audit.finding import Finding
+from scheduler_extender.explain.gpustates import USED
 from scheduler_extender.explain.wording import many, pod_names, set_text
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question, alike
@@ -23,12 +24,12 @@ def find(evidence: Evidence) -> Finding:
     rows, better = list[dict[str, Any]](), dict[Hashable, list[str]]()
     known = {pod.uid: pod for pod in evidence.snapshot.pods}
     held = [
-        (node.info, topology, *found)
+        (node, topology, *found)
         for node in evidence.nodes
         if (topology := node.topology) and (report := node.info.report)
         for found in spread_pods(topology, report.allocations)
     ]
-    for info, topology, uid, gpus, lacks in (each for each in held if each[-1]):
+    for node, topology, uid, gpus, lacks in (each for each in held if each[-1]):
         link = LinkKind.NVLINK if "nvlink" in lacks else None
         wanted = Constraints(link=link, same_numa="numa" in lacks)
         request, nodes = gpu_request(gpus.bit_count(), wanted), list[str]()
@@ -41,10 +42,11 @@ def find(evidence: Evidence) -> Finding:
             nodes = better[alike(pod)]
         rows.append(
             {
-                "pod": pod_names(info).get(uid, uid),
-                "node": info.name,
+                "pod": pod_names(node.info).get(uid, uid),
+                "node": node.name,
                 "gpus": set_text([topology.gpus[p].index for p in positions(gpus)]),
-                "size": request.count,
+                # A sick GPU of the pod does not count as in use.
+                "inUse": sum(gpu.use in USED for p, gpu in enumerate(node.gpus) if gpus >> p & 1),
                 "lacks": list(lacks),
                 "better": nodes,
             }

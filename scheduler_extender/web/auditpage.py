@@ -17,7 +17,7 @@ def audit_page(evidence: Evidence, findings: Sequence[Finding]) -> str:
         bars[min(BARS - 1, int((at - since) * BARS / max(evidence.until - since, 1.0)))] += 1
     uses, rows = totals(evidence.nodes).uses, {each.name: each.rows for each in findings}
     useless = sum(row["gpus"] for row in rows["freeGpus"])
-    spread = sum(row["size"] for row in rows["spreadPods"])
+    spread = sum(row["inUse"] for row in rows["spreadPods"])
     used, free = sum(uses[use] for use in USED), uses[Use.FREE] + uses[Use.STRANDED]
     gpus = {
         "in use": used - spread,
