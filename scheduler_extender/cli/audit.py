@@ -58,9 +58,11 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
     refused, until = refused_pods(snapshot, with_gpus, events), look.today
     if content is not None:
         observed = [seconds_of(node.observed_at) for node in nodes]
-        named = [*filter(None, (*observed, *(pod.started for pod in refused)))]
+        dated = (*observed, *(pod.started for pod in refused))
+        named = [at for at in dated if at is not None and at > 0]
         until = max([at for at in named if at <= until] or named, default=until)
-    recent = [pod for pod in refused if pod.started is None or pod.started >= until - seconds]
+    since = max(0.0, until - seconds)
+    recent = [pod for pod in refused if pod.started is None or pod.started >= since]
     sure = [pod for pod in recent if pod.request is not DOUBTFUL]
     evidence = Evidence(
         snapshot,
@@ -68,7 +70,7 @@ def told(source: Source, namespace: str | None, seconds: float, html: Path | Non
         with_gpus,
         sure,
         len(recent) - len(sure),
-        until - seconds,
+        since,
         until,
         within(time.monotonic, SECONDS),
     )

@@ -38,7 +38,7 @@ from topology.core.placement import Reason, Verdict
 from topology.machines import machine
 
 Audit = dict[str, Any]
-FOREVER = "9999-12-31T23:59:59Z"
+FIRST, FOREVER = "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"
 NO_RECORDS = [
     {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
 ]
@@ -70,6 +70,12 @@ def test_an_event_of_a_time_to_come_hides_no_other_refusal(folder: Path) -> None
     found = audit(folder, [*NO_RECORDS, event("now", "n", "12:00", "OutOfnvidia.com/gpu"), later])
     assert found["until"] == at("12:00")
     assert found["refusedPods"]["pods"] == 2
+
+
+@pytest.mark.parametrize("words", [(), ("--since", "999999d")])
+def test_no_time_is_too_early(folder: Path, words: Sequence[str]) -> None:
+    first = {**event("a", "n", "12:00", "OutOfnvidia.com/gpu"), "lastTimestamp": FIRST}
+    assert audit(folder, [*NO_RECORDS, first], *words)["refusedPods"]["pods"] == 0
 
 
 @pytest.mark.parametrize("reason", ["OutOf" + "x" * 400, "OutOf<b>", "OutOf\u001b[31m", "OutOf a"])
