@@ -12,6 +12,7 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.interrupts import pause, press
 from scheduler_extender.cli.kubeconfig import Access, asking
+from scheduler_extender.explain.wording import gpus_text
 from scheduler_extender.files.clusterfile import ClusterFile
 from scheduler_extender.kube.sinks import RECORDS_PATH
 from scheduler_extender.simulator.pods import PodEntry
@@ -121,11 +122,11 @@ class _Lines(Observer):
         self._nodes = {record.topology.name: record.topology for record in content.records}
 
     def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
-        gpus = ", ".join(str(self._nodes[entry.node].gpus[p].index) for p in held)
+        gpus = [self._nodes[entry.node].gpus[p].index for p in held]
         unread = entry.job.runs == inf and PLAY_SECONDS in (entry.pod.metadata.annotations or {})
         note = f" ({PLAY_SECONDS} is no number: it runs on)" if unread else ""
         if gpus:
-            self._add(entry, f"runs on {entry.node}, GPU {gpus}{note}")
+            self._add(entry, f"runs on {entry.node}, {gpus_text(gpus)}{note}")
 
     def refused(self, entry: PodEntry, reason: str) -> None:
         self._add(entry, f"is refused by {entry.node}: {reason}")

@@ -136,7 +136,7 @@ def test_the_page_places_pods_on_played_nodes(
         printed, said = child.communicate(timeout=PATIENCE)
         assert child.returncode == 130
     assert said.endswith(f"nodes removed: {NODES}\n")
-    assert f"default/pair runs on {pair['spec']['nodeName']}, GPU " in printed
+    assert f"default/pair runs on {pair['spec']['nodeName']}, GPUs " in printed
     assert printed.count(" has ended on ") == 6
     real.until(real.is_empty, "nothing is left")
 

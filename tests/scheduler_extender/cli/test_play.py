@@ -123,10 +123,10 @@ def test_pods_run_until_the_play_ends_and_nothing_is_left(
         assert child.wait(PATIENCE) == 130
         assert child.stderr is not None
         said = child.stderr.read()
-    assert lines[0].startswith("default/ends runs on gpu-00, GPU ")
+    assert lines[0].startswith("default/ends runs on gpu-00, GPUs ")
     assert lines[1] == "default/ends has ended on gpu-00\n"
     assert lines[2:] == [
-        f"default/runs runs on gpu-00, GPU 0, 1, 2, 3 ({PLAY_SECONDS} is no number: it runs on)\n",
+        f"default/runs runs on gpu-00, GPUs 0-3 ({PLAY_SECONDS} is no number: it runs on)\n",
         "default/many is refused by gpu-00: UnexpectedAdmissionError\n",
     ]
     assert said == (
