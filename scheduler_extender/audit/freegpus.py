@@ -8,7 +8,7 @@ from scheduler_extender.audit.finding import Finding
 from scheduler_extender.explain.gpustates import Use
 from scheduler_extender.explain.wording import NOT_IN_TIME, many
 
-COLUMNS = {"node": "node", "free": "gpus", "why the node takes no waiting pod": "why"}
+COLUMNS = {"node": "node", "free": "gpus", "most frequent reason": "why"}
 
 
 def find(evidence: Evidence) -> Finding:

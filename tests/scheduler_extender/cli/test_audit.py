@@ -33,6 +33,7 @@ def test_it_fits_a_terminal_and_cuts_no_name(columns: int, monkeypatch: pytest.M
     done = audit(*FILE)
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= columns
+    assert "most frequent reason" in done.stdout
     for whole in ("TopologyAffinityError", "single-numa-node", "team-a/sweep", "team-b/pretrain"):
         assert whole in done.stdout.split()
 
