@@ -294,7 +294,7 @@ def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
         manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": "none-yet"}
         read = _read(manifest)
         if read is not None:
-            said = f"{kind} {name} has no pods yet; this answer is for its pod template"
+            said = f"{kind} {name} has no pods; this answer is for its pod template"
             return Subject(
                 read[0], None, [said, *_held_up(made), *notes_on(kind, manifest, outside)]
             )

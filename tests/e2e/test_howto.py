@@ -224,7 +224,7 @@ def test_a_pytorchjob_is_explained(real: RealCluster) -> None:
     done = asked(kubectl_plugin, "why", "pytorchjob/pairs", *kubeconfig)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "requests 2 GPUs: every two linked by NVLink" in done.stdout
-    assert "PyTorchJob pairs has no pods yet" in done.stdout
+    assert "PyTorchJob pairs has no pods;" in done.stdout
 
 
 def taint(real: RealCluster, taints: list[dict[str, str]]) -> None:
