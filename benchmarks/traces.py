@@ -18,7 +18,7 @@ def trace(place: str) -> Path:
     path = folder / "traces" / place
     if not path.is_file():
         raise TraceMissingError(
-            f"{path}: no such file (set GPU_TOPOLOGY_SHARED; docs/evidence/results.md says where "
-            "the traces come from)"
+            f"{path}: no such file (set GPU_TOPOLOGY_SHARED; docs/evidence/results.md#traces "
+            "says where the traces come from)"
         )
     return path

@@ -167,7 +167,7 @@ def test_a_command_of_the_other_image_says_so_in_a_line(
 ) -> None:
     done = images[stage].run(["gpu-topology", *command], cwd=tmp_path)
     assert done.returncode == 2, done.stdout
-    assert "is not installed: install gpu-topology[agent]" in done.stderr
+    assert "is not installed: pip install '.[agent]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -24,15 +24,15 @@ OURS = ("scheduler_extender", "topology", "")
 LACKING = {
     "benchmarks": "simulate and report need a checkout of the source: run make dev there, and then "
     ".venv/bin/gpu-topology",
-    "networkx": "-o graphml needs the package networkx: install gpu-topology[graph]",
+    "networkx": "-o graphml needs a package: pip install networkx",
 }
 
 
 def lacks(package: str) -> str:
     """Return the error about a missing package. Each of our two images lacks some packages."""
     return LACKING.get(package) or (
-        f"the package {package} is not installed: install gpu-topology[agent] for the agent, or "
-        "gpu-topology[extender] for every other command; each image has only one of the two"
+        f"the package {package} is not installed: pip install '.[agent]' for the agent, or "
+        "'.[extender]' for every other command; each image has only one of the two"
     )
 
 
