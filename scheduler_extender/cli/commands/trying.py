@@ -130,7 +130,8 @@ def play(
         typer.Option(metavar="FILE", help="Play the nodes of this cluster file."),
     ] = None,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Remove what a killed play has left.")
+        bool,
+        typer.Option("--remove", help="Remove all played nodes, also of a play that still runs."),
     ] = False,
     beside_gpu_nodes: Annotated[
         bool,
