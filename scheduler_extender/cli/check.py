@@ -181,7 +181,8 @@ def _warnings(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
     nodes = [info.node_object for info in snapshot.nodes]
     if not all(node.allocatable and not node.partial for node in nodes):
         return  # a node that is not fully known may serve it
-    given = {name for node in nodes for name, amount in node.allocatable or () if amount}
+    given = {"cpu", "memory", "ephemeral-storage"}  # each node has them, also if a file omits them
+    given.update(name for node in nodes for name, amount in node.allocatable or () if amount)
     for name in dict.fromkeys(
         name for pod in wanted for name, asked in pod.attributes.requests if asked
     ):

@@ -298,6 +298,14 @@ def test_check_warns_of_any_resource_that_no_node_serves(tmp_path: Path) -> None
         assert ("warning: no node serves rdma/hca\n" in done.stderr) == warned
 
 
+def test_check_does_not_warn_of_cpus_where_nodes_name_gpus_alone(tmp_path: Path) -> None:
+    node = _node(**{"nvidia.com/gpu": "4"})  # the demo's file has such nodes
+    node["metadata"]["annotations"] = {"gpu-topology.io/snapshot": "1"}
+    path = _beside_gpus(tmp_path / "cluster.yaml", {"cpu": 8, "memory": "1Gi"}, node)
+    done = run("check", path, "--cluster", path, "--strict")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_kube_schedulers_own_words_are_quoted(tmp_path: Path) -> None:
     path = _beside_gpus(tmp_path / "cluster.yaml", {"cpu": 8})
     words = "0/1 nodes are available: 1 Insufficient cpu"
