@@ -139,8 +139,9 @@ def ordered(
     """Return the rows sorted by the column of this name. Raises :class:`BadInputError`."""
     if by is None:
         return list(rows)
-    keys = {str(how.header).lower(): key for each in columns() for how, _, key in each}
-    return sorted(rows, key=one_of("--sort-by", by.lower().replace("-", " "), keys))
+    shown = (each for group in columns() for each in group)
+    keys = {str(how.header).lower().replace(" ", "-"): key for how, _, key in shown}
+    return sorted(rows, key=one_of("--sort-by", by.lower().replace(" ", "-"), keys))
 
 
 def as_yaml(data: object) -> str:
