@@ -144,8 +144,7 @@ def show(
         for heading, lines in instead:
             console.print(Text(heading, "bold", overflow="fold"))
             for line in lines:
-                text = Text(line) if isinstance(line, str) else line
-                console.print(Padding(text, (0, 0, 0, 2), expand=False))
+                console.print(Padding(Text() + line, (0, 0, 0, 2), expand=False))
         return
     if table.title:
         console.print(table.title, style="italic")

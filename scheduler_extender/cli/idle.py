@@ -18,7 +18,14 @@ from scheduler_extender.explain.idle import (
     idle_pods,
     what_ends_would_do,
 )
-from scheduler_extender.explain.wording import NOT_IN_TIME, asked_text, duration, listed, set_text
+from scheduler_extender.explain.wording import (
+    NOT_IN_TIME,
+    asked_text,
+    duration,
+    listed,
+    many,
+    set_text,
+)
 from scheduler_extender.terminal import Shown, column, show, table
 from topology.core.devices import PodUid
 from topology.times import seconds_of
@@ -131,11 +138,12 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
     if look.api is None:
         return
     times = {pod.node: seconds_of(pod.looked) for pod in pods}
-    ages = [(look.today - at, node) for node, at in times.items() if at is not None]
-    ages = sorted((each for each in ages if each[0] > OLD), reverse=True)
+    known = ((look.today - at, node) for node, at in times.items() if at is not None)
+    ages = sorted((each for each in known if each[0] > OLD), reverse=True)
     unknown = "GPU use since then is unknown"
-    for age, node in ages[:SHOWN_OLD]:
-        yield f"the report of {node} is {duration(age)} old; {unknown}"
+    yield from (
+        f"the report of {node} is {duration(age)} old; {unknown}" for age, node in ages[:SHOWN_OLD]
+    )
     if left := ages[SHOWN_OLD:]:
         yield (
             f"the reports of {len(left):,} more nodes are older than {duration(OLD)}; "
@@ -179,5 +187,4 @@ def draw(console: Console, rows: Sequence[Row], pods: str, elsewhere: int, *, wi
         console.print(f"{pods} holds GPUs without using them")
     if elsewhere:
         console.print()
-        others = "1 pod" if elsewhere == 1 else f"{elsewhere:,} pods"
-        console.print(f"{others} in other namespaces; -A lists them too")
+        console.print(f"{many(elsewhere, 'pod')} in other namespaces; -A lists them too")

@@ -20,13 +20,15 @@ from topology.sources import MAX_TEXT, SourceError, read
 
 def print_all() -> None:
     """Print a table of all machines."""
-    known = table(
-        MACHINES.values(),
-        column("machine", lambda each: each.name, folds=True),
-        column("GPUs", lambda each: each.topology("node").summary(), folds=True),
-        column("description", lambda each: each.description, folds=True),
+    show(
+        standard_output(),
+        table(
+            MACHINES.values(),
+            column("machine", lambda each: each.name, folds=True),
+            column("GPUs", lambda each: each.topology("node").summary(), folds=True),
+            column("description", lambda each: each.description, folds=True),
+        ),
     )
-    show(standard_output(), known)
 
 
 def print_one(name: str) -> None:

@@ -99,8 +99,11 @@ def draw(
     console: Console, rows: Sequence[RunningPod], today: float, *, wide: bool, headers: bool
 ) -> None:
     """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
-    pods = table(rows, *_columns(today), headers=headers)
-    show(console, pods, instead=None if wide else ((row.pod, _lines(row, today)) for row in rows))
+    show(
+        console,
+        table(rows, *_columns(today), headers=headers),
+        instead=None if wide else ((row.pod, _lines(row, today)) for row in rows),
+    )
 
 
 def _lines(row: RunningPod, today: float) -> Iterator[Text | str]:

@@ -128,8 +128,7 @@ def text_in(answer: Told, form: Form) -> str:
             return as_yaml(data)
         return escaped(json.dumps(data, indent=2, ensure_ascii=False)) + "\n"
     text = io.StringIO()
-    console = here(text)
-    answer.draw(console, form is Form.WIDE)
+    answer.draw(here(text), form is Form.WIDE)
     return text.getvalue()
 
 
@@ -173,12 +172,10 @@ def here(file: io.StringIO) -> Console:
     It is as wide as standard output. It uses colours only in a terminal, and only if $NO_COLOR does
     not forbid them; $FORCE_COLOR makes it treat any output as a terminal.
     """
-    terminal = sys.stdout.isatty()
-    forced = bool(os.environ.get("FORCE_COLOR"))
     return HarmlessConsole(
         file=file,
         width=columns(),
-        force_terminal=terminal or forced,
+        force_terminal=sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")),
         highlight=False,
         markup=False,
         legacy_windows=False,
@@ -280,8 +277,7 @@ def look_once(
 def _described(
     content: ClusterFile, require: Verdict, namespace: str | None, note: str = ""
 ) -> Look:
-    notes = (note,) if note else ()
-    known = described(content, require)
+    known, notes = described(content, require), (note,) if note else ()
     return Look(known, time.time(), notes, namespace or "default", None, content.claiming, content)
 
 
@@ -293,8 +289,7 @@ def described(content: ClusterFile, require: Verdict) -> Cache:
 
 
 def _snapshot(port: Forwarded) -> ClusterFile:
-    text = port.text("/v1/snapshot")
     try:
-        return parse(text, "--forward")
+        return parse(port.text("/v1/snapshot"), "--forward")
     except ClusterFileError as error:
         raise BadInputError(str(error)) from error

@@ -150,11 +150,11 @@ def draw(
     console: Console, rows: Sequence[WaitingPod], today: float, *, wide: bool, headers: bool
 ) -> None:
     """Print the pods as a table, or a paragraph for each pod if the terminal is too narrow."""
-    rows_table = table(rows, *_columns(today, wide=wide), headers=headers)
     instead = (
         (row.pod, [Text(f"{request}, waits for {waits}" if waits else request), _why(row)])
         for row in rows
         for request in [f"requests {row.request}" if row.request else "invalid request"]
         for waits in [_waits(row, today)]
     )
-    show(console, rows_table, instead=None if wide else instead)
+    columns = _columns(today, wide=wide)
+    show(console, table(rows, *columns, headers=headers), instead=None if wide else instead)

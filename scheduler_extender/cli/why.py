@@ -161,8 +161,7 @@ def show(console: Console, explanation: Explanation | Unreadable, unblock: str) 
 
 
 def _helps(told: Explanation, unblock: str) -> Iterator[str]:
-    for each in told.helps[:SHOWN_HELPS]:
-        yield each.words
+    yield from (each.words for each in told.helps[:SHOWN_HELPS])
     if told.unblocks and unblock:
         yield f"evictions; {unblock} shows a plan, if one exists"
     if not told.whole:

@@ -96,9 +96,8 @@ class Placed(Struct, frozen=True):
 
 def promised(pod: PodRecord) -> str:
     """Return the verdict that is still known of a bound pod; empty if none is."""
-    if not pod.promised.text:
-        return ""
-    return "guaranteed" if pod.survives_endings else "expected"
+    kept = "guaranteed" if pod.survives_endings else "expected"
+    return kept if pod.promised.text else ""
 
 
 def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed:
