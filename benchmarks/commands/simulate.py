@@ -192,7 +192,7 @@ def report(
     """Write one HTML page of what simulate found.
 
     FILE is what `simulate --json` wrote. The page has figures and drawings and loads nothing from
-    elsewhere. If --out ends in .svg, it gets refused pods, lost jobs and waits as a drawing.
+    elsewhere. If --out ends in .svg, it shows refused pods, jobs that never ran, and waits.
     """
     if out.resolve() == file.resolve():
         raise typer.BadParameter(f"--out: {out} is the input file")

@@ -102,11 +102,11 @@ def page(found: Simulated) -> str:
 
 
 def picture(found: Simulated) -> str:
-    """Return refused pods, lost jobs and waiting times as an SVG document."""
+    """Return refused pods, jobs that never ran, and waiting times as an SVG document."""
     jobs, seeds = found.runs[0].jobs, found.parameters.seeds
     cases = _cases(found)
     return _TEMPLATES.get_template("refused.svg.j2").render(
-        title=f"Refused pods, lost jobs and waits of {jobs:,} jobs (mean of {seeds} seeds)",
+        title=f"Refused pods, jobs that never ran, and waits: {jobs:,} jobs, mean of {seeds} seeds",
         cases=cases,
         drawn=[_drawn(cases, name) for name in PICTURE],
         draw=drawing,

@@ -91,7 +91,7 @@ def keep_in_cluster(access: Access, names: Names, days: int) -> None:
                     name, authority.issue(*subjects[name], secrets.now(), days), authority
                 )
                 typer.echo(f"Secret {name}: created")
-            for name in secrets.renew(subjects):
+            for name in filter(secrets.renew, subjects):
                 typer.echo(f"Secret {name}: renewed")
         except (ApiFailure, AuthorityError) as error:
             raise BadInputError(f"Secrets of {names.namespace}: {error}") from error

@@ -99,22 +99,19 @@ class TlsSecrets:
         made = secret(name, self._namespace, held, authority)
         self._api.create(self._collection, msgspec.json.encode(made), timeout=TIMEOUT)
 
-    def renew(self, names: Iterable[str]) -> list[str]:
-        """Renew the certificates that are due, and return the names of their Secrets.
+    def renew(self, name: str) -> bool:
+        """Renew the certificate in this Secret if that is due, and return whether it was.
 
         Raises :class:`AuthorityError` and, after a write of another client,
         :class:`.ConflictError`.
         """
-        renewed: list[str] = []
-        if (authority := self.authority()) is None:
-            return renewed
-        for name in names:
-            found = self._read(name)
-            issued = authority.reissue(_pem(found, "tls.crt"), self.now()) if found else None
-            if found and issued is not None:
-                self._update(found, issued, authority)
-                renewed.append(name)
-        return renewed
+        found = self._read(name)
+        if found is None or (authority := self.authority()) is None:
+            return False
+        issued = authority.reissue(_pem(found, "tls.crt"), self.now())
+        if issued is not None:
+            self._update(found, issued, authority)
+        return issued is not None
 
     def _read(self, name: str) -> Object | None:
         try:

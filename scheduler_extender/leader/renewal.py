@@ -29,13 +29,15 @@ def renew_daily(
         pause = LOOK
         if not leads():
             continue
-        pause = AFTER_FAILURE
-        try:
-            for name in secrets.renew(names):
-                log.info("a certificate was renewed", secret=name)
-            pause = EVERY
-        except (ApiFailure, AuthorityError, msgspec.DecodeError) as error:
-            log.warning("the certificates could not be renewed", cause=str(error))
-        except Exception:
-            # A failed check must not end this thread.
-            log.exception("the certificates could not be checked")
+        pause = EVERY
+        for name in names:
+            try:
+                if secrets.renew(name):
+                    log.info("a certificate was renewed", secret=name)
+                continue
+            except (ApiFailure, AuthorityError, msgspec.DecodeError) as error:
+                log.warning("a certificate could not be renewed", secret=name, cause=str(error))
+            except Exception:
+                # A failed check must not end this thread.
+                log.exception("a certificate could not be checked", secret=name)
+            pause = AFTER_FAILURE

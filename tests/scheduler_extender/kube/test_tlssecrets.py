@@ -46,6 +46,10 @@ class Kept:
         assert done.returncode == 0, done.stderr
         return done
 
+    def renewed(self) -> list[str]:
+        """Renew what is due, and return the names of these Secrets."""
+        return [name for name in NAMES if self.secrets.renew(name)]
+
     def data(self, name: str) -> dict[str, bytes]:
         found = self.fake.read(f"{SECRETS}/{name}")["data"]
         return {key: base64.b64decode(value) for key, value in found.items()}
@@ -100,7 +104,7 @@ def test_a_renewed_certificate_is_trusted_by_who_has_not_read_its_own_yet(
     """Also if the authority is a renewed one: kube-scheduler reads ca.crt only when it starts."""
     made_early(kept)
     files = {name: kept.mount(name, kept.folder / name) for name in NAMES}
-    assert kept.secrets.renew(NAMES) == [*NAMES]
+    assert kept.renewed() == [*NAMES]
     kept.mount(renewed_first, files[renewed_first])
     pair = (files[SECRET] / "tls.crt", files[SECRET] / "tls.key", files[SECRET] / "ca.crt")
     shown = ssl.create_default_context(cafile=files[SCHEDULER_SECRET] / "ca.crt")
@@ -118,7 +122,7 @@ def test_the_authority_is_renewed_with_its_key_and_the_certificates_for_their_da
 ) -> None:
     former = made_early(kept)
     before = {name: kept.certificate(name) for name in NAMES}
-    kept.secrets.renew(NAMES)
+    kept.renewed()
     assert validity(kept.certificate(AUTHORITY)) == timedelta(days=3650)
     assert kept.data(AUTHORITY)["tls.key"] == former.key
     for name, old in before.items():
@@ -145,7 +149,7 @@ def test_a_certificate_is_renewed_in_its_last_third(
 ) -> None:
     kept.keep()
     kept.fake.ahead = timedelta(days=days).total_seconds()
-    assert kept.secrets.renew(NAMES) == renewed
+    assert kept.renewed() == renewed
 
 
 def test_a_machine_whose_clock_is_a_year_fast_makes_certificates_that_are_valid(
@@ -156,7 +160,7 @@ def test_a_machine_whose_clock_is_a_year_fast_makes_certificates_that_are_valid(
     for name in (AUTHORITY, *NAMES):
         made = kept.certificate(name)
         assert made.not_valid_before_utc < in_days(-364) < made.not_valid_after_utc
-    assert kept.secrets.renew(NAMES) == []
+    assert kept.renewed() == []
 
 
 def test_a_certificate_that_begins_later_is_renewed(kept: Kept) -> None:
@@ -164,7 +168,7 @@ def test_a_certificate_that_begins_later_is_renewed(kept: Kept) -> None:
     kept.fake.ahead = timedelta(days=365).total_seconds()
     kept.keep()
     kept.fake.ahead = 0
-    assert kept.secrets.renew(NAMES) == [*NAMES]
+    assert kept.renewed() == [*NAMES]
     for name in (AUTHORITY, *NAMES):
         assert kept.certificate(name).not_valid_before_utc < datetime.now(UTC)
 
@@ -245,7 +249,7 @@ def test_the_leader_renews_and_another_replica_does_not(
     kept.fake.put(SECRETS, secret(SECRET, NAMESPACE, old, authority))
     monkeypatch.setattr(renewal, "LOOK", 0.01)
     monkeypatch.setattr(renewal, "AFTER_FAILURE", 0.01)
-    kept.fake.refuse(503, times=2, path=f"{SECRETS}/{AUTHORITY}")
+    kept.fake.refuse(503, times=4, path=f"{SECRETS}/{AUTHORITY}")
     stopping, asks = threading.Event(), [0]
 
     def leads() -> bool:
@@ -263,6 +267,25 @@ def test_the_leader_renews_and_another_replica_does_not(
     assert asks[0] >= 6
     files = kept.mount(SECRET, kept.folder / "mounted")
     Certificates(Tls(files / "tls.crt", files / "tls.key", files / "ca.crt"))
+
+
+def test_a_secret_that_cannot_be_written_hinders_no_other(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_early(kept)
+    before = kept.data(SECRET), kept.data(SCHEDULER_SECRET)
+    monkeypatch.setattr(renewal, "LOOK", 0.01)
+    kept.fake.refuse(403, times=None, path=f"{SECRETS}/{SECRET}$")
+    stopping = threading.Event()
+    what = (kept.secrets, NAMES, lambda: True, stopping)
+    thread = threading.Thread(target=renewal.renew_daily, args=what)
+    thread.start()
+    try:
+        eventually(lambda: kept.data(SCHEDULER_SECRET) != before[1], "the other one is renewed")
+    finally:
+        stopping.set()
+        thread.join(PATIENCE)
+    assert kept.data(SECRET) == before[0]
 
 
 def without_authority(found: dict[str, Any]) -> None:
