@@ -104,7 +104,7 @@ def read_files(paths: Iterable[Path]) -> Read:
     if not wanted:
         more = f" (and {len(nothing) - 1:,} more)" if nothing[1:] else ""
         empty = [f"{first}{more}" for first in nothing[:1]]
-        *others, last = faults or empty or ["Missing argument 'FILE'"]
+        *others, last = faults or empty or ["Missing argument 'FILE'. (try check --help)"]
         for fault in others:
             tell(f"error: {fault}")
         raise BadInputError(last)

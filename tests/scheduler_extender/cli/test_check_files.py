@@ -118,7 +118,10 @@ def test_a_folder_with_nothing_to_check_is_bad_input(
 
 def test_without_a_file_there_is_nothing_to_check() -> None:
     done = check()
-    assert (done.returncode, done.stderr) == (2, "error: Missing argument 'FILE'\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: Missing argument 'FILE'. (try check --help)\n",
+    )
 
 
 def test_a_warning_is_bad_where_checks_are_strict(tmp_path: Path) -> None:
