@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, lru_cache
+from itertools import combinations, islice
 from pathlib import Path
 
 from benchmarks.simulation.fleet import Node
 from benchmarks.simulation.jobs import Ask, Job, JobsError, read
 from benchmarks.traces import TraceMissingError, trace
-from topology.core.patterns import subset_masks
+from topology.core.budget import MAX_SETS
 from topology.core.placement import satisfies
 from topology.core.shape import Shape
 
@@ -125,9 +126,10 @@ def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> As
 
     Such a team wants NVLink on every hop of a ring over the pod's GPUs. With two GPUs that is
     ``link=nvlink``, with more ``link=nvlink shape=ring``, so that NCCL's ring stays on NVLink. The
-    annotations are required if some empty node of the cluster can meet them. Otherwise there are
-    none, because a team without such machines would not request it. With ``preferred`` they are
-    never required. Pods with annotations or with fewer than two GPUs stay as they are.
+    annotations are required if some empty node of the cluster can meet them; of a machine with more
+    than 16 GPUs not all sets are tried. Otherwise there are none, because a team without such
+    machines would not request it. With ``preferred`` they are never required. Pods with annotations
+    or with fewer than two GPUs stay as they are.
     """
     if ask.gpus < 2 or ask.annotations:
         return ask
@@ -135,9 +137,9 @@ def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> As
     wanted = replace(ask, annotations=tuple(sorted(keys)))
     request = wanted.request
     if request is None or not any(
-        satisfies(shape, request.constraints, mask)
+        satisfies(shape, request.constraints, sum(1 << p for p in chosen))
         for shape in shapes
-        for mask in subset_masks(shape.all_gpus, ask.gpus).tolist()
+        for chosen in islice(combinations(range(shape.size), ask.gpus), MAX_SETS)
     ):
         return ask
     if demand == "preferred":

@@ -1,7 +1,9 @@
 """Workloads: what a seed draws, loads, demands, and traces."""
 
+import resource
+from dataclasses import replace
 from hashlib import sha256
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from benchmarks.simulation.jobs import Ask, Job
 from benchmarks.simulation.sources import Workload
 from tests import recorded
 from tests.benchmarks.simulation.samples import LINK, RING
+from topology.core.devices import GpuUuid
+from topology.core.graph import MAX_GPUS
 from topology.machines import machine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,6 +49,28 @@ def test_demands_are_what_some_node_could_give() -> None:
     assert demand(Ask(2), (bridged,), "preferred").annotations == (*LINK, ("policy", "preferred"))
     asked = Ask(2, 0, 0, (("same-numa", "true"),))
     assert demand(asked, (dgx,)) == asked
+
+
+@pytest.mark.parametrize(("nvlinks", "annotations"), [(18, RING), (0, ())])
+def test_demands_on_the_largest_machine_do_not_take_all_memory(
+    nvlinks: int, annotations: tuple[tuple[str, str], ...]
+) -> None:
+    """It has four billion sets of 8 GPUs."""
+    node, indices = machine("hgx-h100-8").topology("n"), range(MAX_GPUS)
+    large = replace(
+        node,
+        gpus=tuple(replace(node.gpus[0], index=i, uuid=GpuUuid(f"GPU-{i}")) for i in indices),
+        links=tuple(
+            replace(node.links[0], a=a, b=b, nvlinks=nvlinks) for a, b in combinations(indices, 2)
+        ),
+        nics=(),
+    )
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, before[1]))
+    try:
+        assert sources.demanding(Ask(8), (large.shape,)).annotations == annotations
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_large_jobs_are_split_into_equal_pods() -> None:
