@@ -45,8 +45,10 @@ class RefusalTracker:
 
 
 def _refused(pod: NodePod) -> RefusedPod:
-    (_, resource), _ = max(pod.wants.items(), key=lambda each: each[1])
-    devices = sum(wanted for (_, name), wanted in pod.wants.items() if name == resource)
+    asked: Counter[str] = Counter()
+    for (_, resource), devices in pod.wants.items():
+        asked[resource] += devices
+    ((resource, devices),) = asked.most_common(1)
     # Containers may request 2**63 - 1 devices each. The API server would refuse the whole record.
     devices, reason = min(devices, LARGEST_AMOUNT), pod.refused[:LONGEST_REASON]
     return RefusedPod(pod.uid, pod.namespace, pod.name, resource, devices, reason, pod.started)

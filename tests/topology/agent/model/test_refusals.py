@@ -1,5 +1,7 @@
 """The refusals that a record keeps: each pod once, the newest, over restarts of the agent."""
 
+from dataclasses import replace
+
 from tests.crd import faults
 from topology import codec
 from topology.agent.model.podentries import NodePod
@@ -35,6 +37,13 @@ def test_a_refused_pod_counts_once_and_outlives_its_deletion() -> None:
     tracker.look({})
     assert tracker.latest == once, "equal histories cause no write"
     assert tracker.counts == {AFFINITY: 1}
+
+
+def test_the_resource_of_which_a_pod_requests_the_most_devices_is_told() -> None:
+    many = pod("a", minute(1), main=2, side=2)
+    tracker = RefusalTracker()
+    tracker.look(seen(replace(many, wants={**many.wants, ("main", "nvidia.com/mig-1g.5gb"): 3})))
+    assert [(each.resource, each.devices) for each in tracker.latest] == [(GPU, 4)]
 
 
 def test_pods_without_gpus_and_pods_that_run_are_no_refusals() -> None:
