@@ -154,7 +154,7 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, queue: RequestQue
 
 
 def _add_rest(app: FastAPI, listeners: Listeners) -> None:
-    streams = RequestQueue(0, LISTENERS)
+    streams = RequestQueue(1, LISTENERS)  # anyio 4.6 forbids 0 threads; streams take none
 
     @app.get(f"{PREFIX}/events", include_in_schema=False)
     async def events() -> Response:
