@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from benchmarks.papers import openb
 from benchmarks.papers.policies import POLICIES
@@ -54,13 +55,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         published, ours = row["published"], row["ours"]
         difference = None if published is None else ours - published
-        far = difference is not None and abs(difference) > TOLERANCE
         shown.add_row(
             row["workload"],
             row["policy"],
             "–" if published is None else f"{published:.2f}",
             f"{ours:.2f}",
-            "–" if difference is None else f"{difference:+.2f}",
-            style="yellow" if far else "",
+            "–"
+            if difference is None
+            else Text(f"{difference:+.2f}", "yellow" if abs(difference) > TOLERANCE else ""),
         )
     return shown

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
@@ -15,6 +17,7 @@ from benchmarks.papers import comparison, openb
 from benchmarks.papers.model import MOST_GPUS, WHOLE, NodeKind, Nodes, PodKind, feasible
 from benchmarks.papers.policies import POLICIES, Typical
 from benchmarks.papers.simulation import simulate
+from scheduler_extender import terminal
 from tests import recorded
 
 NODE = NodeKind(16_000, 64_000, 2, "T4")
@@ -176,3 +179,12 @@ def test_bad_words_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("GPU_TOPOLOGY_SHARED", str(tmp_path))
     done = CliRunner().invoke(app, ["compare"], env={"COLUMNS": "400"})
     assert (done.exit_code, "no such file (set GPU_TOPOLOGY_SHARED" in done.output) == (2, True)
+
+
+def test_a_figure_that_is_not_reproduced_stands_out() -> None:
+    row = {"workload": "default", "policy": "FGD", "published": 95.0}
+    console = Console(file=StringIO(), force_terminal=True, color_system="standard", width=100)
+    with console.capture() as printed:
+        terminal.show(console, comparison.table([{**row, "ours": 95.1}, {**row, "ours": 94.0}]))
+    assert printed.get().count("\x1b[33m") == 1
+    assert "\x1b[33m-1.00" in printed.get().replace(" ", "")
