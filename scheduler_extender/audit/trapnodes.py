@@ -64,10 +64,11 @@ def find(evidence: Evidence) -> Finding:
 
 
 def keeps_off(evidence: Evidence, pod: PodRecord, names: Collection[str]) -> dict[str, str]:
-    """Return when the extender keeps such a pod off these nodes although enough GPUs are free.
+    """Return when the extender keeps such a pod off each node although enough GPUs are free.
 
-    Empty if it does not. If too few are free now, the node is judged as if it were empty. Nodes of
-    which it is not known are missing.
+    ``NOW``: with the pods that run there. ``EMPTY``: even without them, which is also tried if too
+    few GPUs are free now. ``PERHAPS``: the kubelet may refuse the pod, but the extender lets it in.
+    An empty text: never. Nodes without an answer are missing: no record, or no time.
     """
     found, question = dict[str, str](), Question(pod, Purpose.EXPLAIN, ignores_group=True)
     for when, snapshot in ((NOW, evidence.snapshot), (EMPTY, evidence.emptied)):
