@@ -49,7 +49,8 @@ coverage: $(VENV)/dev.stamp     ## which lines every fourth test file runs; to t
 
 # Tests that start each command and ask what it serves; typer, fastapi, kubernetes and NVML are all in it.
 SMOKE := $(addprefix tests/scheduler_extender/cli/,test_cli.py test_check.py test_bad_input.py) \
-  tests/scheduler_extender/test_demo.py tests/topology/agent/test_command.py \
+  $(addprefix tests/scheduler_extender/,test_demo.py cli/test_check_files.py::test_a_reader_that_goes_away_is_no_answer) \
+  tests/topology/agent/test_command.py \
   --deselect tests/topology/agent/test_command.py::test_bad_input_is_one_line
 
 test-versions: $(VENV)/dev.stamp ## every command with the lowest versions that pyproject.toml allows, and with the newest

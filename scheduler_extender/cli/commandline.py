@@ -44,6 +44,7 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     """Run ``app`` and end the process. ``name`` is the command by which people start it."""
     command = typer.main.get_command(app)
     _ready_for_any_output()
+    output = sys.stdout
     try:
         code = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -67,9 +68,9 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         _no_more_output()
         sys.exit(0)
     except SystemExit as end:
-        # typer exits with 1 if the reader of a pipe is gone. Exit code 1 would mean that the
-        # command's answer is no.
-        sys.exit(0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code)
+        # If the reader of a pipe is gone, typer replaces the output and exits with 1. Exit code 1
+        # would mean that the command's answer is no.
+        sys.exit(end.code if sys.stdout is output else 0)
     except OSError as error:
         if error.errno not in FULL:
             raise
