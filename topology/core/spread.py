@@ -69,6 +69,7 @@ def _has(shape: Shape, gpus: Mask) -> tuple[bool, bool]:
 def _possible(shape: Shape, count: int) -> tuple[bool, bool]:
     """Check the same for any ``count`` whole GPUs of the machine."""
     whole, rows = shape.all_gpus & ~shape.in_mig_mode, _rows(shape)
+    # Depth first: the GPUs that may still join a set of linked GPUs, and how many it still lacks.
     left = [(whole, count)]
     for _ in range(CLIQUE_STEPS):
         if not left or not left[-1][1]:
