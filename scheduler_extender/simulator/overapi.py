@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -29,7 +30,7 @@ from topology.core.graph import NodeTopology
 from topology.core.refusal import REJECTED
 from topology.core.report import READY, Condition
 from topology.emulation import EmulatedKubelet
-from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, path
+from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, ConflictError, path
 from topology.kubeapi.reflector import Reflector, Watched
 from topology.times import time_text
 
@@ -37,7 +38,7 @@ WRITERS = 8
 WITHIN = 2.0  # seconds that a write may take
 AGAIN = 0.5  # seconds before a failed write is tried again
 # Statuses that a repeated write would get again: a quota or policy forbids it, or the pod is gone.
-LASTING = (403, 404, 409, 422)
+LASTING = (403, 404, 422)
 ENDS_WITHIN = 60.0  # seconds for which the simulating thread is awaited
 # Agents that mostly report at once.
 SOON = Delays(
@@ -216,7 +217,8 @@ class PlayedNodes(Server):
                 if "reason" in status:
                     where = path("/api/v1/namespaces", record.namespace, "events")
                     told = msgspec.json.encode(_event(entry, status))
-                    self._api.create(where, told, timeout=WITHIN)
+                    with suppress(ConflictError):  # an earlier try has created it
+                        self._api.create(where, told, timeout=WITHIN)
             else:
                 self._api.delete(where, msgspec.json.encode(options), timeout=WITHIN)
         except ApiError as error:

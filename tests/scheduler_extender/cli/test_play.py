@@ -192,6 +192,17 @@ def test_an_event_that_a_quota_forbids_is_not_written_again(
     assert [r.method for r in server.requests if r.path.endswith("/events")] == ["POST"]
 
 
+@pytest.mark.parametrize("refused", ["many/status", "events"])
+def test_a_write_that_met_another_one_is_written_again(
+    refused: str, server: FakeApiServer, api: ApiServer
+) -> None:
+    server.refuse(409, times=1, path=f".*/{refused}$")
+    with RegisteredNodes(api, parse(FILE), Observer()) as nodes:
+        bound(server, "many", 9)
+        eventually(lambda: phase(server, "many") == "Failed")
+    assert nodes.errors == []
+
+
 def test_a_node_is_as_the_file_says(server: FakeApiServer, given: tuple[str, ...]) -> None:
     with playing(server, given):
         nodes = {each["metadata"]["name"]: each for each in server.items(NODES_PATH)}
