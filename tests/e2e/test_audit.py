@@ -70,6 +70,7 @@ def test_pods_that_a_kubelet_refused_are_counted_once(
     real.place("three-more", 3, "Running")  # on the other NUMA node
     real.place("two", 2, "Failed")  # each NUMA node has one left
     real.until(lambda: len(refusals(real)) == 2, "both have Events")
+    real.until(lambda: reported(real) == {"three", "three-more"}, "the record shows who runs")
     found = real.audit()
     (row,) = found["refusedPods"]["rows"]
     assert (row["node"], row["reason"], row["pods"], row["keptOff"]) == (
@@ -94,3 +95,10 @@ def test_pods_that_a_kubelet_refused_are_counted_once(
 def refusals(real: WithoutExtender) -> list[Any]:
     about = {"fieldSelector": "reason=TopologyAffinityError,involvedObject.kind=Pod"}
     return list(real.api.get("/api/v1/namespaces/default/events", params=about).json()["items"])
+
+
+def reported(real: WithoutExtender) -> set[str]:
+    """The pods that hold GPUs by the node's record, which its agent writes later than the kubelet
+    writes their statuses."""
+    status = real.record(TRAP).get("status", {})
+    return {each["pod"] for each in status.get("allocations", ())}
