@@ -16,6 +16,7 @@ from scheduler_extender.simulator.scene import Actor, Scene
 from scheduler_extender.simulator.watches import ExtenderWatches, Watches
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
+from topology.emulation import Refused
 from topology.kubeapi.apiserver import ApiServer as Client
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
 
@@ -104,7 +105,7 @@ class ApiServer(Actor, Server):
             mean = 1.0 if self._clock.happens(0.5) else entry.job.runs
             self._clock.about(mean, lambda: self._force_delete(entry))
 
-    def finish(self, entry: PodEntry, phase: str, reason: str = "") -> None:
+    def finish(self, entry: PodEntry, phase: str, refusal: Refused | None = None) -> None:
         """End the pod, which is deleted soon after."""
         if entry.ended:
             return

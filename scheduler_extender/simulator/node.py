@@ -44,11 +44,8 @@ class Server:
     def terminating(self, entry: PodEntry) -> None:
         """Delete the pod with a grace period, as its owner."""
 
-    def finish(self, entry: PodEntry, phase: str, reason: str = "") -> None:
-        """Write that the pod has ended and holds nothing any more.
-
-        ``reason`` is the kubelet's word for its refusal.
-        """
+    def finish(self, entry: PodEntry, phase: str, refusal: Refused | None = None) -> None:
+        """Write that the pod has ended and holds nothing any more, or was refused."""
 
     def publish(self, node: NodeName, published: PublishedReport) -> None:
         """Put another report into the node's record."""
@@ -231,7 +228,7 @@ class Node(Actor):
             self._batch.remove(entry)
             entry.admitted = True
             self._observer.refused(entry, _reason(refusal))
-            self._server.finish(entry, "Failed", str(refusal))
+            self._server.finish(entry, "Failed", refusal)
             self.look()
             self._admit_next()
             return

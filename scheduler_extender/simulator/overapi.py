@@ -29,7 +29,7 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.refusal import REJECTED
 from topology.core.report import READY, Condition
-from topology.emulation import EmulatedKubelet
+from topology.emulation import EmulatedKubelet, Refused
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, ConflictError, path
 from topology.kubeapi.reflector import Reflector, Watched
 from topology.times import time_text
@@ -194,12 +194,13 @@ class PlayedNodes(Server):
         started = time_text(int(self._api.today()))
         self._say(entry, {"startTime": started, **_status(entry.manifest, "Running")})
 
-    def finish(self, entry: PodEntry, phase: str, reason: str = "") -> None:
+    def finish(self, entry: PodEntry, phase: str, refusal: Refused | None = None) -> None:
         """Write to the pod's status how it ended, or delete the pod if it is terminating."""
         entry.ended = True
-        refused = {"phase": phase, "reason": reason, "message": f"{REJECTED}: {reason}"}
-        started = {"startTime": time_text(int(self._api.today()))}
-        status = refused | started if reason else _status(entry.manifest, phase)
+        status = _status(entry.manifest, phase)
+        if refusal is not None:
+            words = {"reason": str(refusal), "message": f"{REJECTED}: {refusal.message}"}
+            status = {"phase": phase, **words, "startTime": time_text(int(self._api.today()))}
         self._say(entry, {} if entry.record.terminating else status)
 
     def _say(self, entry: PodEntry, status: Manifest) -> None:
@@ -263,7 +264,8 @@ def _seconds(pod: Manifest) -> float:
 
 def _event(entry: PodEntry, status: Manifest) -> Manifest:
     """Return the Event of a refusal, with a name of its own, so that it is written once."""
-    pod = {"namespace": entry.record.namespace, "name": entry.record.name, "uid": entry.record.uid}
+    named = ("namespace", "name", "uid", "resourceVersion")
+    pod = {key: entry.manifest["metadata"][key] for key in named}
     return {
         "metadata": {"name": f"refused-{entry.record.uid}"},
         "type": "Warning",
@@ -274,6 +276,8 @@ def _event(entry: PodEntry, status: Manifest) -> Manifest:
         "firstTimestamp": status["startTime"],
         "lastTimestamp": status["startTime"],
         "count": 1,
+        "reportingComponent": "kubelet",
+        "reportingInstance": entry.node,
     }
 
 

@@ -30,6 +30,11 @@ from topology.emulation.topologymanager import Nodes, Refused, TopologyManager
 
 UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
 SMT_ALIGNMENT = "SMTAlignmentError"
+# What the kubelet has of a device plugin that ends during its question.
+NO_ANSWER = (
+    "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Canceled desc = "
+    "grpc: the client connection is closing"
+)
 # The share of containers that a static CPU or Memory Manager refuses if it may.
 MANAGERS_REFUSE = 0.1
 
@@ -137,7 +142,9 @@ class EmulatedKubelet:
             self._pods.pop(uid, None)
             if isinstance(refusal, Refused):
                 raise
-            raise Refused(UNEXPECTED_ADMISSION) from refusal
+            raise _unexpected(
+                NO_ANSWER if isinstance(refusal, PluginCrash) else refusal
+            ) from refusal
 
     def restore(
         self,
@@ -298,7 +305,10 @@ class EmulatedKubelet:
         """
         self._container_hint(request, devices, set(), len(devices))
         if not self.registered or not self._sick.isdisjoint(devices):
-            raise Refused(UNEXPECTED_ADMISSION)
+            raise _unexpected(
+                "previously allocated devices are no longer healthy; cannot allocate unhealthy "
+                f"devices {self.resource}"
+            )
         return devices
 
     def _give(
@@ -309,10 +319,16 @@ class EmulatedKubelet:
         if self._managers_refuse(request):
             raise Refused(SMT_ALIGNMENT)
         if not self.registered:
-            raise Refused(UNEXPECTED_ADMISSION)
+            raise _unexpected(
+                "no healthy devices present; cannot allocate unhealthy devices " + self.resource
+            )
         given = self._choose(available, count, reusable, hint)
         if count > 1 and self._refuses_several:
-            raise PluginRefusal("more than one shared device")
+            raise PluginRefusal(
+                "rpc error: code = Unknown desc = invalid allocation request for "
+                f'"{self.resource}": invalid request: maximum request size for shared resources is '
+                f"1; found {count}"
+            )
         return given
 
     def _managers_refuse(self, request: GpuRequest) -> bool:
@@ -336,7 +352,10 @@ class EmulatedKubelet:
         if not missing:
             return given
         if missing > len(available):
-            raise Refused(UNEXPECTED_ADMISSION)
+            raise _unexpected(
+                f"requested number of devices unavailable for {self.resource}. Requested: "
+                f"{missing}, Available: {len(available)}"
+            )
         near = self._manager.nodes_of
         aligned = [] if hint is None else [d for d in available if not hint.isdisjoint(near(d))]
         if missing < len(aligned):
@@ -363,6 +382,10 @@ class EmulatedKubelet:
             choose = greedy(self._replicas, fewest_first=policy != "packed")
             return choose(shape, available, required, size)
         return [*required, *(d for d in available if d not in set(required))][:size]
+
+
+def _unexpected(problem: object) -> Refused:
+    return Refused(UNEXPECTED_ADMISSION, f"Allocate failed due to {problem}, which is unexpected")
 
 
 def _devices_of(pod: _Pod) -> set[Device]:

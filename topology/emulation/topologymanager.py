@@ -23,7 +23,11 @@ Hint = tuple[Nodes | None, bool]
 
 
 class Refused(Exception):  # noqa: N818 (it is an answer)
-    """A refusal of the pod by the kubelet. The pod is then Failed; the argument is the reason."""
+    """A refusal of the pod by the kubelet. The pod is then Failed, with this reason and message."""
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(reason)
+        self.message = message or reason
 
 
 class TopologyManager:
@@ -116,7 +120,7 @@ class TopologyManager:
         if not self._nodes:  # without known NUMA nodes, only other providers matter, at random
             preferred = not others or self._rng.random() < 0.5
         if policy in ("restricted", "single-numa-node") and not preferred:
-            raise Refused(TOPOLOGY_AFFINITY)
+            raise Refused(TOPOLOGY_AFFINITY, "Resources cannot be allocated with Topology locality")
         if policy == "single-numa-node" and found == frozenset(self._nodes):
             return None  # the hint has all NUMA nodes, and this policy drops such a hint
         return found if self._places else None

@@ -192,6 +192,26 @@ def test_an_event_that_a_quota_forbids_is_not_written_again(
     assert [r.method for r in server.requests if r.path.endswith("/events")] == ["POST"]
 
 
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+def test_a_refused_pod_and_its_event_say_what_a_kubelet_says(
+    server: FakeApiServer, api: ApiServer
+) -> None:
+    """tests/e2e/test_two_sockets.py compares them with those of a real kubelet."""
+    with RegisteredNodes(api, parse(FILE), Observer()):
+        bound(server, "many", 9)
+        eventually(lambda: server.items(EVENTS))
+    said = (
+        "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. "
+        "Requested: 9, Available: 4, which is unexpected"
+    )
+    assert server.read(f"{PODS}/many")["status"]["message"] == f"Pod was rejected: {said}"
+    (event,) = server.items(EVENTS)
+    assert (event["reason"], event["message"]) == ("UnexpectedAdmissionError", said)
+    assert (event["source"]["host"], event["reportingInstance"]) == ("gpu-00", "gpu-00")
+
+
 @pytest.mark.parametrize("refused", ["many/status", "events"])
 def test_a_write_that_met_another_one_is_written_again(
     refused: str, server: FakeApiServer, api: ApiServer
