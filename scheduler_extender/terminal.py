@@ -1,6 +1,7 @@
 """Print text and tables on terminals of any width, and make untrusted text safe."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread, Timer
@@ -224,19 +225,25 @@ def _wrapped(
 def _widths(columns: list[_Measured], width: int) -> list[int]:
     """Return the width of each column.
 
-    Each gets the width that it needs. The rest goes, column by column, to the one with the smallest
-    part of the width that it could use. Without enough room the widest one gets less.
+    Each gets what it needs. Each character that is left goes to the column with the smallest part
+    of what it could use. If characters are missing, the widest column gives each of them: columns
+    that fold come first, and every column keeps one.
     """
-    given, most = ([*each] for each in zip(*((c.least, c.most) for c in columns), strict=True))
-    room = width - GAP * (len(columns) - 1)
-    if sum(most) <= room:
-        return most
-    places = range(len(columns))
-    while sum(given) > room and max(given) > 1:
-        given[max(places, key=lambda i: (columns[i].folds and given[i] > 1, given[i]))] -= 1
-    while sum(given) < room and given != most:
-        given[min(places, key=lambda i: given[i] / max(most[i], 1))] += 1
-    return given
+    needs = [min(column.least, width) for column in columns]
+    left = width - GAP * (len(columns) - 1) - sum(needs)
+    more = sorted(
+        (n / column.most, place)
+        for place, column in enumerate(columns)
+        for n in range(needs[place], min(column.most, width))
+    )
+    less = sorted(
+        (not column.folds, -n, place)
+        for place, column in enumerate(columns)
+        for n in range(2, needs[place] + 1)
+    )
+    gained = Counter(place for _, place in more[: max(left, 0)])
+    lost = Counter(place for *_, place in less[: max(-left, 0)])
+    return [need + gained[place] - lost[place] for place, need in enumerate(needs)]
 
 
 @contextmanager

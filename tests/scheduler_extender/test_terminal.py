@@ -4,7 +4,7 @@ import io
 
 import pytest
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from scheduler_extender import terminal
 from scheduler_extender.terminal import progress, show
@@ -42,6 +42,24 @@ def test_every_part_says_which_row_is_which() -> None:
         assert "dgx1-v100=16" in part
         assert "LeastAllocated" in part
     assert "\n\n" not in shown(200)
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        pytest.param(24, ["gpu-node-0  one two four"], id="enough for all"),
+        pytest.param(20, ["gpu-node-0  one two", "            four"], id="words wrap"),
+        pytest.param(15, ["gpu-node-0  one", f"{'':12}two", f"{'':12}fou"], id="a word breaks"),
+        pytest.param(9, ["gpu-no  o", "de-0    n"], id="the name gives last"),
+    ],
+)
+def test_a_column_that_folds_gives_way_to_one_that_does_not(width: int, lines: list[str]) -> None:
+    table = Table("", Column("", overflow="fold"), show_header=False)
+    table.add_row("gpu-node-0", "one two four")
+    out = io.StringIO()
+    show(Console(width=width, file=out), table)
+    printed = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert printed[: len(lines)] == lines
 
 
 class Terminal(io.StringIO):
