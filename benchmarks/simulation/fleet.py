@@ -22,7 +22,6 @@ from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
 from topology.core.requests import Constraints, GpuRequest
 from topology.emulation import EmulatedKubelet
-from topology.machines import UnknownMachine, machine
 
 # The resources of a node whose source does not name them. CPU and memory then never run out.
 ENDLESS = Allocatable(10**12, 10**18, 10**6)
@@ -50,7 +49,7 @@ def cluster(source: str) -> tuple[Node, ...]:
     """
     nodes: list[Node] = []
     for word in source.split(","):
-        nodes += _group(word.strip()) if "=" in word else _file(Path(word.strip()))
+        nodes += _nodes(Path(word.strip()))
         if len(nodes) > MAX_NODES:
             raise ClusterError(f"{source}: {len(nodes)} nodes; at most {MAX_NODES:,} are allowed")
     names = Counter(node.topology.name for node in nodes)
@@ -60,24 +59,7 @@ def cluster(source: str) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _group(word: str) -> Iterator[Node]:
-    name, _, count = word.partition("=")
-    digits = count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NODES))
-    if not digits or not 1 <= int(count) <= MAX_NODES:
-        raise ClusterError(
-            f"{word!r}: allowed are a machine and its count, such as dgx1-v100=16, "
-            f"with counts from 1 to {MAX_NODES:,}"
-        )
-    try:
-        kind = machine(name)
-    except UnknownMachine as error:
-        raise ClusterError(str(error)) from error
-    width = len(str(int(count) - 1))
-    for i in range(int(count)):
-        yield Node(kind.topology(f"{name}-{i:0{width}}"))
-
-
-def _file(path: Path) -> Iterator[Node]:
+def _nodes(path: Path) -> Iterator[Node]:
     try:
         content = load(path)
     except ClusterFileError as error:

@@ -57,7 +57,7 @@ def form_of(word: str, *further: Form) -> Form:
 
 ClusterOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Read a cluster file instead of a cluster."),
+    typer.Option(metavar="FILE", help="Read a file, or machines (hgx-h100-8=2), not a cluster."),
 ]
 ForwardOption = Annotated[
     bool,

@@ -39,6 +39,8 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
 from topology.yamltext import YamlTextError, documents
 
+MACHINES = "([a-z0-9][a-z0-9.-]*)=([1-9][0-9]{0,5})"  # a machine of the catalogue, and a count
+ALLOWED = "; allowed are a cluster file, or machines with counts, such as hgx-h100-8=2"
 MAX_FILE = 256 * 1024 * 1024
 # The annotation of a Node from a snapshot. It means that the file has all labels and taints of the
 # Node. Its value is the version of the format. All versions are read alike.
@@ -74,8 +76,9 @@ def load(
 ) -> ClusterFile:
     """Read a cluster file; ``-`` is standard input. Raises :class:`ClusterFileError`.
 
-    ``progress`` is called with the part that is read, from 0 to 1. A ``bare`` file may have no
-    records.
+    A path such as ``hgx-h100-8=2,l40s-8=4``, where no file is, stands for a MachineGroup of each
+    machine. ``progress`` is called with the part that is read, from 0 to 1. A ``bare`` file may
+    have no records.
     """
     piped = str(path) == "-"
     name = "standard input" if piped else str(path)
@@ -86,7 +89,13 @@ def load(
             raise ClusterFileError(f"{name}: larger than {MAX_FILE:,} bytes")
         text = data.decode("utf-8")
     except OSError as error:
-        raise ClusterFileError(f"{name}: {error.strerror}") from error
+        if not re.fullmatch(f"({MACHINES},)*{MACHINES}", name):
+            allowed = ALLOWED if isinstance(error, FileNotFoundError) else ""
+            raise ClusterFileError(f"{name}: {error.strerror}{allowed}") from error
+        text = "".join(
+            f"---\n{{kind: MachineGroup, machine: '{kind}', count: {n}, namePrefix: '{kind}-'}}\n"
+            for kind, n in re.findall(MACHINES, name)
+        )
     except UnicodeDecodeError as error:
         raise ClusterFileError(f"{name}: not UTF-8 text: {error.reason}") from error
     return parse(text, name, progress, bare=bare)

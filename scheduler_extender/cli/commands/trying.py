@@ -71,7 +71,7 @@ def machines(
 ) -> None:
     """List the machines of the catalogue, or print one of them.
 
-    MACHINE is a name from the list. Cluster files and `simulate --cluster` take it, too.
+    MACHINE is a name from the list. Cluster files and `--cluster MACHINE=COUNT` take it, too.
     """
     from scheduler_extender.cli.machines import print_all, print_one
 
@@ -127,7 +127,7 @@ def play(
     *,
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Play the nodes of this cluster file."),
+        typer.Option(metavar="FILE", help="Cluster file to play, or machines (hgx-h100-8=2)."),
     ] = None,
     remove: Annotated[
         bool,

@@ -327,7 +327,9 @@ def test_without_the_crd_it_is_said_how_to_get_it(
     [
         (("--remove", "--cluster", "x.yaml"), "either --cluster or --remove is needed"),
         (("--beside-gpu-nodes",), "either --cluster or --remove is needed"),
-        (("--cluster", "x.yaml"), "x.yaml: No such file"),
+        (("--cluster", "x.yaml"), "x.yaml: No such file or directory; allowed are a cluster file"),
+        (("--cluster", "hgx-h100-8"), "or machines with counts, such as hgx-h100-8=2"),
+        (("--cluster", "hgx-h100=2"), "hgx-h100=2: document 1: machine: 'hgx-h100' is not in the "),
         (("--cluster", "examples/clusters/mig.yaml"), "node part-00: a node with one GPU resource"),
     ],
 )

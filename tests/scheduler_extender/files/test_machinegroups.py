@@ -1,8 +1,10 @@
 """MachineGroups whose kubelets have policies: the same answers as from a written record."""
 
+from pathlib import Path
+
 import pytest
 
-from scheduler_extender.files.clusterfile import parse
+from scheduler_extender.files.clusterfile import load, parse
 from topology.codec import decode, encode
 from topology.machines import machine
 
@@ -55,3 +57,17 @@ def test_gpus_keep_their_numa_nodes_where_a_record_can_name_no_cpus() -> None:
     first, _ = parse(GROUP.format(machine="ac922-6", keys=keys)).records
     assert first.topology.allocator.sees_topology
     assert {gpu.topology_nodes for gpu in first.topology.gpus} == {(0,), (8,)}
+
+
+def test_a_path_may_name_machines_unless_a_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("t4-1=2,p3.16xlarge=1", "t4-1=2"):
+        topologies = [record.topology for record in load(Path(path)).records]
+        names = [node.name for node in topologies]
+        assert names == ["t4-1-00", "t4-1-01", "p3.16xlarge-00"][: len(names)]
+        assert [len(node.gpus) for node in topologies] == [1, 1, 8][: len(names)]
+        assert topologies[0] == machine("t4-1").topology("t4-1-00")
+    Path("t4-1=2").write_text(GROUP.format(machine="t4-1", keys=""))
+    assert [record.topology.name for record in load(Path("t4-1=2")).records] == ["n-00", "n-01"]
