@@ -16,6 +16,4 @@ arguments, and import contracts enforce this. Read the modules in this order:
 Three modules serve all of them: ``patterns`` finds cliques, rings and connected sets of GPUs,
 ``memo`` caches results by their arguments within a bound in bytes, and ``budget`` limits the work
 of one evaluation.
-
-The folder has 20 files because each holds one term of the model, and most of the others import it.
 """

@@ -28,6 +28,7 @@ from topology.core.patterns import (
     subset_masks,
 )
 from topology.core.placement.constraints import compiled, inside
+from topology.core.placement.podoutcomes import PodOutcomes, judged
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Pattern, Role
 from topology.core.shape import Shape
 
@@ -98,13 +99,14 @@ def _every_set_passes(kubelet: DeviceManager, masks: Masks, wanted: RequestClass
     shape, count = kubelet.shape, wanted.count
     test = compiled(shape, wanted.constraints, 0, kubelet.replicas)
     good: Flags = masks & np.uint64(~test.allowed & ALL) == 0
+    apart = test.over_pairs or test.apart is not None
+    if test.whole or (count > 1 and kubelet.shared and apart):
+        good[:] = False  # the devices may be shares of one GPU, or be on more GPUs than allowed
     if count == 1:
         return good
     for groups in (test.numa, test.one_gpu):
         if groups is not None:
             good &= inside(groups, masks)
-    if test.apart is not None and kubelet.shared:
-        good[:] = False
     for rows, pattern in ((test.linked, test.pattern), (test.wide, Pattern.RING)):
         if rows is None:
             continue
@@ -256,12 +258,7 @@ def _promised_ways(
         return (), admitted.steps
     if wanted.constraints != NO_CONSTRAINTS:
         test = compiled(kubelet.shape, wanted.constraints, 0, kubelet.replicas)
-        if test.known is not None and kubelet.width == 1:
-            every = test.good_sets(wanted.count).issuperset(admitted.sets)
-            return admitted.sets if every else (), admitted.steps
-        masks = gpu_masks(admitted.sets, kubelet.shape.size, kubelet.width)
-        sizes = np.bitwise_count(masks)
-        for size in np.unique(sizes).tolist():
-            if not test.passing(masks[sizes == size], size)[0].all():
-                return (), admitted.steps
+        foreseen = PodOutcomes(admitted.sets, (), admitted.exact, free, wanted.count)
+        if not judged(kubelet, foreseen, test).every:
+            return (), admitted.steps
     return admitted.sets, admitted.steps

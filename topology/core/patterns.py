@@ -29,7 +29,7 @@ def is_clique(rows: Rows, mask: Mask) -> bool:
 
 
 def is_connected(rows: Rows, mask: Mask) -> bool:
-    """Check whether joined pairs connect all GPUs of ``mask``. O(k²)."""
+    """Check whether joined pairs connect all GPUs of ``mask``. O(k)."""
     seen = frontier = mask & -mask
     while frontier:
         reached = 0

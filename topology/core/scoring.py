@@ -37,6 +37,7 @@ pod may get counts as such a refusal.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import comb, isinf
@@ -88,9 +89,7 @@ PLAIN = Span(0, MAX_SCORE)
 # kubelets, ``PLAIN_SURE`` on the others.
 PLAIN_SURE = Span(4, MAX_SCORE)
 PLAIN_RISKY = Span(0, 3)
-PLAIN_UNACKNOWLEDGED = 5
-NEVER = Span(0, 0)
-UNACKNOWLEDGED = 0  # for required and preferred pods
+PLAIN_WITHOUT_REPORT = 5
 
 # Beyond these an answer is sampled or bounded.
 MAX_FREE_STATES = 16  # if there are more possible states, the cost is worked out for a sample
@@ -211,8 +210,7 @@ def normalized_scores(request: GpuRequest, node_scores: Iterable[Score]) -> dict
     """
     distinct = set(node_scores)
     known = [m for m in distinct if m.known]
-    unacknowledged = PLAIN_UNACKNOWLEDGED if request.plain else UNACKNOWLEDGED
-    others = dict.fromkeys(distinct - set(known), unacknowledged)
+    others = dict.fromkeys(distinct - set(known), PLAIN_WITHOUT_REPORT if request.plain else 0)
     if request.plain:  # a node whose kubelet may refuse the pod comes after all the others
         sure = [m for m in known if not m.may_refuse]
         risky = [m for m in known if m.may_refuse]
@@ -229,16 +227,15 @@ def normalized_scores(request: GpuRequest, node_scores: Iterable[Score]) -> dict
 def _preferred_scores(known: list[Score]) -> dict[Score, int]:
     """Return the scores of a preferred pod's nodes: by quality, then by cost."""
     ceiling = max((m.ceiling for m in known), default=0.0)
-    levels: dict[int, list[Score]] = {}
+    rated = {m: 0 for m in known if m.verdict is Verdict.NEVER}
+    levels = defaultdict[int, list[Score]](list)
     for m in known:
-        reached = m.ring / ceiling if ceiling else m.passing_fraction
-        quality = 0.0 if m.verdict is Verdict.NEVER else (m.passing_fraction + reached) / 2
-        quality /= 2 if m.may_refuse else 1
-        levels.setdefault(round(PREFERRED_QUALITY * quality), []).append(m)
-    rated: dict[Score, int] = {}
+        if m not in rated:
+            reached = m.ring / ceiling if ceiling else m.passing_fraction
+            quality = (m.passing_fraction + reached) / (4 if m.may_refuse else 2)
+            levels[round(PREFERRED_QUALITY * quality)].append(m)
+    low, high = PREFERRED_COST
     for base, group in levels.items():
-        never = all(m.verdict is Verdict.NEVER for m in group)
-        low, high = NEVER if never else PREFERRED_COST
         rated |= _spread(group, Span(base + low, base + high))
     return rated
 

@@ -101,6 +101,31 @@ def test_of_a_shared_gpu_each_share_has_its_part_of_the_memory() -> None:
         assert guaranteed_placements(shared, everything, RequestClass(1, wanted)) == places
 
 
+@pytest.mark.parametrize("policy", ["any", "distributed", "packed"])
+@pytest.mark.parametrize(
+    ("count", "wanted"),
+    [
+        pytest.param(2, NVLINK, id="links"),
+        pytest.param(2, Constraints(same_numa=True), id="same-numa"),
+        pytest.param(2, Constraints(same_gpu=True), id="same-gpu"),
+        pytest.param(2, Constraints(spread_gpus=True), id="spread-gpus"),
+        pytest.param(4, Constraints(exclusive_gpus=True), id="exclusive"),
+        pytest.param(1, Constraints(exclusive_gpus=True), id="exclusive, too few"),
+    ],
+)
+def test_the_capacity_of_shared_gpus_is_what_verdicts_guarantee(
+    policy: str, count: int, wanted: Constraints
+) -> None:
+    kubelet = DeviceManager(machine("hgx-a100-4").topology("n").shape, AllocatorConfig(policy), 4)
+    request, counts = gpu_request(count, wanted), ((Role.APP, count),)
+    everything = free = 0b100_100_100_100
+    placements = 0
+    while assess(kubelet, Availability(free, width=3), request).verdict is Verdict.GUARANTEED:
+        free -= (admissions(kubelet, free, counts).sets or ())[0]
+        placements += 1
+    assert guaranteed_placements(kubelet, everything, RequestClass(count, wanted)) == placements
+
+
 def node_scores(request: GpuRequest, *states: tuple[DeviceManager, Mask]) -> list[Score]:
     found = []
     for kubelet, free in states:
@@ -139,6 +164,17 @@ def test_the_table_of_scores(
     found = normalized_scores(asked, [least, most, unmeasured])
     assert (found[least], found[most]) == (best, worst)
     assert found[unmeasured] == (best + worst) // 2
+
+
+@pytest.mark.parametrize("verdict", [Verdict.NOT_GUARANTEED, Verdict.NOT_NOW])
+def test_a_preferred_pod_goes_last_to_hardware_that_never_meets_its_constraints(
+    verdict: Verdict,
+) -> None:
+    never, costly, cheap = (
+        Score(each, fragmentation_cost=lost)
+        for each, lost in ((Verdict.NEVER, 0.0), (verdict, 2.0), (verdict, 1.0))
+    )
+    assert normalized_scores(SOFT_PAIR, [never, costly, cheap]) == {never: 0, costly: 0, cheap: 3}
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ class CompiledConstraints:
     def good_sets(self, count: int) -> frozenset[Mask]:
         """Return every set of GPUs that passes if it holds ``count`` devices. Small shapes only."""
         assert self.known is not None  # noqa: S101 (callers looked)
+        if not self.whole:  # more devices than GPUs make no further difference
+            count = min(count, SMALL + 1)
         good = self.known.get(count)
         if good is None:
             masks = np.arange(self.allowed + 1, dtype=np.uint64)
@@ -66,7 +68,7 @@ class CompiledConstraints:
         """
         good = masks & np.uint64(~self.allowed & ALL) == 0
         if self.whole:  # `count` devices on so few GPUs are all devices of these GPUs
-            good &= np.bitwise_count(masks) * self.whole == count
+            good &= np.bitwise_count(masks) == count / self.whole
         if count == 1:
             return good, True
         if self.over_pairs:
