@@ -269,7 +269,7 @@ def _nics(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[
         mx = sum(x for x, _ in near) / len(near) - cx
         my = sum(y for _, y in near) / len(near) - cy
         angle = math.atan2(my, mx)
-        while any(abs(angle - other) < 0.2 for other in taken):
+        while any(abs(math.remainder(angle - other, math.tau)) < 0.2 for other in taken):
             angle += 0.21
         taken.append(angle)
         x, y = cx + 252 * math.cos(angle), cy + 208 * math.sin(angle)

@@ -70,12 +70,14 @@ def instant(seconds: float) -> str:
 def dashboard_at(address: str, seconds: float) -> str:
     """Return the address of a Grafana dashboard with the hour before a time.
 
-    >>> dashboard_at("https://g.example/d/gpus?orgId=1", 3600)
-    'https://g.example/d/gpus?orgId=1&from=0&to=3600000'
+    >>> dashboard_at("https://g.example/d/gpus?var-node=a&var-node=b&kiosk", 3600)
+    'https://g.example/d/gpus?var-node=a&var-node=b&kiosk=&from=0&to=3600000'
     """
     parts, to = urlsplit(address), int(seconds * 1000)
-    words = {**dict(parse_qsl(parts.query)), "from": to - DASHBOARD_MS, "to": to}
-    return parts._replace(query=urlencode(words)).geturl()
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    kept = [(name, value) for name, value in given if name not in ("from", "to")]
+    query = urlencode([*kept, ("from", to - DASHBOARD_MS), ("to", to)])
+    return parts._replace(query=query).geturl()
 
 
 @cache

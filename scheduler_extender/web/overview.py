@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -28,7 +27,7 @@ from scheduler_extender.explain.gpustates import (
 from scheduler_extender.explain.wording import set_text
 from scheduler_extender.web.drawing import MIXED, counted
 from topology.core.devices import NodeName
-from topology.core.links import Via
+from topology.core.links import Via, is_glob, matches_glob
 from topology.core.requests import at_most
 
 T = TypeVar("T")
@@ -99,7 +98,7 @@ class Filters:
         """Check whether a pod has the wanted namespace, and the wanted name or such ``words``."""
         namespace, _, name = full_name.partition("/")
         wanted = self.namespace
-        there = fnmatchcase(namespace, wanted) if is_glob(wanted) else wanted in ("", namespace)
+        there = matches_glob(wanted, namespace) if is_glob(wanted) else wanted in ("", namespace)
         return there and means(self.name, full_name, name, *words)
 
     @property
@@ -130,11 +129,6 @@ class Filters:
 FILTERS = tuple(each.name for each in fields(Filters))  # the names of the filters in addresses
 
 
-def is_glob(wanted: str) -> bool:
-    """Check whether a word has a wildcard, as in the annotation ``gpu-model``."""
-    return "*" in wanted or "?" in wanted
-
-
 def means(wanted: str, *names: str) -> bool:
     """Check whether ``wanted`` is a part of one of the names, or a glob over the whole of it.
 
@@ -145,7 +139,7 @@ def means(wanted: str, *names: str) -> bool:
     """
     wanted = wanted.lower()
     if is_glob(wanted):
-        return any(fnmatchcase(name.lower(), wanted) for name in names)
+        return matches_glob(wanted, *(name.lower() for name in names))
     return any(wanted in name.lower() for name in names)
 
 

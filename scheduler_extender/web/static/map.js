@@ -48,8 +48,8 @@
     wanted = null;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
-      if (answer.type === "opaqueredirect" || answer.status === 401) {
-        location.reload(); // a proxy before the extender requires a new sign-in
+      if (answer.type === "opaqueredirect" || [401, 404].includes(answer.status)) {
+        location.reload(); // a proxy requires a new sign-in, or the pod or node is gone
         return;
       }
       if (answer.ok) {

@@ -144,6 +144,14 @@ def test_what_changes_while_a_page_rests_is_shown_when_it_has(
     eventually(lambda: page.value("document.body.innerText.includes('node-of-a-rest')"))
 
 
+def test_the_page_of_a_pod_that_is_deleted_says_so(page: Tab, address: str, made: Building) -> None:
+    pod = made.pod("short-lived", 1)
+    page.open(f"{address}/map/pods/{pod.full_name}")
+    assert page.value("document.querySelector('h1').innerText") == pod.full_name
+    made.cluster.drop_pod(pod.uid)
+    eventually(lambda: page.value("document.querySelector('h1')?.innerText") == "Unknown pod")
+
+
 AS_OF = "document.getElementById('as-of').textContent"
 STALE_BANNER_SHOWN = "document.getElementById('unheard').checkVisibility()"
 

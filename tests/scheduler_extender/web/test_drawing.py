@@ -1,13 +1,19 @@
 """What a drawing says without its colours."""
 
+import math
 import re
+from itertools import combinations
 
 import pytest
 
 from scheduler_extender.explain.gpustates import Use, node_state
-from scheduler_extender.web.drawing import MIXED, mark, tile
+from scheduler_extender.web.drawing import MIXED, mark, tile, whole
 from scheduler_extender.web.html import static_file
 from tests.scheduler_extender.web.cluster import Building
+from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind
+from topology.core.report import Report
 from topology.machines import MACHINES
 
 CSS = static_file("map.css").decode()
@@ -87,3 +93,19 @@ def test_nothing_is_drawn_outside_of_a_tile(kind: str) -> None:
         assert float(y) - float(r) >= 0
         assert float(y) + float(r) <= height
     assert text.count('class="found"') == len(node.gpus)
+
+
+def test_nics_beside_the_same_gpus_are_drawn_apart() -> None:
+    """On the left of the drawing, one angle may be about half a turn, and the other minus that."""
+    gpus = tuple(Gpu(n, GpuUuid(f"GPU-{n}"), "H100", Bytes(1 << 30)) for n in range(8))
+    near = ((4, 5, 6, 7), (5, 6), (4, 7), (5,), (6,)) * 3
+    nics = tuple(
+        Nic(f"mlx5_{n}", tuple((at, LinkKind.PIX) for at in some)) for n, some in enumerate(near)
+    )
+    made = Building()
+    made.cluster.put_record(NodeTopology(NodeName("n"), gpus, nics=nics), Report("boot", 1))
+    (state,) = (node_state(info) for info in made.cluster.snapshot().nodes)
+    found = re.findall(r'<rect x="([-\d.]+)" y="([-\d.]+)" width="44"', whole(state))
+    spots = [(float(x), float(y)) for x, y in found]
+    assert len(spots) == len(nics)
+    assert all(math.dist(a, b) > 20 for a, b in combinations(spots, 2))

@@ -1,5 +1,7 @@
 """Links: their order, their bandwidth, and the table of NVLink ports by product."""
 
+import tracemalloc
+
 import pytest
 
 from topology.core.links import (
@@ -125,3 +127,17 @@ def test_a_model_is_a_run_of_whole_words_or_a_glob(
     wanted = canonical_product(model)
     assert all(is_product(canonical_product(name), wanted) for name in meant)
     assert not any(is_product(canonical_product(name), wanted) for name in not_meant)
+
+
+def test_globs_that_users_choose_stay_in_memory_only_for_a_while() -> None:
+    def held(first: int) -> int:
+        for number in range(first, first + 600):
+            is_product("h100-80gb-hbm3", f"{number}*" + "a*" * 30)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = held(0)
+        assert held(600) - before < 200_000
+    finally:
+        tracemalloc.stop()
