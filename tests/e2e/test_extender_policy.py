@@ -59,15 +59,21 @@ def admin(plane: ControlPlane) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def someone(plane: ControlPlane, admin: httpx.Client) -> Iterator[httpx.Client]:
-    """A client that is no extender and no agent, once the policies are in force."""
+    """A client that is no extender and no agent, once each policy is in force."""
+    dry, stolen = {"dryRun": "All"}, {"Impersonate-User": EXTENDER}
     with plane.client(SOMEONE) as found:
         admin.post(PODS, json=gpu_pod("first", [1])).raise_for_status()
 
         def in_force() -> bool:
-            tried = patch(found, "first", prefixed(placement="{}"), dryRun="All")
-            return tried.status_code == 403 and "gpu-topology-annotations" in tried.text
+            made = gpu_pod("made", [1])
+            tried = {
+                "annotations": patch(found, "first", prefixed(placement="{}"), **dry),
+                "extender": admin.post(PODS, json=made, params=dry, headers=stolen),
+                "records": found.post(RECORDS, json=record("n1"), params=dry),
+            }
+            return all(f"Policy 'gpu-topology-{n}'" in each.text for n, each in tried.items())
 
-        eventually(in_force, "the policy is in force", every=PERIOD)
+        eventually(in_force, "the policies are in force", every=PERIOD)
         yield found
 
 
