@@ -163,7 +163,7 @@ def lines(done: Done, check: str, state: str) -> list[str]:
 
 def test_all_is_well(led: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     led.real.add_pod("asks", 1)
-    led.real.node_of("asks")
+    led.real.until_bound("asks")
     led.report()
     Kubectl(tmp_path, monkeypatch).forwards(led.real.ports[-1])
     done = led.doctor("--forward")

@@ -185,6 +185,7 @@ def test_one_beside_us_and_we_both_have_our_say(
                 pod = f"pair-{number}-{tag}"
                 real.add_pod(pod, 2, NVLINK, priorityClassName="low", **pool)
                 assert real.node_of(pod) == f"pairs-{tag}"
+                real.until_bound(pod)
                 placed = real.pod(pod)["metadata"]["annotations"]["gpu-topology.io/placement"]
                 assert json.loads(placed)["verdict"] == "guaranteed"
             real.add_pod(f"third-{tag}", 2, NVLINK, priorityClassName="low", **pool)

@@ -167,6 +167,7 @@ def test_a_plain_pod_spares_the_linked_gpus(real: RealCluster) -> None:
     # PCIe only, or the node whose pairs are broken already.
     assert real.node_of("notebook") in ("l40s", "bridged")
     assert real.calls("prioritize") == before + 1
+    real.until_bound("notebook")
 
 
 def test_a_pod_without_gpus_never_reaches_us(real: RealCluster) -> None:
