@@ -278,9 +278,20 @@ class RealCluster:
         self.patch(f"{RECORDS}/{name}/status", {"status": codec.encode_report(report)})
 
     def add_machine(self, topology: NodeTopology, report: Report | None = None) -> None:
-        """Node and record."""
+        """Node and record; returns once the extender has heard of the record."""
         self.add_record(topology, report)
         self.add_node(topology.name, len(topology.gpus))
+        self.until_heard(topology.name)
+
+    def until_heard(self, name: str) -> None:
+        """Wait until the extender knows a node's record as it stands: its watch may be late."""
+
+        def heard() -> bool:
+            found = self.admin.get(f"/v1/nodes/{name}")
+            known = found.json().get("record") if found.is_success else None
+            return known is not None and codec.decode(known) == codec.decode(self.record(name))
+
+        self.until(heard, f"the extender has heard of {name}")
 
     def add_pod(
         self,

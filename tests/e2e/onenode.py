@@ -33,7 +33,9 @@ def create(
     constraints: Mapping[str, str] | None = None,
     resource: str = GPU,
 ) -> None:
-    """A pod for one node; the scheduler and we say whether it may go there."""
+    """A pod for one node, by the record that it has now; the scheduler and we say whether it may go
+    there."""
+    nodes.cluster.until_heard(node)
     pod = gpu_pod(name, [count], annotations=constraints)
     pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
     pod["spec"]["containers"][0]["resources"] = {"limits": {resource: str(count)}}

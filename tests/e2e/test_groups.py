@@ -93,7 +93,10 @@ def remove(real: RealCluster, kubelets: Kubelets, names: list[str]) -> None:
 
 
 def closed(real: RealCluster, node: str) -> None:
-    """Wait until kube-scheduler has heard that a node is cordoned; it hears of pods elsewhere."""
+    """Wait until the extender and kube-scheduler have heard that a node is cordoned; it hears of
+    pods elsewhere."""
+    page = f"/map/nodes/{node}"
+    real.until(lambda: "cordoned" in real.admin.get(page).text, f"{node} is shown as cordoned")
     numbers = count()
 
     def keeps_out() -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.cluster import PODS, ROOT, RealCluster
 from tests.e2e.occupiednode import OccupiedNode, linked
-from tests.e2e.unblockcommand import unblock
+from tests.e2e.unblockcommand import unblock, until_reserved
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -135,6 +135,7 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: OccupiedN
     (victim,) = blocked.evicted()
     assert victim == found["plan"]["steps"][0]["pod"]
     # The place is reserved: a pod that would break it waits, and is not told for whom.
+    until_reserved(real, name)
     only = {"nodeSelector": {"kubernetes.io/hostname": name}}
     real.add_pod(f"{name}-thief", 2, **only)
     assert "reserved for another pod until" in real.unschedulable(f"{name}-thief")

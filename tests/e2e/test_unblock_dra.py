@@ -16,7 +16,7 @@ from tests.e2e.drakubelet import API, DRIVER, device_class
 from tests.e2e.draslices import CLAIMS, add_node, claimed, placement
 from tests.e2e.gangcluster import gang_cluster
 from tests.e2e.test_dra import POD
-from tests.e2e.unblockcommand import unblock
+from tests.e2e.unblockcommand import unblock, until_reserved
 
 pytestmark = pytest.mark.e2e
 TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
@@ -99,6 +99,7 @@ def test_a_shared_claim_is_freed_and_the_pod_runs(real: RealCluster, tmp_path: P
     assert code == 0, errors
     for name in ("one", "two"):
         assert real.pod(name)["metadata"]["deletionTimestamp"]
+    until_reserved(real, "pairs")
     # Two others come first: the place is not theirs.
     real.add_pod("thief", 1)
     assert "reserved for another pod until" in real.unschedulable("thief")

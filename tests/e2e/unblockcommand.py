@@ -15,3 +15,9 @@ def words_of(real: RealCluster, pod: str, *words: str, user: str = "admin") -> l
     """What stands behind the program's name on the command line."""
     kubeconfig = str(real.control_plane.kubeconfig(user))
     return ["unblock", pod, "--kubeconfig", kubeconfig, *words]
+
+
+def until_reserved(real: RealCluster, node: str) -> None:
+    """Wait until the extender has heard of a reservation, which the command writes on a pod."""
+    page = f"/map/nodes/{node}"
+    real.until(lambda: "Reserved for" in real.admin.get(page).text, f"{node} is reserved")
