@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
-from math import inf
 
 from scheduler_extender.groupreference import NVLINK_DOMAIN
 from scheduler_extender.state.answers import refusing
@@ -25,7 +24,7 @@ from scheduler_extender.state.answers.classes import EquivalenceClasses
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.answers.tallies import Faults, Tallies
-from scheduler_extender.state.cluster.freshness import UNREADY_AFTER, Due, Watch, stale_watches
+from scheduler_extender.state.cluster.freshness import UNREADY_AFTER, Watch, stale_watches
 from scheduler_extender.state.cluster.nodes import Nodes
 from scheduler_extender.state.cluster.pods import Pods
 from scheduler_extender.state.cluster.recentsends import RecentSends
@@ -40,7 +39,6 @@ from scheduler_extender.state.node.verification import Misprediction, verify
 from scheduler_extender.state.pods.attributes import Others
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
-from scheduler_extender.state.pods.reservation import MOST_RESERVATIONS, Reservation
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
@@ -76,8 +74,6 @@ class Cache:
         # Whether all claims of a pod that asks for a number of GPUs have devices, the pod's own
         # claim included, and the NodeInfo of a node with DRA shows that. Called without the lock.
         self.claims_known: Callable[[PodRecord, int, NodeName], bool] = lambda *_: True
-        # pods by the time of day at which their reservations end
-        self._reservations_end = Due[PodUid]()
         self.classes = EquivalenceClasses(self.lock)
         self.answers = AnswerCache(self.lock, self.classes)
         self._group_reservations = LastGroupReservations(self.lock, self.classes)
@@ -189,10 +185,8 @@ class Cache:
                 if info is not before:
                     self._put(info)
                 self.nodes.note_pauses(info)
-            for uid in self._reservations_end.take(self.today()):
-                pod = self.pods.get(uid)
-                if pod is not None and pod.reservation is not None:
-                    self._reserve(pod.reservation.node)
+            for name in self.pods.ended(self.today()):
+                self._reserve(name)
 
     # Nodes and their records.
 
@@ -417,8 +411,6 @@ class Cache:
         self.version += 1
         concerned = self.pods.put(pod)
         self._count_member(pod.uid)
-        if pod.reservation is not None:
-            self._reservations_end.put(pod.uid, pod.reservation.until)
         for name in concerned:
             self._reserve(name)
         if pod.group_ref is not None:
@@ -474,7 +466,6 @@ class Cache:
         self.version += 1
         concerned = self.pods.drop(uid)
         self._count_member(uid)
-        self._reservations_end.drop(uid)
         for name in concerned:
             self._reserve(name)
         if pod is None or pod.node is None:
@@ -586,55 +577,19 @@ class Cache:
             self.answers.changed(domains)
             self.tell_of([name])
         self.version += changed
-        # No pod is nominated to a node that was not known before: a reservation there makes a node
-        # known.
-        changes = set[NodeName]()
-        if before is None or not info.has_objects_of(before):
-            if before and _what_decides_nominees(before) != _what_decides_nominees(info):
-                changes.add(name)
-            claimed = _claimed(info)
-            for uid in claimed ^ (_claimed(before) if before else frozenset()):
-                changes.update(self.pods.claim(uid, name, ends=uid not in claimed))
-        for each in changes:
+        for each in self.pods.node_changed(before, info):
             self._reserve(each)
 
     def _reserve(self, name: NodeName) -> None:
-        """Update the reservations on a node, and the pods that count as assumed there.
-
-        On a node that allocates devices before the bind (DRA), kube-scheduler nominates a pod as
-        soon as it has chosen the devices, before the pod's claim names them. So all pods nominated
-        to such a node count as assumed, and none of them gets a reservation by its nomination.
-        """
-        info = self.nodes.get(name)
-        # kube-scheduler reserves a number of GPUs, not particular ones, for the one of highest
-        # priority.
-        nominees = [
-            pod
-            for pod in self.pods.nominated_to.on(name)
-            if not _is_not_scheduled(pod) and info.is_eligible_for(pod)
-        ]
-        coming = dict[PodUid, PodRecord]()
-        if info.allocates_before_bind:
-            coming, nominees = {pod.uid: replace(pod, node=name) for pod in nominees}, []
-        assumed = {uid: pod for uid, pod in self.pods.assumed.items() if pod.node == name}
-        before, now = info.pods.assumed, {**coming, **assumed}
-        if before != now:
-            info = replace(info, pods=replace(info.pods, assumed=now)).without_old_terminated()
-            self._put(info)
-            for uid in before.keys() | now.keys():
-                if before.get(uid) != now.get(uid):
-                    self._count_member(uid)
-        pod = self._annotated(name)
-        first = [] if pod is None else [pod]
-        nominees.sort(key=lambda pod: (-pod.attributes.priority, pod.uid))
-        behind = [
-            replace(each, reservation=Reservation(name, inf))
-            for each in nominees[:MOST_RESERVATIONS]
-            if pod is None or each.uid != pod.uid
-        ]
-        reserved = *first, *behind
-        if [*map(_reservation_of, reserved)] != [*map(_reservation_of, info.reservations)]:
-            self._put(replace(info, reservations=reserved))
+        """Update the reservations on a node, and the pods that count as assumed there."""
+        before = self.nodes.get(name)
+        after = self.pods.with_reservations(before, self.today())
+        if after is not before:
+            self._put(after)
+        known, now = before.pods.assumed, after.pods.assumed
+        for uid in known.keys() | now.keys():
+            if known.get(uid) != now.get(uid):
+                self._count_member(uid)
 
     def _count_member(self, uid: PodUid) -> None:
         """Count a pod in its group, as placed or as still to come, or remove it from the group.
@@ -654,21 +609,6 @@ class Cache:
         if pod is not None:
             self.groups.expect(pod)
 
-    def _annotated(self, name: NodeName) -> PodRecord | None:
-        """Return the oldest pod with a valid reservation by annotation here; None if none has."""
-        pods = [
-            pod
-            for pod in self.pods.reserved_on.on(name)
-            if pod.reservation is not None
-            and pod.reservation.lasts(self.today())
-            and not _is_not_scheduled(pod)
-        ]
-        return min(
-            pods,
-            key=lambda pod: (inf if pod.created is None else pod.created, pod.uid),
-            default=None,
-        )
-
 
 def _gives_out_others(before: NodeInfo, after: NodeInfo) -> bool:
     """Check whether kube-scheduler now counts another amount of a resource of this node.
@@ -687,30 +627,7 @@ def _gives_out_others(before: NodeInfo, after: NodeInfo) -> bool:
     return any(name in served or bool(given.get(name)) != bool(now.get(name)) for name in changed)
 
 
-def _is_not_scheduled(pod: PodRecord) -> bool:
-    """Check whether kube-scheduler ignores a pod; such a pod gets no reservation."""
-    return pod.ended or pod.terminating or pod.gated
-
-
-def _what_decides_nominees(info: NodeInfo) -> object:
-    """Return the part of a node that decides about nominated pods and their reservations."""
-    node = info.node_object
-    eligibility = (node.exists, node.cordoned, node.labels, node.taints)
-    return (info.serves_claims, info.allocates_before_bind, *eligibility)
-
-
 def _what_peers_see(pod: PodRecord) -> object:
     """Return the part of a waiting pod on which its group's answers depend."""
     coming = not (pod.ended or pod.terminating)
     return coming, pod.group_ref, pod.request, pod.attributes.eligible_nodes.tolerate_cordon
-
-
-def _claimed(info: NodeInfo) -> frozenset[PodUid]:
-    """Return the pods that have devices on a node by claims."""
-    shown = () if info.report is None else info.report.allocations
-    return frozenset(each.pod_uid for each in shown if each.claim)
-
-
-def _reservation_of(pod: PodRecord) -> object:
-    """Return the part of a pod with a reservation on which the node's answers depend."""
-    return pod.uid, pod.request, pod.reservation, pod.attributes.priority

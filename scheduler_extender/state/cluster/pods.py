@@ -1,4 +1,4 @@
-"""The known pods, and the life of each.
+"""The known pods, the life of each, and their reservations.
 
 No single source shows a pod's whole life. Sources show pods late. The extender knows of its own
 binds before any source does. Agents report which devices a pod holds::
@@ -102,45 +102,22 @@ unconfirmed   put_pod         The settler was faster than the watch. Only a pod 
 ============  ==============  ====================================================================
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 
+from scheduler_extender.state.cluster.freshness import Due
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
+from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.reservation import MOST_RESERVATIONS, Reservation
 from topology.core.devices import NodeName, PodUid
 
 
-class ByNode:
-    """Pods, each by the one node that it is nominated to or has its reservation on."""
-
-    def __init__(self) -> None:
-        self._of: dict[PodUid, NodeName] = {}
-        self._pods: dict[NodeName, dict[PodUid, PodRecord]] = {}
-
-    def put(self, uid: PodUid, name: NodeName | None, pod: PodRecord | None) -> list[NodeName]:
-        """Set or clear the node of a pod, and return its former node and its new one.
-
-        None for ``name`` or ``pod`` clears it.
-        """
-        names, former = [], self._of.pop(uid, None)
-        if former is not None:
-            names.append(former)
-            del self._pods[former][uid]
-            if not self._pods[former]:
-                del self._pods[former]
-        if name is not None and pod is not None:
-            names.append(name)
-            self._of[uid] = name
-            self._pods.setdefault(name, {})[uid] = pod
-        return names
-
-    def on(self, name: NodeName) -> Iterable[PodRecord]:
-        """Return the pods that have this node."""
-        return self._pods.get(name, {}).values()
-
-
 class Pods:
-    """All pods that ask for devices. The cache's lock guards it."""
+    """All pods that ask for devices, and the nodes where they count before their bind is shown.
+
+    The cache's lock guards it.
+    """
 
     def __init__(self) -> None:
         self.known: dict[PodUid, PodRecord] = {}
@@ -148,59 +125,145 @@ class Pods:
         self.assumed = CopyOnWrite[PodUid, PodRecord]()  # with the node of our bind
         # The pods that are nominated to a node, or whose claims have devices on one.
         self.nominated = CopyOnWrite[PodUid, PodRecord]()
-        self.nominated_to = ByNode()
-        self.reserved_on = ByNode()  # waiting pods with a reservation by annotation
+        # The waiting pods, by each node that they are nominated to or have a reservation on.
+        self._on: dict[NodeName, dict[PodUid, PodRecord]] = {}
+        self._nodes_of: dict[PodUid, set[NodeName]] = {}
         self._claimed_on: dict[PodUid, NodeName] = {}
+        # pods by the time of day at which their reservations by annotation end
+        self._ends = Due[PodUid]()
 
     def get(self, uid: PodUid) -> PodRecord | None:
         """Return the pod with this UID, as last seen; None if it is not known."""
         return self.known.get(uid)
 
-    def put(self, pod: PodRecord) -> list[NodeName]:
-        """Store a pod, and return each node whose nominated pods or reservations have changed."""
+    def put(self, pod: PodRecord) -> set[NodeName]:
+        """Store a pod, and return each node whose nominated pods or reservations may change."""
         self.known[pod.uid] = pod
+        if pod.reservation is not None:
+            self._ends.put(pod.uid, pod.reservation.until)
         return self._await(pod.uid, pod if pod.node is None else None)
 
-    def drop(self, uid: PodUid) -> list[NodeName]:
-        """Remove a pod, and return each node whose nominated pods or reservations have changed."""
+    def drop(self, uid: PodUid) -> set[NodeName]:
+        """Remove a pod, and return each node whose nominated pods or reservations may change."""
         self.known.pop(uid, None)
+        self._ends.drop(uid)
         return self._await(uid, None)
 
-    def claim(self, uid: PodUid, name: NodeName, *, ends: bool = False) -> list[NodeName]:
-        """Note that a claim of a pod has devices on a node, or no longer has them (``ends``).
+    def node_changed(self, before: NodeInfo | None, info: NodeInfo) -> set[NodeName]:
+        """Note what claims have on a node, and return each node whose reservations may change.
 
-        Return each node whose nominated pods have changed. The pod may not be known yet:
-        kube-scheduler writes both the claim and the nomination, and either may reach us first.
+        A claim may have devices before its pod is known: kube-scheduler writes both the claim and
+        the nomination, and either may reach us first. No pod is nominated to a node that was not
+        known before: a reservation there makes a node known.
         """
-        if not ends:
-            self._claimed_on[uid] = name
-        elif self._claimed_on.get(uid) == name:
-            del self._claimed_on[uid]
-        return self._nominate(uid, self.waiting.get(uid))
+        names = set[NodeName]()
+        if before is not None and info.has_objects_of(before):
+            return names
+        if before is not None and _what_decides_nominees(before) != _what_decides_nominees(info):
+            names.add(info.name)
+        claimed = _claimed(info)
+        for uid in claimed ^ (_claimed(before) if before is not None else frozenset()):
+            if uid in claimed:
+                self._claimed_on[uid] = info.name
+            elif self._claimed_on.get(uid) == info.name:
+                del self._claimed_on[uid]
+            names |= self._await(uid, self.waiting.get(uid))
+        return names
 
-    def _await(self, uid: PodUid, pod: PodRecord | None) -> list[NodeName]:
+    def ended(self, today: float) -> list[NodeName]:
+        """Return the node of each reservation by annotation that has ended since the last call."""
+        pods = map(self.known.get, self._ends.take(today))
+        return [pod.reservation.node for pod in pods if pod and pod.reservation]
+
+    def with_reservations(self, info: NodeInfo, today: float) -> NodeInfo:
+        """Return the node with its current reservations, and the pods that count as assumed there.
+
+        On a node that allocates devices before the bind (DRA), kube-scheduler nominates a pod as
+        soon as it has chosen the devices, before the pod's claim names them. So all pods nominated
+        to such a node count as assumed, and none of them gets a reservation by its nomination.
+        """
+        name = info.name
+        # kube-scheduler does not try to place the other pods.
+        waiting = [
+            pod
+            for pod in self._on.get(name, {}).values()
+            if not (pod.ended or pod.terminating or pod.gated)
+        ]
+        # kube-scheduler reserves a number of GPUs, not particular ones, for the one of highest
+        # priority.
+        nominees = [
+            pod
+            for pod in (self.nominated.get(each.uid) for each in waiting)
+            if pod and pod.attributes.nominated == name and info.is_eligible_for(pod)
+        ]
+        assumed = {uid: pod for uid, pod in self.assumed.items() if pod.node == name}
+        if info.allocates_before_bind:
+            assumed = {pod.uid: replace(pod, node=name) for pod in nominees} | assumed
+            nominees = []
+        if assumed != info.pods.assumed:
+            pods = replace(info.pods, assumed=assumed)
+            info = replace(info, pods=pods).without_old_terminated()
+        annotated = (
+            pod
+            for pod in waiting
+            if (kept := pod.reservation) and kept.node == name and kept.lasts(today)
+        )
+        oldest = sorted(
+            annotated, key=lambda pod: (inf if pod.created is None else pod.created, pod.uid)
+        )[:1]
+        nominees.sort(key=lambda pod: (-pod.attributes.priority, pod.uid))
+        behind = (
+            replace(each, reservation=Reservation(name, inf))
+            for each in nominees[:MOST_RESERVATIONS]
+            if each.uid not in [pod.uid for pod in oldest]
+        )
+        reserved = *oldest, *behind
+        if [*map(_reservation_of, reserved)] != [*map(_reservation_of, info.reservations)]:
+            info = replace(info, reservations=reserved)
+        return info
+
+    def _await(self, uid: PodUid, pod: PodRecord | None) -> set[NodeName]:
         """Store a pod as waiting; None for ``pod`` says that it no longer waits.
 
-        Return each node whose nominated pods or reservations have changed.
-        """
-        if pod is not None:
-            self.waiting.put(uid, pod)
-        else:
-            self.waiting.drop(uid)
-        kept = None if pod is None else pod.reservation
-        names = self.reserved_on.put(uid, None if kept is None else kept.node, pod)
-        return [*names, *self._nominate(uid, pod)]
-
-    def _nominate(self, uid: PodUid, pod: PodRecord | None) -> list[NodeName]:
-        """Set the node that a waiting pod is nominated to, or clear it.
-
         A claim with devices decides before the nomination in the pod's status. Return each node
-        whose nominated pods have changed.
+        whose nominated pods or reservations may have changed.
         """
-        name = None if pod is None else self._claimed_on.get(uid) or pod.attributes.nominated
-        if pod is not None and name is not None:
-            pod = replace(pod, attributes=replace(pod.attributes, nominated=name))
-            self.nominated.put(uid, pod)
-        else:
-            self.nominated.drop(uid)
-        return self.nominated_to.put(uid, name, pod)
+        former = self._nodes_of.pop(uid, set())
+        for name in former:
+            del self._on[name][uid]
+            if not self._on[name]:
+                del self._on[name]
+        self.nominated.drop(uid)
+        if pod is None:
+            self.waiting.drop(uid)
+            return former
+        self.waiting.put(uid, pod)
+        to = self._claimed_on.get(uid) or pod.attributes.nominated
+        if to is not None:
+            attributes = replace(pod.attributes, nominated=to)
+            self.nominated.put(uid, replace(pod, attributes=attributes))
+        reserved = None if pod.reservation is None else pod.reservation.node
+        names = {name for name in (to, reserved) if name is not None}
+        for name in names:
+            self._on.setdefault(name, {})[uid] = pod
+        if names:
+            self._nodes_of[uid] = names
+        return former | names
+
+
+def _what_decides_nominees(info: NodeInfo) -> object:
+    """Return the part of a node that decides about nominated pods and their reservations."""
+    node = info.node_object
+    eligibility = (node.exists, node.cordoned, node.labels, node.taints)
+    return (info.serves_claims, info.allocates_before_bind, *eligibility)
+
+
+def _claimed(info: NodeInfo) -> frozenset[PodUid]:
+    """Return the pods that have devices on a node by claims."""
+    shown = () if info.report is None else info.report.allocations
+    return frozenset(each.pod_uid for each in shown if each.claim)
+
+
+def _reservation_of(pod: PodRecord) -> object:
+    """Return the part of a pod with a reservation on which the node's answers depend."""
+    return pod.uid, pod.request, pod.reservation, pod.attributes.priority
