@@ -29,7 +29,7 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.refusal import REJECTED
 from topology.core.report import READY, Condition
-from topology.emulation import EmulatedKubelet, Refused
+from topology.emulation import MixedKubelet, Refused
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, ConflictError, path
 from topology.kubeapi.reflector import Reflector, Watched
 from topology.times import time_text
@@ -97,9 +97,7 @@ class PlayedNodes(Server):
         rng = random.Random(seed)
         known = {node.name: node for node in nodes}
         self.clock = WallClock(rng)
-        kubelets = {
-            name: EmulatedKubelet(node, rng, node.resources[0].name) for name, node in known.items()
-        }
+        kubelets = {name: MixedKubelet(node, rng) for name, node in known.items()}
         self._observer = observer
         scene = Scene(self.clock, known, kubelets, delays, LINGER, observer=observer)
         self.nodes = {name: Node(scene, name, self) for name in known}

@@ -186,15 +186,18 @@ def _lease(name: NodeName, metadata: Mapping[str, object]) -> dict[str, object]:
 
 def _node(topology: NodeTopology, content: ClusterFile) -> dict[str, object]:
     """Return the Node as its kubelet would register it."""
-    name, (served, *_) = topology.name, topology.resources
+    name = topology.name
     given = content.nodes.get(name, NodeObject())
     amounts = content.allocatable.get(name) or allocatable_of({})
     allocatable = {
         "cpu": f"{amounts.cpu}m",
         "memory": str(amounts.memory),
         "pods": str(amounts.pods),
-        served.name: str(sum(served_devices(topology, served).counts)),
     }
+    for served in topology.resources:
+        devices = served_devices(topology, served)
+        split = zip(devices.counts, devices.shape.mig, strict=True)
+        allocatable[served.name] = str(sum(count for count, mig in split if not mig))
     return {
         "metadata": {
             "name": name,

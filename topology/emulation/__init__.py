@@ -7,12 +7,13 @@ it. The extender never does. Neither side uses the other's code. Otherwise both 
 mistake, and a comparison would not find it.
 """
 
-from topology.emulation.kubelet import EmulatedKubelet
+from topology.emulation.kubelet import EmulatedKubelet, MixedKubelet
 from topology.emulation.plugin import PluginCrash, PluginRefusal
 from topology.emulation.topologymanager import Refused
 
 __all__ = [
     "EmulatedKubelet",
+    "MixedKubelet",
     "PluginCrash",
     "PluginRefusal",
     "Refused",

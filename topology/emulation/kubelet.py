@@ -12,7 +12,7 @@ has registered.
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from topology.core.devices import DeviceId, GpuResource, PodUid
 from topology.core.graph import NodeTopology
@@ -53,7 +53,8 @@ def _units(topology: NodeTopology, served: GpuResource) -> list[_Unit]:
     If the resource is named after a MIG profile, these are the instances of this profile.
     """
     if served.strategy != "mig":
-        return [_Unit(gpu.uuid, p) for p, gpu in enumerate(topology.gpus)]
+        gpus = enumerate(topology.gpus)
+        return [_Unit(gpu.uuid, p) for p, gpu in gpus if gpu.mig_mode == "disabled"]
     _, by_profile, wanted = served.name.partition("/mig-")
     return [
         _Unit(part.uuid, p)
@@ -382,6 +383,48 @@ class EmulatedKubelet:
             choose = greedy(self._replicas, fewest_first=policy != "packed")
             return choose(shape, available, required, size)
         return [*required, *(d for d in available if d not in set(required))][:size]
+
+
+class MixedKubelet(EmulatedKubelet):
+    """The kubelet and the device plugin of a node with several resources: MIG strategy ``mixed``.
+
+    A pod requests devices of one of them, so each has an emulation of its own. Neither program
+    stops, and no GPU becomes sick.
+    """
+
+    def __init__(self, topology: NodeTopology, rng: random.Random) -> None:
+        first, *_ = names = [served.name for served in topology.resources]
+        super().__init__(topology, rng, first)
+        self._serving = {name: EmulatedKubelet(topology, rng, name) for name in names}
+
+    def admission(
+        self, uid: PodUid, namespace: str, name: str, request: GpuRequest
+    ) -> Iterator[str]:
+        """Admit a pod container by container, and yield the name of each. Raises :class:`Refused`.
+
+        A resource that the node does not serve counts as its first one.
+        """
+        serving = self._serving.get(request.resource, self._serving[self.resource])
+        return serving.admission(uid, namespace, name, request)
+
+    def end(self, uid: PodUid) -> None:
+        """End a pod. Its devices become free when the next container requests devices."""
+        for each in self._serving.values():
+            each.end(uid)
+
+    def holds(self, uid: PodUid) -> bool:
+        """Check whether a pod is on the node and has not ended."""
+        return any(each.holds(uid) for each in self._serving.values())
+
+    def held(self, uid: PodUid) -> tuple[int, ...]:
+        """Return the positions of the GPUs of a pod's app and sidecar containers, ascending."""
+        return next(each for each in self._serving.values() if each.holds(uid)).held(uid)
+
+    def report(self, *, forget_ended: bool = True) -> Report:
+        """Return the report that an agent would publish now."""
+        every = [each.report(forget_ended=forget_ended) for each in self._serving.values()]
+        allocations = (allocation for report in every for allocation in report.allocations)
+        return replace(every[0], allocations=tuple(allocations))
 
 
 def _unexpected(problem: object) -> Refused:

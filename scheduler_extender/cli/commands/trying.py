@@ -153,11 +153,4 @@ def play(
     if cluster is None:
         remove_played(access)
         return
-    content = cluster_file(cluster)
-    for node in (record.topology for record in content.records):
-        if len(node.resources) != 1:
-            raise BadInputError(
-                f"node {node.name}: a node with one GPU resource can be played, not with "
-                f"{len(node.resources)}"
-            )
-    play_until_stopped(content, access, beside=beside_gpu_nodes)
+    play_until_stopped(cluster_file(cluster), access, beside=beside_gpu_nodes)

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -31,6 +32,8 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.programs import started
 from tests.waiting import PATIENCE, eventually
+from topology.codec import decode
+from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiServer
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -89,14 +92,32 @@ def played(server: FakeApiServer) -> set[str]:
     return names(server, NODES_PATH) - {"own"}
 
 
-def bound(server: FakeApiServer, name: str, gpus: int, **annotations: str) -> None:
-    made = pod(gpus, name=name, uid=name, node="gpu-00")
+def bound(
+    server: FakeApiServer,
+    name: str,
+    gpus: int,
+    resource: str = "nvidia.com/gpu",
+    **annotations: str,
+) -> None:
+    wanted = {"name": "main", "resources": {"limits": {resource: str(gpus)}}}
+    made = pod(name=name, uid=name, node="gpu-00", containers=[wanted])
     made["metadata"]["annotations"] = annotations
     server.put(PODS, {**made, "status": {"phase": "Pending"}})
 
 
 def phase(server: FakeApiServer, name: str) -> str:
     return str(server.read(f"{PODS}/{name}")["status"]["phase"])
+
+
+def is_in(server: FakeApiServer, name: str, wanted: str) -> bool:
+    return phase(server, name) == wanted
+
+
+def allocations(server: FakeApiServer) -> dict[tuple[str, str], set[str]]:
+    """The ids of the devices that the record names, by pod and resource."""
+    report = decode(server.read(f"{RECORDS_PATH}/gpu-00")).report
+    shown = report.allocations if report is not None else ()
+    return {(each.pod, each.resource): {*each.device_ids} for each in shown}
 
 
 def only_own(server: FakeApiServer) -> bool:
@@ -210,6 +231,46 @@ def test_a_refused_pod_and_its_event_say_what_a_kubelet_says(
     (event,) = server.items(EVENTS)
     assert (event["reason"], event["message"]) == ("UnexpectedAdmissionError", said)
     assert (event["source"]["host"], event["reportingInstance"]) == ("gpu-00", "gpu-00")
+
+
+SLICES = "nvidia.com/mig-2g.20gb"
+MIXED = """
+kind: MachineGroup
+machine: a100-pcie-4-bridged
+count: 1
+namePrefix: gpu-
+mig: {strategy: mixed, profiles: [3g.40gb, 2g.20gb, 2g.20gb], gpus: [0]}
+"""
+
+
+def test_a_node_serves_whole_gpus_and_mig_instances(server: FakeApiServer, api: ApiServer) -> None:
+    """The first GPU is in three instances: neither resource has devices of the other."""
+    with RegisteredNodes(api, parse(MIXED), Observer()) as nodes:
+        found = server.read(f"{NODES_PATH}/gpu-00")["status"]["allocatable"]
+        assert {name: found[name] for name in found if "/" in name} == {
+            "nvidia.com/gpu": "3",
+            "nvidia.com/mig-3g.40gb": "1",
+            SLICES: "2",
+        }
+        bound(server, "whole", 3)
+        bound(server, "slices", 2, resource=SLICES)
+        for name in ("whole", "slices"):
+            eventually(partial(is_in, server, name, "Running"))
+        bound(server, "whole-more", 1)
+        bound(server, "slice-more", 1, resource=SLICES)
+        for name in ("whole-more", "slice-more"):
+            eventually(partial(is_in, server, name, "Failed"))
+        eventually(lambda: len(allocations(server)) == 2)
+        gpus = nodes.nodes[NodeName("gpu-00")].topology.gpus
+        assert allocations(server) == {
+            ("whole", "nvidia.com/gpu"): {gpu.uuid for gpu in gpus[1:]},
+            ("slices", SLICES): {part.uuid for part in gpus[0].mig_instances[1:]},
+        }
+        assert SLICES in server.read(f"{PODS}/slice-more")["status"]["message"]
+        server.remove(f"{PODS}/slices")
+        eventually(lambda: len(allocations(server)) == 1)
+        bound(server, "slice-again", 2, resource=SLICES)
+        eventually(partial(is_in, server, "slice-again", "Running"))
 
 
 @pytest.mark.parametrize("refused", ["many/status", "events"])
@@ -330,7 +391,6 @@ def test_without_the_crd_it_is_said_how_to_get_it(
         (("--cluster", "x.yaml"), "x.yaml: No such file or directory; allowed are a cluster file"),
         (("--cluster", "hgx-h100-8"), "or machines with counts, such as hgx-h100-8=2"),
         (("--cluster", "hgx-h100=2"), "hgx-h100=2: document 1: machine: 'hgx-h100' is not in the "),
-        (("--cluster", "examples/clusters/mig.yaml"), "node part-00: a node with one GPU resource"),
     ],
 )
 def test_wrong_words_are_one_line(
