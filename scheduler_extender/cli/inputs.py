@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 16 * 1024 * 1024  # bytes of a file with pods, or of a program's output about a machine
 VERDICTS = ("expected", "guaranteed")  # the words of --require
+POD_WORDS = ("pod", "pods", "po")  # for kubectl, in any case
 PIPE = 1_000_000  # columns if the width is unknown, so that no line is wrapped
 
 
@@ -208,8 +209,23 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f": did you mean {', '.join(close)}?" if close else ""
 
 
+def pod_named(meant: str, namespace: str) -> tuple[str, str]:
+    """Return the namespace and name of NAME, pod/NAME or NAMESPACE/NAME.
+
+    >>> pod_named("pod/train", "team-a"), pod_named("team-b/train", "team-a")
+    (('team-a', 'train'), ('team-b', 'train'))
+    """
+    where, _, name = meant.rpartition("/")
+    return namespace if where.lower() in ("", *POD_WORDS) else where, name
+
+
 def no_such_pod(source: str, namespace: str, name: str, snapshot: Snapshot) -> BadInputError:
     """Return the error that the source of a snapshot has no such pod with GPUs."""
+    for info in snapshot.nodes:
+        for held in info.report.allocations if info.report else ():
+            if (held.namespace, held.pod) == (namespace, name):
+                said = f"only the record of {info.name} names pod {namespace}/{name}"
+                return BadInputError(f"{source}{said}, so its request is unknown")
     meant = pod_meant(namespace, name, ((pod.namespace, pod.name) for pod in snapshot.pods))
     return BadInputError(f"{source}no pod {name} with GPUs in the namespace {namespace}{meant}")
 

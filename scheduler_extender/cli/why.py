@@ -23,7 +23,7 @@ from rich.text import Text
 from scheduler_extender.annotations import MANAGED, asks_for_any
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
-from scheduler_extender.cli.inputs import cluster_file, no_such_pod, pod_meant
+from scheduler_extender.cli.inputs import cluster_file, no_such_pod, pod_meant, pod_named
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Form, Where
 from scheduler_extender.cli.queries import NO_CLAIMS, Told, described, text_in
@@ -39,7 +39,7 @@ from scheduler_extender.explain.wording import CHANGES_NOT_IN_TIME, listed
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import notes_on
 from scheduler_extender.files.podtemplates import pods_made_by
-from scheduler_extender.kube.owners import POD_WORDS, kind_named, owners_of, pods_of, workload
+from scheduler_extender.kube.owners import kind_named, owners_of, pods_of, workload
 from scheduler_extender.kube.reading import one_look
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.pods.record import PodRecord, requesting_record
@@ -72,12 +72,16 @@ def explain(pod: str, namespace: str | None, require: Verdict, where: Where, for
         explanation.notes,
     )
     sys.stdout.write(text_in(told, form))
-    nowhere = isinstance(explanation, Unreadable) or not (
-        explanation.placed
-        or explanation.takes > explanation.ineligible
-        or not explanation.evaluated
+    waits = (
+        explanation.node is None
+        if isinstance(explanation, Unreadable)
+        else not (
+            explanation.placed
+            or explanation.takes > explanation.ineligible
+            or not explanation.evaluated
+        )
     )
-    raise typer.Exit(1 if nowhere else 0)
+    raise typer.Exit(1 if waits else 0)
 
 
 def _from_extender(
@@ -85,8 +89,7 @@ def _from_extender(
 ) -> tuple[Explanation | Unreadable, list[str]]:
     """Return the extender's answer. The API server finds the pods of a workload."""
     notes: list[str] = []
-    where, _, name = pod.removeprefix("pod/").rpartition("/")
-    where = where or namespace or usual_namespace(access)
+    where, name = pod_named(pod, namespace or usual_namespace(access))
     if kind_named(pod.rpartition("/")[0]) is not None:
         with asking(access) as (api, usual):
             about = subject(api, namespace or usual, pod)
@@ -103,16 +106,16 @@ def _from_file(
 ) -> tuple[Explanation | Unreadable, list[str]]:
     content = cluster_file(path)
     known = described(content, require)
-    where, _, name = pod.removeprefix("pod/").rpartition("/")
+    where, name = pod_named(pod, namespace)
     if kind_named(where) is not None:
         raise BadInputError(f"{path}: {pod}: a cluster file has no workloads; give a pod's name")
     snapshot = known.snapshot()
-    record = snapshot.pod_named(where or namespace, name)
-    if (where or namespace, name) in {(pod.namespace, pod.name) for pod in content.claiming}:
-        pod = f"{where or namespace}/{name}"
-        raise BadInputError(f"{path}: pod {pod} requests GPUs through claims: {NO_CLAIMS}")
+    record = snapshot.pod_named(where, name)
+    if (where, name) in {(pod.namespace, pod.name) for pod in content.claiming}:
+        said = f"pod {where}/{name} requests GPUs through claims"
+        raise BadInputError(f"{path}: {said}: {NO_CLAIMS}")
     if record is None:
-        raise no_such_pod(f"{path}: ", where or namespace, name, snapshot)
+        raise no_such_pod(f"{path}: ", where, name, snapshot)
     written = content.written.get(record.uid)
     return explanation_of(snapshot, record, written=written), []
 
@@ -197,8 +200,7 @@ def subject(api: ApiServer, namespace: str, meant: str) -> Subject:
     word, _, name = meant.rpartition("/")
     kind = kind_named(word)
     if kind is None:
-        pod = word.lower() in POD_WORDS
-        return _pod(api, namespace if pod or not word else word, name)
+        return _pod(api, *pod_named(meant, namespace))
     made = workload(api, kind, namespace, name)
     pods = [read for raw in pods_of(api, kind, namespace, made) if (read := _read(raw))]
     if not pods:
@@ -290,7 +292,7 @@ def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
     """
     name = str((made.get("metadata") or {}).get("name", ""))
     for manifest, outside, _ in pods_made_by(made):
-        manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": "none-yet"}
+        manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": ""}
         read = _read(manifest)
         if read is not None:
             said = f"{kind} {name} has no pods; this answer is for its pod template"

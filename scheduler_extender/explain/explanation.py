@@ -109,7 +109,8 @@ def explanation_of(
     """
     request = pod.request
     if isinstance(request, Malformed):
-        headline = f"no node takes it: {request.reason}"
+        state = "no node takes it" if pod.node is None else f"on {pod.node}"
+        headline = f"{state}: {request.reason}"
         return Unreadable(pod.full_name, pod.node, headline, request.reason, [])
     answers = answers_to(snapshot, pod, deadline)
     answered = not deadline.passed()
@@ -138,7 +139,10 @@ def explanation_of(
         nearest=nearest(missing) if placed is None else [],
         helps=helps,
         whole=whole,
-        unblocks=waits and any(answer.resolvable for answer in answers),
+        # A template has no UID.
+        unblocks=waits
+        and bool(pod.uid)
+        and any(answer.resolvable and not answer.ineligible for answer in answers),
         notes=[
             *(() if answered else [NOT_ALL_ASKED]),
             *_notes(snapshot, pod, counts, waits=waits, placed=placed is not None),

@@ -117,9 +117,10 @@ def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed
         words.append(NO_CLAIM if info.serves_claims else "no report shows yet which GPUs it got")
     else:
         outside = bool(sets) and not (written and written.sets_omitted) and got not in sets
-        kept = "" if keeps is None else ", which meet its constraints"
+        meet, not_meet = ("meet", "do not meet") if len(got) > 1 else ("meets", "does not meet")
+        kept = "" if keeps is None else f", which {meet} its constraints"
         if keeps is False and isinstance(request, GpuRequest):
-            kept = f", which do not meet {request.constraints.text}"
+            kept = f", which {not_meet} {request.constraints.text}"
         words.append(f"it got {gpus_text(got)}{kept}")
         faults = [words[-1]] if keeps is False else []
         if outside:

@@ -6,6 +6,7 @@ same request are evaluated together. However many pods wait, one pass over all o
 """
 
 import threading
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 
 from scheduler_extender.annotations import UNASKED, Malformed
@@ -18,7 +19,8 @@ from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
-from topology.core.placement import Reason, Rejection
+from topology.core.devices import NodeName
+from topology.core.placement import Reason
 
 # The time for working out answers in one pass over all waiting pods. Most answers are cached, since
 # kube-scheduler asks for them, too.
@@ -80,20 +82,24 @@ def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
     return dict(sorted(together.items(), key=lambda each: -len(each[1])))
 
 
-def rejections_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Rejection, int]:
-    """Return the number of nodes by their rejection of the pod, as far as there is time.
+def rejections_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> Counts:
+    """Return the counts of the nodes' answers to a pod, as far as there is time.
 
     Nodes for which there was no time count as undecided, and nodes without GPUs do not count. Empty
     if some node would take the pod. Also empty if the pod's annotations cannot be read;
     kube-scheduler's Event gives that reason.
     """
     if isinstance(pod.request, Malformed):
-        return {}
+        return Counts(0)
     names = [info.name for info in snapshot.nodes if not info.serves_nothing]
     results = evaluate(snapshot, Question(pod, Purpose.EXPLAIN), names, deadline)
     if results.passed:
-        return {}
-    return {why: len(names) for why, names in results.by_reason.items() if why is not None}
+        return Counts(0)
+    rejected = {why: len(names) for why, names in results.by_reason.items() if why is not None}
+    barred = [snapshot.node_info(NodeName(name)) for name in results.by_reason.get(None, ())]
+    to, asks = pod.attributes.eligible_nodes, pod.attributes.requests
+    bars = Counter(info.bar(to, asks) for info in barred)
+    return Counts(len(names), len(barred), len(barred), rejected, bars=bars)
 
 
 def reason_of(pod: PodRecord, counts: Counts | None) -> str:
@@ -159,7 +165,7 @@ class WaitingReasons:
                     break
                 pod, label = waiting[key][0], Reason.MALFORMED.value
                 if not isinstance(pod.request, Malformed):
-                    counts = rejections_of(snapshot, pod, deadline)
+                    counts = rejections_of(snapshot, pod, deadline).rejected
                     label = main_reason(by_reason(counts)).value if counts else NONE
                 self._known[key] = label, now
             counted = dict.fromkeys(LABELS, 0)

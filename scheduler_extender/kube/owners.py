@@ -90,7 +90,6 @@ KINDS = (
     Kind("Workflow", _ARGO, "workflows", ("wf",)),
     Kind("CronWorkflow", _ARGO, "cronworkflows", ("cwf",), (f"{_ARGO}:workflows",)),
 )
-POD_WORDS = ("pod", "pods", "po")
 MOST_OWNERS = 4  # the most owners above a pod that are read
 
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.deadline import NO_DEADLINE
-from scheduler_extender.explain.answers import Answer, answers_to, by_reason, counts_of
+from scheduler_extender.explain.answers import Answer, answers_to, counts_of
 from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.groupfit import judge
@@ -159,10 +159,11 @@ def _counts_agree(found: World, record: PodRecord, rows: list[Answer], why: Expl
     for words, reasons in texts.items():
         assert (f" nodes {words}" in why.headline) == (len(reasons) > 1)
         assert all((f"{message} (" in why.headline) == (len(reasons) == 1) for message in reasons)
-    if any(row.ineligible for row in rows):
-        return  # the Event knows of no closed nodes
     event = rejections_of(found.cluster.snapshot(), record, NO_DEADLINE)
-    assert by_reason(event) == ({} if counts.takes else by_reason(counts.rejected))
+    if counts.takes == counts.ineligible:
+        assert event.headline == why.headline
+    else:
+        assert not event.rejected
 
 
 def _people_agree(found: World, name: str, rows: list[Answer]) -> None:

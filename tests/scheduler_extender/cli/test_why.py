@@ -54,6 +54,14 @@ def test_an_unreadable_annotation_is_the_answer(cluster: Cluster) -> None:
     assert 'no node takes it: annotation gpu-topology.io/link="rope": allowed are' in done.stdout
 
 
+def test_a_running_pod_has_its_node_beside_an_unreadable_annotation(cluster: Cluster) -> None:
+    cluster.node(switched(2, "node"))
+    cluster.pod(pod(2, {"link": "rope"}, name="p", uid="p", node="node", phase="Running"))
+    done = cluster.why("p")
+    assert done.returncode == 0
+    assert 'on node: annotation gpu-topology.io/link="rope": allowed are' in done.stdout
+
+
 def test_a_placed_pod_reads_what_it_got(cluster: Cluster) -> None:
     node = bridged(4, "node")
     cluster.node(node)

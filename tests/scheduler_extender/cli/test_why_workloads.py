@@ -144,6 +144,16 @@ def test_of_a_workload_without_pods_its_template_is_reported(cluster: Cluster, w
     assert "has no pods;" in done.stdout
 
 
+def test_no_pod_is_evicted_for_a_template(cluster: Cluster) -> None:
+    """``unblock`` needs a pod."""
+    cluster.node(switched(2, "node"), runs=("team-a", 0))
+    group, plural, spec = JOBS["job"]
+    cluster.fake.put(f"{group}/namespaces/team-a/{plural}", made("Job", "train", spec))
+    printed = cluster.why("job/train").stdout
+    assert "ends: the node takes the pod then" in printed
+    assert "unblock" not in printed
+
+
 def test_a_pod_of_a_job_of_a_jobset_is_found(cluster: Cluster) -> None:
     group, plural, spec = JOBS["jobset"]
     cluster.node(switched(2, "node"))

@@ -355,6 +355,9 @@ def test_a_placed_pod_reads_its_promise_and_whether_its_gpus_keep_it() -> None:
         "these are not among the predicted GPUs",
     ]
     assert found.faults == found.words[2:]
+    one = cluster_of({bridged(4, "node"): {"pair": Held((1,), constraints=NVLINKED)}})
+    found = placed_on(one.node_info(NodeName("node")), pod, None)
+    assert found.words[1:] == ["it got GPU 1, which does not meet link=nvlink"]
 
 
 def test_a_pod_that_no_report_shows_has_no_gpus_yet() -> None:
@@ -429,6 +432,7 @@ def test_remedies_are_named_only_on_eligible_nodes() -> None:
     found = explained(cluster, QUAD)
     assert found.takes == 0
     assert not found.helps, "kube-scheduler would send the pod there in no case"
+    assert not found.unblocks
     cluster.put_node(NodeName("cordoned"), NodeObject())
     assert relaxed(explained(cluster, QUAD))["link"] == ("node", 1)
 

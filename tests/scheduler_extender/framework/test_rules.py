@@ -102,7 +102,7 @@ def takes_free() -> dict[str, bool]:
         "prioritize": verbs.prioritize(cluster, wire, [FREE])[0].score > 0,
         "waker": api.woken == ["wants"],
         "why": [row.passes for row in answers_to(snapshot, record)] == [True],
-        "Event": not rejections_of(snapshot, record, NO_DEADLINE),
+        "Event": not rejections_of(snapshot, record, NO_DEADLINE).rejected,
         "unblock": plan is not None and plan.takes == FREE,
         "what if": bool(re.search(r'<th scope="row"><a [^>]*>free</a>', _what_if(cluster))),
         "check": judge(cluster, read_all(json.dumps({"kind": "Pod", **ASKS}))).all_may_come,

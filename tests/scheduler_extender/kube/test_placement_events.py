@@ -65,6 +65,15 @@ def test_nodes_without_gpus_are_not_counted() -> None:
     assert text.startswith(f"no node takes it: {LINKS} (1 node) (")
 
 
+def test_nodes_to_which_kube_scheduler_sends_it_not_are_counted_as_in_why() -> None:
+    cluster = cluster_of({pcie(2, "a"): {}, switched(2, "b"): {}})
+    cluster.put_node(NodeName("b"), NodeObject(exists=True, cordoned=True))
+    cluster.put_pod(waiting("wants", PAIR))
+    ((_, text),) = RecordedEvents(cluster).round(0.0)
+    barred = "the node that would take it is not eligible because of a cordon"
+    assert text.startswith(f"no node takes it: {barred}; {LINKS} (1 node) (")
+
+
 def test_another_reason_is_a_new_event_and_another_count_only_rarely() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     cluster.put_pod(waiting("wants", PAIR))
