@@ -181,7 +181,8 @@ def judged(
     kubelet: DeviceManager, foreseen: PodOutcomes, constraints: CompiledConstraints
 ) -> Judgement:
     """Return how many of a pod's outcomes meet the constraints."""
-    if kubelet.shape.of_mig and kubelet.monotone and foreseen.sets != () and foreseen.count:
+    any_may_come = kubelet.shape.of_mig and kubelet.monotone and not constraints.whole
+    if any_may_come and foreseen.sets != () and foreseen.count:
         # Any of the free instances may come, whether or not all choices are listed.
         some = passing_choices(
             kubelet.shape, constraints, foreseen.free, foreseen.count, kubelet.width

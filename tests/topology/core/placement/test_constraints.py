@@ -1,13 +1,14 @@
 """The sets that meet compiled constraints, and the memory that a small machine keeps them in."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from topology.core.admission import DeviceManager
 from topology.core.availability import Availability
-from topology.core.devicesets import pack
+from topology.core.devicesets import DeviceSet, pack
 from topology.core.graph import AllocatorConfig
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess
@@ -50,3 +51,31 @@ def test_a_pod_alone_on_its_gpus_is_guaranteed_only_all_of_their_shares(
     request = gpu_request(replicas, Constraints(exclusive_gpus=True))
     found = assess(kubelet, Availability(free, width=kubelet.width), request)
     assert found.verdict is (Verdict.GUARANTEED if gpus == 1 else Verdict.NOT_NOW)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(AllocatorConfig(), id="unknown plugin"),
+        pytest.param(
+            AllocatorConfig("packed", topology_manager_policy="best-effort"), id="best-effort"
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("free", "guaranteed"),
+    [pytest.param(0b10, True, id="of 1"), pytest.param(0b0101, False, id="of 2")],
+)
+def test_a_pod_alone_on_a_mig_instance_is_guaranteed_only_all_of_its_shares(
+    config: AllocatorConfig, free: DeviceSet, guaranteed: bool
+) -> None:
+    instances = replace(
+        machine("hgx-a100-4").topology("n").shape,
+        links=((None,) * 4,) * 4,
+        instances=(1,) * 4,
+        parents=(0, 0, 1, 1),
+    )
+    kubelet = DeviceManager(instances, config, 2)
+    request = gpu_request(2, Constraints(exclusive_gpus=True))
+    found = assess(kubelet, Availability(free, width=kubelet.width), request)
+    assert (found.verdict is Verdict.GUARANTEED) == guaranteed
