@@ -23,7 +23,9 @@ from topology.core.devices import (
     PodUid,
     positions,
 )
+from topology.core.devicesets import DeviceSet
 from topology.core.graph import NodeTopology
+from topology.core.guaranteedcapacity import guaranteed_placements
 from topology.core.links import GBps, Link, LinkKind, Via
 from topology.core.placement import Assessment
 from topology.core.report import Allocation, Report
@@ -55,6 +57,14 @@ def score_of(
 ) -> Score:
     """The score of a placement of the request on a node, before scores are normalized."""
     return placement_cost(kubelet, availability, request, assessed, classes_of(mix)).weighed(mix)
+
+
+def guaranteed_capacity(kubelet: DeviceManager, free: DeviceSet, mix: RequestMix) -> float:
+    """The number of GPUs for which guaranteed placements still fit, over the classes of a mix."""
+    return sum(
+        weight * wanted.count * guaranteed_placements(kubelet, free, wanted)
+        for wanted, weight in mix
+    )
 
 
 def switched(n: int = 4, name: str = "switched") -> NodeTopology:

@@ -13,7 +13,15 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import PodUid, runs
 from topology.core.links import LinkKind
 from topology.core.placement import Reason, Rejection
-from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, Policy, memory_text
+from topology.core.requests import (
+    OF_CLAIMS,
+    Constraints,
+    GpuRequest,
+    Pattern,
+    Policy,
+    first_few,
+    memory_text,
+)
 
 SHOWN_SETS = 4
 NOT_IN_TIME = "not evaluated in time"
@@ -233,7 +241,7 @@ def _constraints(wanted: Constraints) -> Iterable[str]:  # noqa: C901 (a line fo
     if wanted.min_gpu_memory is not None:
         yield f"{memory_text(wanted.min_gpu_memory)} of memory each (min-gpu-memory)"
     if wanted.models:
-        yield f"of the model {wanted.models_text} (gpu-model)"
+        yield f"of the model {first_few(wanted.models)} (gpu-model)"
     if wanted.same_numa:
         yield "on one NUMA node (same-numa)"
     if wanted.nic is not None:

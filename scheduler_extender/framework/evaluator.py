@@ -97,12 +97,7 @@ def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterat
     answers = ask(snapshot, request, names, deadline, scores=scores, stores=stores)
     rejected_here = binds and any(each.rejection for each in answers.decisions.values())
     member = results.member
-    if (
-        rejected_here
-        and request.has_pods_before
-        and member is not None
-        and member.is_begun(snapshot)
-    ):
+    if rejected_here and request.pods_before and member is not None and member.is_begun(snapshot):
         # A rejection would surely leave the gang bound in part. The peers that are still to come
         # are decided with this bind counted.
         results.request = request.without_peers

@@ -45,7 +45,7 @@ def sets_of(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Ma
     has gets some GPUs all the same. Returns None if the sets are too many to list, and an empty
     tuple if there is no usable record.
     """
-    if request.has_pods_before:
+    if request.pods_before:
         return _sets_among(info, request, decision)
     assessed = decision.assessment
     if assessed is not None and assessed.verdict is Verdict.NEVER:

@@ -73,7 +73,7 @@ def _spoilt_by_others(
     beside them, they have gone elsewhere. Peers are counted already.
     """
     recent_sends = snapshot.recent_sends
-    if not recent_sends.pods or not request.required or request.has_pods_before:
+    if not recent_sends.pods or not request.required or request.pods_before:
         return ()
     coming, spoilt = defaultdict[NodeName, list[Arrivals]](list), set[str]()
     for other, sent in recent_sends.sent(snapshot.clock()):

@@ -169,8 +169,7 @@ def _svg(css: str, scale: _Scale, label: str, parts: list[Markup]) -> Markup:
 def _spots(n: int, scale: _Scale, wide: float) -> list[Spot]:
     """Return the places of the GPUs on an ellipse, the first half on its right side."""
     cx, cy = scale.centre
-    turn = math.pi / max(1, n)
-    angles = [2 * math.pi * p / max(1, n) - math.pi / 2 + turn for p in range(n)]
+    angles = [(2 * p + 1) * math.pi / n - math.pi / 2 for p in range(n)]
     return [(cx + wide * scale.ring * math.cos(a), cy + scale.ring * math.sin(a)) for a in angles]
 
 

@@ -31,12 +31,20 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters["moment"] = moment
-    environment.filters["instant"] = instant
-    environment.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some, who=who)
-    environment.globals.update(counted=picture_of, at_most=at_most, duration=duration)
+    environment.filters.update(moment=moment, instant=instant)
     environment.globals.update(
-        sets=sets_text, set_of=set_text, verdict=lambda word: verdict_text(word, passes=True).plain
+        Use=Use,
+        Flag=Flag,
+        meanings=MEANINGS,
+        draw=tile,
+        counted=picture_of,
+        some=some,
+        who=who,
+        at_most=at_most,
+        duration=duration,
+        sets=sets_text,
+        set_of=set_text,
+        verdict=lambda word: verdict_text(word, passes=True).plain,
     )
     return environment
 

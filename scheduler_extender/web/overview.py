@@ -114,8 +114,7 @@ class Filters:
     @property
     def words(self) -> dict[str, str]:
         """The filters that are not empty."""
-        named = {name: getattr(self, name) for name in FILTERS}
-        return {name: word for name, word in named.items() if word}
+        return {name: word for name in FILTERS if (word := getattr(self, name))}
 
     def query(self, **changes: str) -> str:
         """Return these filters with ``changes`` as the end of an address.

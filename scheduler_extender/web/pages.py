@@ -117,8 +117,7 @@ class Pages:
         self._clock = cluster.clock
         self._nodes = Nodes(cluster)
         self._dashboard = dashboard
-        kinds = ("map", "list", "waiting", "node", "pods", "pod")
-        self._kinds = {kind: _Kind() for kind in kinds}
+        self._kinds = {kind: _Kind() for kind in ("map", "list", "waiting", "node", "pods", "pod")}
 
     def map(self, filters: Filters) -> str:
         """Return the overview of the cluster."""
@@ -146,8 +145,8 @@ class Pages:
 
     def near_pods(self, full_name: str) -> list[str]:
         """Return pods with a similar namespace and name."""
-        pods = self._cluster.snapshot().pods
-        return near_names(full_name, (pod.full_name for pod in pods), COMPARED)
+        known = (pod.full_name for pod in self._cluster.snapshot().pods)
+        return near_names(full_name, known, COMPARED)
 
     def node(self, name: str, filters: Filters = EVERY_POD) -> str | None:
         """Return the page of one node, its pods sorted; None if the node is unknown."""

@@ -182,5 +182,6 @@ def _problem(
     heading: str, problem: str, status: int, path: str = "", near: Sequence[str] = ()
 ) -> HTMLResponse:
     """Return a page that names a problem, and links to the objects ``near`` it, below ``path``."""
-    text = page("problem.html", "", heading=heading, problem=problem, path=path, near=near)
-    return HTMLResponse(text, status)
+    return HTMLResponse(
+        page("problem.html", "", heading=heading, problem=problem, path=path, near=near), status
+    )

@@ -96,8 +96,7 @@ def waiting_queues(
             gated=sum(pod.gated for pod in pods),
         )
         if isinstance(first.request, Malformed):
-            asks = "Unreadable annotations"
-            queue = replace(queue, request=asks, problem=first.request.reason)
+            queue = replace(queue, request="Unreadable annotations", problem=first.request.reason)
         elif len(told) >= ASKED:
             queue = replace(queue, problem=UNASKED)
         else:
@@ -151,9 +150,8 @@ def outlook_of(
     request = pod.request
     assert isinstance(request, GpuRequest)  # noqa: S101 (its nodes have answered)
     words = counts_of(answers).headline
-    rejected = [answer for answer in answers if not answer.passes]
-    counted = Counter(answer.message for answer in rejected).most_common()
-    reasons = [(reason, nodes) for reason, nodes in counted if f"{reason} (" not in words]
+    counted = Counter(answer.message for answer in answers if not answer.passes)
+    reasons = [each for each in counted.most_common() if f"{each[0]} (" not in words]
     passing = best_first(answers)
     missing = _missing(snapshot, request, answers) if missing is None else missing
     helped = Helped([], whole=True, missing=missing)

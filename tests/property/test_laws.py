@@ -16,7 +16,7 @@ from topology.core.devicesets import choices, choices_count, common, gpu_masks, 
 from topology.core.devicesets import count as count_of
 from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
-from topology.core.patterns import has_ring
+from topology.core.patterns import find_ring
 from topology.core.placement import Verdict, assess, satisfies
 from topology.core.possiblestates import possible_states
 from topology.core.requests import Constraints, Counts, Pattern, Role, gpu_request
@@ -238,14 +238,14 @@ def test_a_ring_is_found_if_and_only_if_there_is_one(cells: list[bool]) -> None:
         sum(1 << q for q in range(n) if frozenset((p, q)) in joined and p != q) for p in range(n)
     )
     if n == 1:
-        assert has_ring(rows, 1)
+        assert find_ring(rows, 1)
         return
     # A ring by growing paths, the plain way.
     paths: list[tuple[int, ...]] = [(0,)]
     for _ in range(n - 1):
         paths = [(*p, q) for p in paths for q in range(n) if q not in p and rows[p[-1]] >> q & 1]
         paths = list({(p[0], frozenset(p), p[-1]): p for p in paths}.values())
-    assert has_ring(rows, (1 << n) - 1) is any(rows[p[-1]] & 1 for p in paths)
+    assert find_ring(rows, (1 << n) - 1) is any(rows[p[-1]] & 1 for p in paths)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.data())

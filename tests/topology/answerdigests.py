@@ -16,6 +16,7 @@ from topology.core.admission import DeviceManager
 from topology.core.availability import Availability, Holder, Unacknowledged
 from topology.core.devicesets import count, pack, width_for
 from topology.core.graph import AllocatorConfig
+from topology.core.guaranteedcapacity import RequestClass
 from topology.core.links import GBps, LinkKind
 from topology.core.placement import assess
 from topology.core.requests import (
@@ -26,7 +27,7 @@ from topology.core.requests import (
     Role,
     gpu_request,
 )
-from topology.core.scoring import PRIOR, RequestClass, classes_of, placement_cost
+from topology.core.scoring import PRIOR, classes_of, placement_cost
 from topology.machines import MACHINES, machine
 
 TABLE = Path(__file__).with_name("answerdigests.json")

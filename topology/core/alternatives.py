@@ -13,7 +13,7 @@ from math import comb
 from topology.core.devices import Mask, bus_id, positions
 from topology.core.graph import NodeTopology
 from topology.core.patterns import subset_masks
-from topology.core.placement.constraints import CompiledConstraints, compiled
+from topology.core.placement.constraints import compiled
 from topology.core.requests import Constraints, Pattern
 from topology.core.shape import Shape
 
@@ -56,12 +56,10 @@ class MachineKind:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of machine, how many ``nodes`` are of it, and its sets that meet the constraints."""
+    """A kind of machine, with its sets that meet the constraints."""
 
-    name: str
+    machine: MachineKind
     at: Mapping[Address, int]
-    addresses: tuple[Address, ...]
-    nodes: int
     good: frozenset[Mask]
 
 
@@ -103,20 +101,22 @@ def alternatives(
     steps = _Steps(MOST_STEPS)
     kinds: list[_Kind] = []
     rings = (constraints.pattern is Pattern.RING) + (constraints.min_bandwidth is not None)
-    for alike in machines:
+    for machine in machines:
         # The steps that it takes to find the good sets. Rings need a table of all sets of GPUs.
-        gpus = len(alike.addresses)
+        gpus = len(machine.addresses)
         steps.take(comb(gpus, count) // 4 + rings * (1 << gpus) // 8)
         if steps.left < MOST_STEPS // 2:
             break  # the search below needs the other half
-        kinds.append(_kind(alike, count, constraints))
+        kinds.append(_kind(machine, count, constraints))
     covers = _covers(kinds, count, steps)
     sound = sorted(covers)
     chosen: list[tuple[Address, ...]] = []
     covered: list[set[Mask]] = [set() for _ in kinds]
 
     def gain(each: tuple[Address, ...]) -> int:
-        return sum(kinds[n].nodes * len(here - covered[n]) for n, here in covers[each].items())
+        return sum(
+            kinds[n].machine.nodes * len(here - covered[n]) for n, here in covers[each].items()
+        )
 
     while sound and len(chosen) < MOST:
         best = max(sound, key=gain)
@@ -125,7 +125,9 @@ def alternatives(
         chosen.append(best)
         for number, here in covers[best].items():
             covered[number] |= here
-    examined = ((k.name, len(k.good), len(here)) for k, here in zip(kinds, covered, strict=True))
+    examined = (
+        (k.machine.name, len(k.good), len(here)) for k, here in zip(kinds, covered, strict=True)
+    )
     return Alternatives(tuple(chosen), tuple(examined))
 
 
@@ -139,7 +141,7 @@ def _covers(
     found: dict[tuple[Address, ...], dict[int, set[Mask]]] = {}
     for kind in kinds:
         for mask in islice(_largest(kind, count, steps), MOST_TRIED):
-            each = tuple(kind.addresses[p] for p in positions(mask))
+            each = tuple(kind.machine.addresses[p] for p in positions(mask))
             if each in found:
                 continue
             selected = [sum(1 << k.at[a] for a in each if a in k.at) for k in kinds]
@@ -151,16 +153,14 @@ def _covers(
     return found
 
 
-def _kind(alike: MachineKind, count: int, constraints: Constraints) -> _Kind:
-    test = compiled(alike.shape, constraints, 0, 1)
-    at = {address: p for p, address in enumerate(alike.addresses) if address[1]}
-    good = frozenset(_good(test, count) if len(at) == len(alike.addresses) else ())
-    return _Kind(alike.name, at, alike.addresses, alike.nodes, good)
-
-
-def _good(test: CompiledConstraints, count: int) -> Sequence[Mask]:
+def _kind(machine: MachineKind, count: int, constraints: Constraints) -> _Kind:
+    at = {address: p for p, address in enumerate(machine.addresses) if address[1]}
+    test = compiled(machine.shape, constraints, 0, 1)
     masks = subset_masks(test.allowed, count)
-    return masks[test.passing(masks, count)[0]].tolist()  # type: ignore[no-any-return]
+    good = (
+        masks[test.passing(masks, count)[0]].tolist() if len(at) == len(machine.addresses) else ()
+    )
+    return _Kind(machine, at, frozenset(good))
 
 
 def _largest(kind: _Kind, count: int, steps: _Steps) -> Iterator[Mask]:
@@ -173,7 +173,7 @@ def _largest(kind: _Kind, count: int, steps: _Steps) -> Iterator[Mask]:
         if start in inside:
             continue
         mask = start
-        for p in range(len(kind.addresses)):
+        for p in range(len(kind.machine.addresses)):
             if mask >> p & 1:
                 continue
             if not steps.take(comb(mask.bit_count(), count - 1)):

@@ -159,8 +159,12 @@ class Availability:
     @cached_property
     def hidden(self) -> int:
         """The number of devices that seem free and are held."""
-        holders = (*self.running, *self.releasing, *self.victims)
-        return sum(holder.hidden for holder in holders)
+        return sum(each.hidden for each in (*self.running, *self.releasing, *self.victims))
+
+    @property
+    def settled(self) -> bool:
+        """Whether no pod comes or goes, and the devices that seem free are free."""
+        return not (self.unacknowledged or self.releasing or self.victims or self.hidden)
 
     @cached_property
     def declares(self) -> bool:

@@ -74,18 +74,6 @@ def gpu_masks(pools: Sequence[DeviceSet], positions: int, width: int) -> NDArray
     """Return :func:`gpus` of each device set, on a node of ``positions`` GPUs."""
     if width == 1:
         return np.array(pools, dtype=np.uint64)
-    if positions * width > 64:
-        return _wide_masks(pools, positions, width)
-    packed = np.array(pools, dtype=np.uint64)
-    field = np.uint64((1 << width) - 1)
-    masks = np.zeros(len(packed), dtype=np.uint64)
-    for p in range(positions):
-        there = packed >> np.uint64(p * width) & field != 0
-        masks |= there.astype(np.uint64) << np.uint64(p)
-    return masks
-
-
-def _wide_masks(pools: Sequence[DeviceSet], positions: int, width: int) -> NDArray[np.uint64]:
     size = -(-positions * width // 8)
     packed = np.frombuffer(b"".join(p.to_bytes(size, "little") for p in pools), dtype=np.uint8)
     bits = np.unpackbits(packed.reshape(len(pools), size), axis=1, bitorder="little")

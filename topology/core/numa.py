@@ -92,5 +92,6 @@ def cpu_list(cpus: CpuSet) -> str:
     >>> cpu_list(cpu_set("8,0-2,1"))
     '0-2,8'
     """
-    found = runs(positions(cpus))
-    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in found)
+    return ",".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs(positions(cpus))
+    )

@@ -40,11 +40,6 @@ def is_connected(rows: Rows, mask: Mask) -> bool:
     return seen == mask
 
 
-def has_ring(rows: Rows, mask: Mask) -> bool:
-    """Check whether joined pairs surely form a ring through every GPU of ``mask``."""
-    return find_ring(rows, mask) is True
-
-
 @memoized
 def find_ring(rows: Rows, mask: Mask) -> bool | None:
     """Return whether joined pairs form a ring through all of ``mask``; None if the search gave up.
@@ -193,7 +188,7 @@ def have_pattern(rows: Rows, pattern: Pattern, masks: Masks) -> tuple[Flags, boo
 
 
 def have_rings(rows: Rows, masks: Masks) -> tuple[Flags, bool]:
-    """Return :func:`has_ring` of each mask, and whether all these answers are exact.
+    """Return whether each mask surely has a ring, and whether all these answers are exact.
 
     In shapes of more than 16 GPUs the number of searches is limited. The masks that remain count as
     masks without a ring, and the answers are then not exact.

@@ -292,8 +292,7 @@ class _Future:
 
     @property
     def _too_much(self) -> bool:
-        many = len(self._seen) + len(self._settled) > MAX_STATES
-        return many or self.spent > self._most
+        return len(self._seen) + len(self._settled) > MAX_STATES or self.spent > self._most
 
     def _new(self, states: set[_State]) -> list[_State]:
         """Return the states that were not visited yet, and visit the settled ones at once.

@@ -64,11 +64,6 @@ class Exclusive:
     CPUS: ClassVar[Exclusive]  # an unknown number of CPUs, and an unknown amount of memory
 
     @property
-    def cpus_asked(self) -> int:
-        """The CPUs that kube-scheduler counts for the pod."""
-        return device_count(tuple((d.role, d.cpus) for d in self.demands))
-
-    @property
     def most_cpus(self) -> int:
         """The most CPUs that the pod may hold in the end.
 
@@ -86,7 +81,7 @@ class Exclusive:
         ('8 exclusive CPUs', 'exclusive memory')
         """
         if self.cpus:
-            some = self.cpus_asked
+            some = device_count(tuple((d.role, d.cpus) for d in self.demands))
             return f"{some} exclusive CPU{'s' if some != 1 else ''}" if some else "exclusive CPUs"
         return "exclusive memory" if self.memory else ""
 
@@ -179,7 +174,7 @@ class Constraints:
             "shape": None if self.pattern is Pattern.PAIRWISE else self.pattern.value,
             "min-bandwidth": None if bandwidth is None else f"{bandwidth:g}",
             "min-gpu-memory": None if memory is None else memory_text(memory),
-            "gpu-model": self.models_text or None,
+            "gpu-model": first_few(self.models) or None,
             "same-numa": self.same_numa or None,
             "nic": None if self.nic is None else self.nic.name.lower(),
             "same-gpu": self.same_gpu or None,
@@ -189,11 +184,6 @@ class Constraints:
         }
         written = {key: value for key, value in every.items() if value is not None}
         return " ".join(key if v is True else f"{key}={v}" for key, v in written.items())
-
-    @property
-    def models_text(self) -> str:
-        """The allowed models, as reasons name them."""
-        return first_few(self.models)
 
 
 MODELS_SHOWN = 3
@@ -283,14 +273,9 @@ class GpuRequest:
     @property
     def without_peers(self) -> GpuRequest:
         """The same request, as if no other pod of its gang could come first."""
-        return replace(self, peers=0, others=()) if self.has_pods_before else self
+        return replace(self, peers=0, others=()) if self.pods_before else self
 
     @cached_property
-    def has_pods_before(self) -> bool:
-        """Whether pods of its gang may come before the pod."""
-        return self.pods_before > 0
-
-    @property
     def pods_before(self) -> int:
         """The number of pods of its gang that may come before the pod."""
         return self.peers + sum(count for _, count in self.others)

@@ -48,12 +48,15 @@ from topology.core.availability import Availability
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
 from topology.core.devicesets import DeviceSet, choices, gpus, only, total
-from topology.core.guaranteedcapacity import RequestClass as RequestClass
-from topology.core.guaranteedcapacity import follows_one_by_one, in_turn, mean_guaranteed_placements
-from topology.core.guaranteedcapacity import guaranteed_placements as guaranteed_placements
+from topology.core.guaranteedcapacity import (
+    RequestClass,
+    follows_one_by_one,
+    in_turn,
+    mean_guaranteed_placements,
+)
 from topology.core.links import GBps, LinkKind
 from topology.core.memo import hashed_once, memoized
-from topology.core.patterns import has_ring, have_rings, subset_masks
+from topology.core.patterns import find_ring, have_rings, subset_masks
 from topology.core.placement import Assessment, Verdict
 from topology.core.placement.constraints import expected_gpus
 from topology.core.possiblestates import FreeState, possible_states
@@ -286,14 +289,8 @@ def losses(
 
     The capacity is in GPUs. The result is None if it takes too many steps to work out.
     """
-    others_come = (
-        availability.unacknowledged
-        or availability.releasing
-        or availability.victims
-        or availability.hidden
-    )
-    apart = request.has_init or request.exclusive
-    if others_come or apart or not follows_one_by_one(kubelet):
+    known = follows_one_by_one(kubelet) and availability.settled
+    if not known or request.has_init or request.exclusive:
         return _expected_losses(kubelet, availability, request, classes)
     devices = kubelet.allocator.in_turn(availability.free)
     left = devices[request.effective_count :]
@@ -368,38 +365,18 @@ def _taken(
     return [way.taken for way in admitted.several], admitted.steps
 
 
-def guaranteed_capacity(kubelet: DeviceManager, free: DeviceSet, mix: RequestMix) -> float:
-    """Return the number of GPUs for which guaranteed placements still fit.
-
-    The classes are weighted by their shares in ``mix``.
-
-    >>> from topology.machines import machine
-    >>> from topology.core.graph import AllocatorConfig
-    >>> dgx = machine("dgx1-v100").topology("n").shape
-    >>> node = DeviceManager(dgx, AllocatorConfig("best-effort"))
-    >>> round(guaranteed_capacity(node, 0b11111111, PRIOR), 2)
-    8.0
-    >>> round(guaranteed_capacity(node, 0b1111, PRIOR), 2)
-    3.6
-    """
-    return sum(
-        weight * wanted.count * guaranteed_placements(kubelet, free, wanted)
-        for wanted, weight in mix
-    )
-
-
 def best_ring(shape: Shape, mask: Mask) -> GBps:
     """Return the bandwidth of the best ring through ``mask`` in GB/s, both ways.
 
     A ring is as fast as its weakest hop. The result is infinite for one GPU, and 0 without a ring.
     A binary search over the distinct bandwidths finds the largest threshold at which the pairs
-    still form a ring. It calls :func:`has_ring` at each step. If that gives up, the result is
+    still form a ring. It calls :func:`find_ring` at each step. If that gives up, the result is
     a lower bound.
     """
     if mask.bit_count() < 2:
         return GBps(float("inf"))
     values = _bandwidths(shape)
-    good = bisect_left(values, True, key=lambda v: not has_ring(wide_rows(shape, v), mask))
+    good = bisect_left(values, True, key=lambda v: not find_ring(wide_rows(shape, v), mask))
     return values[good - 1] if good else GBps(0.0)
 
 

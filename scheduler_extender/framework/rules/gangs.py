@@ -16,7 +16,7 @@ _BEST_FIRST = list(Verdict)
 
 def check(node: NodeEvaluation) -> Rejection | None:
     """Return why peers that come first could spoil the node for the pod."""
-    if not node.request.has_pods_before or node.rejections:
+    if not node.request.pods_before or node.rejections:
         return None
     for later in with_peers(node.info, node.request):
         among = node.decide(later, node.without_peers, node.settings)

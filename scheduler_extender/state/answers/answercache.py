@@ -13,13 +13,13 @@ from scheduler_extender.state.answers.classes import ClassId, EquivalenceClasses
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.node.arrivals import Arrivals
 from topology.core.devices import MIB
+from topology.core.guaranteedcapacity import RequestClass
 from topology.core.memo import Memo
 from topology.core.mig import MIG_RESOURCE
 from topology.core.requests import GpuRequest
 from topology.core.scoring import (
     PRIOR,
     PlacementCost,
-    RequestClass,
     RequestClasses,
     RequestMix,
     Score,

@@ -454,7 +454,7 @@ class NodeInfo:
         offer = self.last_offer(request.resource)
         if isinstance(offer, Rejection) or not offer.kubelet.allocator.choice_known:
             return None
-        if self.reservations or request.has_pods_before:
+        if self.reservations or request.pods_before:
             return None
         found = chosen(offer.kubelet, offer.available_to(request), request)
         if found is None:

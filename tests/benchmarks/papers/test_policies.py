@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from benchmarks.papers.model import WHOLE, NodeKind, Nodes, PodKind
 from benchmarks.papers.policies import CAPACITY_PART, POLICIES, STEP, Typical
 from tests.nodes import (
+    guaranteed_capacity,
     pcie,
     score_of,
 )
-from topology.core import scoring
 from topology.core.admission import DeviceManager
 from topology.core.availability import Availability
 from topology.core.devicesets import pack
 from topology.core.graph import AllocatorConfig
+from topology.core.guaranteedcapacity import RequestClass
 from topology.core.placement import assess
 from topology.core.requests import gpu_request
-from topology.core.scoring import RequestClass, RequestMix
+from topology.core.scoring import RequestMix
 
 sizes = st.sampled_from([1, 2, 4, 8])
 # Fewer than twenty, so that none is too rare to be typical.
@@ -46,7 +47,7 @@ def papers(free: list[int]) -> Nodes:
     return found
 
 
-def guaranteed_capacity(typical: Typical, nodes: Nodes) -> float:
+def capacity_of(typical: Typical, nodes: Nodes) -> float:
     return float(typical.guaranteed_capacity(nodes.cpu, nodes.gpu, nodes.model)[0])
 
 
@@ -60,15 +61,15 @@ def test_whole_gpus(free: list[bool], counts: list[int], wanted: int) -> None:
     pool = pack(map(int, free), kubelet.width)
     typical = Typical([PodKind(1, 1, k, WHOLE) for k in counts], ["T4"])
     nodes = papers([WHOLE * f for f in free])
-    before = guaranteed_capacity(typical, nodes)
-    assert before == pytest.approx(WHOLE * scoring.guaranteed_capacity(kubelet, pool, mix(counts)))
+    before = capacity_of(typical, nodes)
+    assert before == pytest.approx(WHOLE * guaranteed_capacity(kubelet, pool, mix(counts)))
     if sum(free) < wanted:
         return
     pod = PodKind(1, 1, wanted, WHOLE)
     score = POLICIES["Guaranteed capacity"](nodes, pod, typical).scores[0]
     nodes.take(0, pod, np.flatnonzero(free)[:wanted].tolist())
     fragmentation_cost = fragmentation_cost_of(kubelet, Availability(pool), wanted, mix(counts))
-    assert before - guaranteed_capacity(typical, nodes) == pytest.approx(WHOLE * fragmentation_cost)
+    assert before - capacity_of(typical, nodes) == pytest.approx(WHOLE * fragmentation_cost)
     assert score == pytest.approx(-CAPACITY_PART * WHOLE * fragmentation_cost / STEP, abs=1 + 1e-6)
 
 
@@ -83,12 +84,10 @@ def test_shares_of_one_size_are_replicas(replicas: int, data: st.DataObject) -> 
     share = PodKind(1, 1, 1, part)
     typical = Typical([share], ["T4"])
     nodes = papers([part * n for n in left])
-    before = guaranteed_capacity(typical, nodes)
-    assert before == pytest.approx(part * scoring.guaranteed_capacity(kubelet, pool, mix([1])))
+    before = capacity_of(typical, nodes)
+    assert before == pytest.approx(part * guaranteed_capacity(kubelet, pool, mix([1])))
     if any(left):
         nodes.take(0, share, [next(i for i, n in enumerate(left) if n)])
         availability = Availability(pool, width=kubelet.width)
         fragmentation_cost = fragmentation_cost_of(kubelet, availability, 1, mix([1]))
-        assert before - guaranteed_capacity(typical, nodes) == pytest.approx(
-            part * fragmentation_cost
-        )
+        assert before - capacity_of(typical, nodes) == pytest.approx(part * fragmentation_cost)

@@ -11,10 +11,11 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
+from topology.core.guaranteedcapacity import RequestClass
 from topology.core.links import LinkKind
 from topology.core.report import Report
 from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
-from topology.core.scoring import UNKNOWN, PlacementCost, RequestClass
+from topology.core.scoring import UNKNOWN, PlacementCost
 from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)

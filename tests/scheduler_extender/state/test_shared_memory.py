@@ -325,7 +325,7 @@ def test_only_packed_gives_all_shares_of_one_gpu(policy: str, verdict: Verdict) 
 def test_a_gpu_in_use_is_no_gpu_alone() -> None:
     shared = Node(node(gpus=2, policy="packed"))
     shared.holds("other", ["0::0"])
-    assert shared.reason(4, ALONE) == "no set of 4 free shares with sharing=exclusive"
+    assert shared.reason(4, ALONE) == "no set of 4 free GPU shares with sharing=exclusive"
 
 
 def test_links_are_asked_of_the_gpus_that_it_has_alone() -> None:

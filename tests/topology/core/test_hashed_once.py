@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from topology.core.admission import DeviceManager
 from topology.core.graph import AllocatorConfig
+from topology.core.guaranteedcapacity import RequestClass
 from topology.core.memo import hashed_once
-from topology.core.scoring import RequestClass
 from topology.machines import machine
 
 

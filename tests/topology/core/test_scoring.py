@@ -9,26 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_extender.state.answers.answercache import REFRESH, RequestMixTracker
-from tests.nodes import score_of
+from tests.nodes import guaranteed_capacity, score_of
 from topology.core import guaranteedcapacity, scoring
 from topology.core.admission import DeviceManager, admissions, device_manager_of
 from topology.core.availability import Availability
 from topology.core.devices import Bytes, Mask
 from topology.core.graph import AllocatorConfig
+from topology.core.guaranteedcapacity import RequestClass, guaranteed_placements
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess
 from topology.core.requests import Constraints, GpuRequest, Policy, Role, gpu_request
-from topology.core.scoring import (
-    MAX_SCORE,
-    PRIOR,
-    UNKNOWN,
-    RequestClass,
-    RequestMix,
-    Score,
-    guaranteed_capacity,
-    guaranteed_placements,
-    normalized_scores,
-)
+from topology.core.scoring import MAX_SCORE, PRIOR, UNKNOWN, RequestMix, Score, normalized_scores
 from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)

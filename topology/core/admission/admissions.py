@@ -114,8 +114,9 @@ class Allocations:
     def pod_hints(self, free: DeviceSet, counts: Counts) -> list[PodHint]:
         """Return the hints under which the whole pod is searched, once for each of them."""
         if hints_whole_pods(self._kubelet):
-            hints = self._hints(free, 0, device_count(counts), self._answers.pod)
-            return [(hint,) for hint in hints]
+            return [
+                (hint,) for hint in self._hints(free, 0, device_count(counts), self._answers.pod)
+            ]
         return [None]
 
     def through(
@@ -246,10 +247,8 @@ class Allocations:
         reused = common(given, stage.reusable, self._width)
         free = stage.free - (given - reused)
         if role is Role.INIT:
-            reusable = stage.reusable + (given - reused)
-            return stage._replace(free=free, reusable=reusable)
-        left = stage.reusable - reused
-        return Stage(free, left, stage.shown + given, stage.released)
+            return stage._replace(free=free, reusable=stage.reusable + given - reused)
+        return Stage(free, stage.reusable - reused, stage.shown + given, stage.released)
 
     def _asked(self, stage: Stage, count: int, hint: Aligned) -> tuple[DeviceSet, ...] | None:
         """Return the sets that a container may get under one hint; None if they are too many to
@@ -379,8 +378,7 @@ def _admissions(
         return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
     if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
         return _one_container(kubelet, free, counts[0][1])
-    allocations = Allocations(kubelet, answers, releasing)
-    return _walked(allocations, kubelet, free, asked_by(counts, answers), releasing)
+    return _walked(kubelet, free, counts, answers, releasing)
 
 
 def _any_devices(kubelet: DeviceManager, free: DeviceSet, counts: Counts) -> Admissions:
@@ -419,22 +417,21 @@ def _one_container(kubelet: DeviceManager, free: DeviceSet, count: int) -> Admis
 
 
 def _walked(
-    allocations: Allocations,
     kubelet: DeviceManager,
     free: DeviceSet,
-    containers: tuple[Asked, ...],
+    counts: Counts,
+    answers: ProviderAnswers,
     releasing: tuple[DeviceSet, ...],
 ) -> Admissions:
     """Return the admissions, searched container by container, once for each hint of the pod."""
     stages: set[Stage] = set()
+    allocations, asked = Allocations(kubelet, answers, releasing), asked_by(counts, answers)
     # If an init container asks for no more devices than earlier ones left for use again, it takes a
     # part of these devices and leaves them. Of equal init containers in a row the second is also
     # kept, because the Topology Manager may treat it differently from the first. It treats a third
     # like the second.
     containers = tuple(
-        c
-        for i, c in enumerate(containers)
-        if c.role is not Role.INIT or containers[i - 2 : i] != (c, c)
+        c for i, c in enumerate(asked) if c.role is not Role.INIT or asked[i - 2 : i] != (c, c)
     )
     counts = tuple((c.role, c.devices) for c in containers)
     for hint in allocations.pod_hints(free, counts):

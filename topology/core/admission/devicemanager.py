@@ -96,8 +96,9 @@ class DeviceManager:
         """Return what the plugin may answer when it is asked for ``size`` of the ``available``
         devices."""
         version = plugin_version(self.config.plugin_version)
-        call = Call(self.shape, available, size, required, self.width, version)
-        return self.allocator.outcomes(call)
+        return self.allocator.outcomes(
+            Call(self.shape, available, size, required, self.width, version)
+        )
 
     @cached_property
     def without_order(self) -> DeviceManager:

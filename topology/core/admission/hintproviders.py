@@ -122,8 +122,9 @@ def _provider_answers(
     ):
         may_refuse = memory or (cpus and config.full_cores_only is not False)
         return ProviderAnswers(unknown, None, (MANAGERS,) * may_refuse)
-    managers = _StaticManagers(kubelet, config.numa, numa_free, cpus=cpus, memory=memory)
-    answers = managers.say(exclusive.demands, asked)
+    answers = _StaticManagers(kubelet, config.numa, numa_free, cpus=cpus, memory=memory).say(
+        exclusive.demands, asked
+    )
     if only_gpu_plugin or answers.refused:
         return answers
     return ProviderAnswers(unknown, None, answers.hazards, steps=answers.steps)

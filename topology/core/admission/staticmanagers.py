@@ -167,9 +167,8 @@ class MemoryManager:
                 (self._held[i] | self._terminating[i]) - {nodes} for i in positions(nodes)
             ):
                 continue  # the memory of a group on each of its NUMA nodes is unknown
-            enough = self._has_surely(nodes, amounts)
-            short = not self._most.suffice(nodes, amounts)
-            if short or (enough and (single or self._serves(nodes))) or single:
+            serves = self._has_surely(nodes, amounts) and self._serves(nodes)
+            if single or serves or not self._most.suffice(nodes, amounts):
                 accepted.add(nodes)
         return frozenset(accepted)
 

@@ -184,8 +184,12 @@ def _not_preferred(
     if len(providers) == 1:  # NUMA nodes without GPUs change nothing
         return not_preferred(providers, with_gpus, ranked)
     distances = kubelet.config.numa_distances
-    known = distances is not None and len(distances) <= MAX_NUMA_NODES
-    if distances is None or not known or with_gpus >> len(distances) or not with_gpus:
+    if (
+        not with_gpus
+        or distances is None
+        or with_gpus >> len(distances)
+        or len(distances) > MAX_NUMA_NODES
+    ):
         return None
     every = (1 << len(distances)) - 1
     without = every & ~with_gpus

@@ -94,8 +94,11 @@ def short_of_memory(
     if not _blamed(kubelet, sharing, newcomer):
         return NOT_ALONE
     some = memory_text(declared) if declared else "the pod's shares"
-    words = f"a GPU that the pod may get has too little memory left for {some}"
-    return Rejection(words, True, Reason.MEMORY_IN_USE)
+    return Rejection(
+        f"a GPU that the pod may get has too little memory left for {some}",
+        True,
+        Reason.MEMORY_IN_USE,
+    )
 
 
 def _after_victims(availability: Availability) -> Availability:

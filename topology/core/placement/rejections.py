@@ -205,11 +205,11 @@ def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> R
 
     If there are none, the text names the models that there are.
     """
-    words = f"too few GPUs are of the model {wanted.models_text}"
+    words = f"too few GPUs are of the model {first_few(wanted.models)}"
     meant = of_models(shape, wanted.models)
     if not any(meant >> p & 1 for p in there):
         others = first_few(sorted({shape.products[p] for p in there}))
-        words = f"GPU model is {others}, not {wanted.models_text}"
+        words = f"GPU model is {others}, not {first_few(wanted.models)}"
     return Rejection(words, False, Reason.MODEL)
 
 

@@ -112,14 +112,8 @@ def chosen(
     left, the pod gets none, whatever the order and the other devices are.
     """
     size = request.effective_count
-    if not kubelet.allocator.choice_known or request.exclusive or not size:
-        return None
-    if (
-        availability.unacknowledged
-        or availability.releasing
-        or availability.victims
-        or availability.hidden
-    ):
+    known = kubelet.allocator.choice_known and availability.settled
+    if not known or request.exclusive or not size:
         return None
     free = 0
     if size <= availability.devices_left:
@@ -143,8 +137,9 @@ def _assessed(
     verdict = (
         Verdict.NOT_GUARANTEED if has_memory(kubelet, availability, request) else Verdict.NOT_NOW
     )
-    rejection = None if request.plain else memory
-    return replace(assessed, verdict=verdict, rejection=rejection, memory=memory)
+    return replace(
+        assessed, verdict=verdict, rejection=None if request.plain else memory, memory=memory
+    )
 
 
 def _assess(kubelet: DeviceManager, availability: Availability, request: GpuRequest) -> Assessment:
@@ -161,8 +156,7 @@ def _assess(kubelet: DeviceManager, availability: Availability, request: GpuRequ
     """
     shape = kubelet.shape
     if request.effective_count > kubelet.devices_on(shape.all_gpus):
-        rejection = too_few(device_unit(kubelet))
-        return Assessment(Verdict.NEVER, fits=False, rejection=rejection)
+        return Assessment(Verdict.NEVER, fits=False, rejection=too_few(device_unit(kubelet)))
     if request.plain and request.effective_count > kubelet.devices_served:
         return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW_WHOLE)
     fits = request.effective_count <= availability.devices_left
@@ -267,8 +261,7 @@ def _not_promised(
     verdict = Verdict.NOT_GUARANTEED if judgement.some else Verdict.NOT_NOW
     sets, fraction, hazards = before.gpus(kubelet), judgement.passing_fraction, before.hazards
     if not judgement.sure:
-        given_up = tuple(sorted({*hazards, SPENT}))
-        return Assessment(verdict, True, TOO_MUCH, sets, fraction, given_up)
+        return Assessment(verdict, True, TOO_MUCH, sets, fraction, tuple(sorted({*hazards, SPENT})))
     policy, text = kubelet.config.topology_manager_policy, request.constraints.text
     if (
         availability.sick
@@ -290,12 +283,10 @@ def _not_promised(
         words = f"the next free GPUs do not meet {text}"
         rejection = Rejection(words, True, Reason.SCATTERED)
     elif not judgement.some:
-        shared = kubelet.replicas > 1 and not kubelet.shape.of_mig
-        some = set_of(request.count, "free ", "share" if shared else unit_of(kubelet.shape))
+        some = set_of(request.count, "free ", device_unit(kubelet))
         rejection = Rejection(f"no {some} with {text}", True, Reason.SCATTERED)
     else:
-        units = f"{unit_of(kubelet.shape)}s"
-        words = f"not guaranteed: the node may hand out {units} without {text}"
+        words = f"not guaranteed: the node may hand out {unit_of(kubelet.shape)}s without {text}"
         rejection = Rejection(words, True, Reason.NOT_GUARANTEED)
     return Assessment(verdict, True, rejection, sets, fraction, hazards, before.exact)
 

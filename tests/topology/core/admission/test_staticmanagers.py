@@ -289,7 +289,7 @@ def test_where_the_record_does_not_say_what_is_left_any_hint_counts() -> None:
 
 def test_init_containers_cpus_are_used_again() -> None:
     asked = Exclusive(True, True, (Demand(INIT, 0, 6), Demand(APP, 1, 4), Demand(APP, 0, 4)))
-    assert (asked.cpus_asked, asked.most_cpus) == (8, 14)
+    assert (asked.text, asked.most_cpus) == ("8 exclusive CPUs", 14)
 
 
 # What attackers found, each seen with Kubernetes' own managers.
@@ -311,7 +311,7 @@ def test_more_numa_nodes_than_can_be_gone_through() -> None:
 def test_cpus_of_init_containers_may_stay_taken() -> None:
     """The CPU Manager takes an app container's CPUs from all that is free, not from those first."""
     first = Exclusive(True, True, (Demand(INIT, 0, 1), Demand(APP, 1, 2)))
-    assert (first.cpus_asked, first.most_cpus) == (2, 3)
+    assert (first.text, first.most_cpus) == ("2 exclusive CPUs", 3)
     kubelet = node(topology_manager_policy="none")
     before = Unacknowledged(((APP, 1),), exclusive=first)
     now = Availability(0b1111, numa_free=EMPTY, unacknowledged=(before,))

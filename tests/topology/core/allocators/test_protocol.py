@@ -11,6 +11,7 @@ import pytest
 
 from tests.nodes import (
     bridged,
+    guaranteed_capacity,
     score_of,
 )
 from topology.core.admission import DeviceManager, device_manager_of
@@ -23,7 +24,7 @@ from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess, endangers, keeps, predicted
 from topology.core.report import MissingGpu
 from topology.core.requests import Constraints, GpuRequest, Role, gpu_request
-from topology.core.scoring import PRIOR, guaranteed_capacity, normalized_scores
+from topology.core.scoring import PRIOR, normalized_scores
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 THREE = "nobody-gets-three"
