@@ -31,9 +31,9 @@ from scheduler_extender.simulator.scene import Observer
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.wire import ObjectMeta, Taint, node_decoder, pod_decoder
 from topology import codec
+from topology.core.admission import device_manager_of
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
-from topology.core.mig import served_devices
 from topology.kubeapi.apiserver import (
     ApiFailure,
     ApiServer,
@@ -195,9 +195,7 @@ def _node(topology: NodeTopology, content: ClusterFile) -> dict[str, object]:
         "pods": str(amounts.pods),
     }
     for served in topology.resources:
-        devices = served_devices(topology, served)
-        split = zip(devices.counts, devices.shape.mig, strict=True)
-        allocatable[served.name] = str(sum(count for count, mig in split if not mig))
+        allocatable[served.name] = str(device_manager_of(topology, served).devices_served)
     return {
         "metadata": {
             "name": name,

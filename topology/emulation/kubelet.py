@@ -50,11 +50,16 @@ class _Unit:
 def _units(topology: NodeTopology, served: GpuResource) -> list[_Unit]:
     """Return the units of one resource.
 
-    If the resource is named after a MIG profile, these are the instances of this profile.
+    If the resource is named after a MIG profile, these are the instances of this profile. A plugin
+    that serves instances serves no whole GPU that is in MIG mode.
     """
     if served.strategy != "mig":
-        gpus = enumerate(topology.gpus)
-        return [_Unit(gpu.uuid, p) for p, gpu in gpus if gpu.mig_mode == "disabled"]
+        serves_mig = any(each.strategy == "mig" for each in topology.resources)
+        return [
+            _Unit(gpu.uuid, p)
+            for p, gpu in enumerate(topology.gpus)
+            if not (serves_mig and gpu.mig_mode == "enabled")
+        ]
     _, by_profile, wanted = served.name.partition("/mig-")
     return [
         _Unit(part.uuid, p)

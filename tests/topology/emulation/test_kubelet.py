@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.nodes import bridged, gpus
+from topology.core.admission import device_manager_of
 from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorConfig, NodeTopology
 from topology.core.requests import ContainerRequest, Exclusive, GpuRequest, gpu_request
@@ -198,3 +199,13 @@ def test_time_sliced_instances_are_given_out_from_those_used_least() -> None:
     node = EmulatedKubelet(sliced(replicas=2), random.Random(7), "nvidia.com/mig-1g.5gb")
     admit(node, ONE, 8)
     assert len({device.partition("::")[0] for device in node.held_ids(ONE)}) == 8
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_a_gpu_in_mig_mode_is_served_whole_unless_its_instances_are(*, mixed: bool) -> None:
+    """Strategy ``none`` of NVIDIA's plugin does not look at MIG mode."""
+    topology = cut(bridged(), ["3g.20gb", "3g.20gb"], gpus=[0])
+    if not mixed:
+        topology = replace(topology, resources=(GpuResource(),))
+    node, served = kubelet(topology), device_manager_of(topology, topology.resources[0])
+    assert len(node.free()) == served.devices_served == (3 if mixed else 4)
