@@ -220,7 +220,7 @@ def compare(history: History) -> int:
                 pytest.fail(f"{name} remembers another answer to {request.text}", pytrace=False)
             assert counted[name] == pod_capacity(info, request, SETTINGS, 3), (name, request.text)
             promised += own.rejection is None
-            if info.reserved_for is None:
+            if not info.reservations:
                 assert info.last_offer(request.resource) is not UNUSABLE
     return promised
 

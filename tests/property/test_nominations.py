@@ -107,7 +107,7 @@ def state_after(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
     group = next(iter(snapshot.groups.members.values()), None)
     return {
         "coming": {n: {*snapshot.node_info(n).pods.assumed} for n in NODES},
-        "kept for": {n: (p := snapshot.node_info(n).reserved_for) and p.uid for n in NODES},
+        "kept for": {n: [p.uid for p in snapshot.node_info(n).reservations] for n in NODES},
         "members": group and dict(group.group_status().living),
         "expected": group and group.expected(None, seen("single", None).request, 9),  # type: ignore[arg-type]
     }

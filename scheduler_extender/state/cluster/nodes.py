@@ -18,9 +18,8 @@ class Nodes:
     def __init__(self, settings: Settings) -> None:
         self._nobody = Occupants(complete=settings.all_pods_known)
         self.infos = CopyOnWrite[NodeName, NodeInfo]()
-        self.reservations = CopyOnWrite[
-            NodeName, PodRecord
-        ]()  # by node, the waiting pod with a reservation there
+        # by node, the first waiting pod with a reservation there
+        self.reservations = CopyOnWrite[NodeName, PodRecord]()
         # The kinds of domains that a pod has named; each move of a node replaces the dict. A pod
         # can name any label, so a kind is listed only while a node has a domain of it.
         self.kinds: dict[str, Domains] = {}
@@ -47,8 +46,8 @@ class Nodes:
             self.infos.put(name, info)
         elif self.infos.drop(name) is not None:
             self.stale.drop(name)
-        if info.reserved_for is not None:
-            self.reservations.put(name, info.reserved_for)
+        if info.reservations:
+            self.reservations.put(name, info.reservations[0])
         else:
             self.reservations.drop(name)
         if before is not None and info.known:

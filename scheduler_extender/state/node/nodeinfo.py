@@ -111,7 +111,7 @@ class NodeInfo:
     history: KubeletHistory = field(default_factory=KubeletHistory)
     reservations: tuple[PodRecord, ...] = ()  # the waiting pods with one here, the first in order
     # The pods that are gone before the pod with the reservation comes. This is set only in
-    # :attr:`for_reservation`.
+    # :attr:`for_reservations`.
     victims: frozenset[PodUid] = frozenset()
     _offers: dict[str, Offer | Rejection] = field(init=False, repr=False, default_factory=dict)
     _keys: dict[str, tuple[Hashable, ...]] = field(init=False, repr=False, default_factory=dict)
@@ -317,12 +317,8 @@ class NodeInfo:
         That is so if a pod here was promised something and may not have its devices yet
         (:attr:`.Occupants.promised`), or if there is a reservation here until a given time.
         """
-        reservation = (
-            self.reserved_for.reservation
-            if self.reserved_for is not None and self.for_reservation
-            else None
-        )
-        return (reservation is not None and not reservation.by_nomination) or self.pods.promised
+        kept = (pod.reservation for pod, _ in self.for_reservations)
+        return self.pods.promised or any(each and not each.by_nomination for each in kept)
 
     def shares_promised(self, resource: str) -> bool:
         """Check whether a pod here counts on what others do on GPUs that it may share.
@@ -333,17 +329,6 @@ class NodeInfo:
         if served is not None and served.replicas == 1:
             return False
         return any(pod.counts_on_others(resource) for pod in self.pods.living)
-
-    @property
-    def reserved_for(self) -> PodRecord | None:
-        """The first waiting pod with a reservation here."""
-        return next(iter(self.reservations), None)
-
-    @property
-    def for_reservation(self) -> NodeInfo | None:
-        """The node as the first pod with a reservation will find it; None if it waits no longer."""
-        pod = self.reserved_for
-        return next((then for each, then in self.for_reservations if each is pod), None)
 
     @cached_property
     def for_reservations(self) -> tuple[tuple[PodRecord, NodeInfo], ...]:

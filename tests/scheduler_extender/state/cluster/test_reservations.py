@@ -231,10 +231,8 @@ def test_a_reservation_with_many_victims_is_evaluated_in_bounded_time() -> None:
     cluster.today = lambda: TODAY
     kept = Reservation(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
     cluster.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), reservation=kept))
-    info = cluster.node_info(NODE)
-    assert info.for_reservation is not None
-    assert info.reserved_for is not None
-    assert leaves_whole(info.for_reservation, info.reserved_for)
+    ((pod, then),) = cluster.node_info(NODE).for_reservations
+    assert leaves_whole(then, pod)
     assert asked(cluster) == REASON
 
 
@@ -270,7 +268,7 @@ def test_the_younger_reservation_counts_once_the_older_has_ended(
     clock.now = 600.0
     assert cluster.snapshot().reserved_nodes(younger.uid) == {NODE}
     clock.now = 660.0
-    assert cluster.node_info(NODE).reserved_for is None
+    assert not cluster.node_info(NODE).reservations
 
 
 def test_a_pod_that_names_another_node_keeps_the_former_no_more(cluster: Cache) -> None:
