@@ -173,7 +173,7 @@ class Cache:
                     listener(name)
 
     def expire(self) -> None:
-        """Apply what time alone has changed: stale nodes, ended pauses and ended reservations."""
+        """Apply what time alone has changed: stale nodes, ended pauses, and due reservations."""
         now = self.clock()
         with self.lock:
             for name in self.nodes.stale.take(now):
@@ -185,7 +185,7 @@ class Cache:
                 if info is not before:
                     self._put(info)
                 self.nodes.note_pauses(info)
-            for name in self.pods.ended(self.today()):
+            for name in self.pods.due(self.today()):
                 self._reserve(name)
 
     # Nodes and their records.

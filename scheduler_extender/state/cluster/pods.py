@@ -102,6 +102,7 @@ unconfirmed   put_pod         The settler was faster than the watch. Only a pod 
 ============  ==============  ====================================================================
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
@@ -129,8 +130,8 @@ class Pods:
         self._on: dict[NodeName, dict[PodUid, PodRecord]] = {}
         self._nodes_of: dict[PodUid, set[NodeName]] = {}
         self._claimed_on: dict[PodUid, NodeName] = {}
-        # pods by the time of day at which their reservations by annotation end
-        self._ends = Due[PodUid]()
+        # pods by the time of day at which their reservations by annotation begin or end
+        self._due = Due[PodUid]()
 
     def get(self, uid: PodUid) -> PodRecord | None:
         """Return the pod with this UID, as last seen; None if it is not known."""
@@ -140,13 +141,13 @@ class Pods:
         """Store a pod, and return each node whose nominated pods or reservations may change."""
         self.known[pod.uid] = pod
         if pod.reservation is not None:
-            self._ends.put(pod.uid, pod.reservation.until)
+            self._due.put(pod.uid, pod.reservation.begins)
         return self._await(pod.uid, pod if pod.node is None else None)
 
     def drop(self, uid: PodUid) -> set[NodeName]:
         """Remove a pod, and return each node whose nominated pods or reservations may change."""
         self.known.pop(uid, None)
-        self._ends.drop(uid)
+        self._due.drop(uid)
         return self._await(uid, None)
 
     def node_changed(self, before: NodeInfo | None, info: NodeInfo) -> set[NodeName]:
@@ -170,10 +171,14 @@ class Pods:
             names |= self._await(uid, self.waiting.get(uid))
         return names
 
-    def ended(self, today: float) -> list[NodeName]:
-        """Return the node of each reservation by annotation that has ended since the last call."""
-        pods = map(self.known.get, self._ends.take(today))
-        return [pod.reservation.node for pod in pods if pod and pod.reservation]
+    def due(self, today: float) -> Iterator[NodeName]:
+        """Yield the node of each reservation by annotation that has begun or ended meanwhile."""
+        for uid in self._due.take(today):
+            pod = self.known.get(uid)
+            if pod is not None and pod.reservation is not None:
+                if today < pod.reservation.until:
+                    self._due.put(uid, pod.reservation.until)
+                yield pod.reservation.node
 
     def with_reservations(self, info: NodeInfo, today: float) -> NodeInfo:
         """Return the node with its current reservations, and the pods that count as assumed there.

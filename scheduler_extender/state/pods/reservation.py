@@ -42,13 +42,18 @@ class Reservation:
 
     def too_late(self, today: float) -> str:
         """Return a message if it does not count yet because it ends too late; otherwise empty."""
-        if self.by_nomination or self.until <= today + MAX_SECONDS + CLOCKS_DIFFER:
+        if self.by_nomination or self.begins <= today:
             return ""
         ends = datetime.fromtimestamp(self.until, UTC).strftime("%Y-%m-%d %H:%M UTC")
         return (
             f"the annotation {RESERVED} is not in effect yet: it ends at {ends}, and a "
             "reservation lasts at most one hour"
         )
+
+    @property
+    def begins(self) -> float:
+        """The time of day from which one by annotation counts."""
+        return self.until - MAX_SECONDS - CLOCKS_DIFFER
 
     @property
     def by_nomination(self) -> bool:

@@ -180,6 +180,22 @@ def test_a_time_far_off_reserves_nothing(cluster: Cache, seconds: float, refused
     assert bool(asked(cluster)) is bool(refused)
 
 
+def test_a_reservation_with_a_time_far_off_begins_once_it_lasts_an_hour_at_most(
+    cluster: Cache, clock: Clock
+) -> None:
+    """Nothing else has to happen on the node, and it still ends at its time."""
+    late = 600.0
+    wants = reserve(cluster, until=TODAY + late + MAX_SECONDS + CLOCKS_DIFFER)
+    clock.now += late - 1.0
+    assert not cluster.snapshot().reserved_nodes(wants.uid)
+    clock.now += 1.0
+    assert cluster.snapshot().reserved_nodes(wants.uid) == {NODE}
+    clock.now += MAX_SECONDS + CLOCKS_DIFFER - 1.0
+    assert cluster.snapshot().reserved_nodes(wants.uid) == {NODE}
+    clock.now += 1.0
+    assert not cluster.snapshot().reserved_nodes(wants.uid)
+
+
 def not_ready(cluster: Cache) -> None:
     """The agent cannot vouch for its report."""
     report = last_report(cluster.node_info(NODE))
