@@ -48,8 +48,8 @@ def find(evidence: Evidence) -> Finding:
     unknown, doubtful = count - len(kept), evidence.doubtful
     words = f"Kubelets refused {many(count, 'pod')} with GPUs on {many(nodes, 'node')}"
     if count:
-        words += f"; as the nodes are now, the extender would keep {off:,} of the pods off"
-    words += f", and of {unknown:,} it is not known" if unknown else ""
+        words += f"; as the nodes are now, the extender would keep off {off:,} of them"
+    words += f" ({unknown:,} unknown)" if unknown else ""
     words += f"; {many(doubtful, 'more pod')} may have requested no GPUs" if doubtful else ""
     return Finding(
         "refusedPods",

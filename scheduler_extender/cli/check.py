@@ -49,7 +49,7 @@ from topology.core.devices import PodUid
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_FILES = 4096
 KEYS = 3  # columns that every part of a table would have to repeat: node, verdict and score
-REMARKS = 30  # terminal columns that the remarks must have before sets of GPUs are kept on one line
+REMARKS = 24  # terminal columns that the remarks must have before sets of GPUs are kept on one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ def _columns(rows: Sequence[NodeAnswer], width: int) -> list[list[Shown[NodeAnsw
         column("verdict", _verdict),
         column("score", _score, figure=True),
         column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < remarks),
-        column("reasons and warnings", _remarks, folds=True),
+        column("remarks", _remarks, folds=True),
     ]
 
 

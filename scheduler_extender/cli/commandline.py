@@ -21,9 +21,13 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # the output cannot
 OURS = ("scheduler_extender", "topology", "")
 
 
+BENCHMARKS = (
+    "simulate and report need a checkout of the source: run make dev there, and then "
+    ".venv/bin/gpu-topology"
+)
 LACKING = {
-    "benchmarks": "simulate and report need a checkout of the source: run make dev there, and then "
-    ".venv/bin/gpu-topology",
+    "benchmarks": BENCHMARKS,
+    "scipy": BENCHMARKS,
     "networkx": "-o graphml needs a package: pip install networkx",
 }
 

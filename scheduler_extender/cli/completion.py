@@ -21,11 +21,11 @@ COMPLETE = "__complete"
 FILES, NO_FILES = 0, 4
 # The columns of each list, with - for a blank. To ask the lists would load the model.
 COLUMNS = {
-    "check": "node verdict score may-hand-out reasons-and-warnings",
+    "check": "node verdict score may-hand-out remarks",
     "idle": "pod idle node gpus resource containers since would-unblock",
     "nodes": "node gpus free stranded assumed reserved in-use sick pairs quads whole machine "
     "reported",
-    "pods": "pod node gpus request has verdict in-use-for",
+    "pods": "pod node gpus request has verdict runs",
     "waiting": "pod waits request nodes why",
 }
 

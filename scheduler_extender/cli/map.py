@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -192,4 +193,4 @@ def _tile(console: Console, tile: Tile, beside: int) -> None:
         console.print(Text(left.ljust(indent)) + line, soft_wrap=True)
     words = warnings(node) if tile.exact else []
     for word in (*words, *(node.problems if tile.many == 1 else ())):
-        console.print(Text(f"    {word}", "yellow"), overflow="fold")
+        console.print(Padding(Text(word, "yellow", overflow="fold"), (0, 0, 0, 4), expand=False))

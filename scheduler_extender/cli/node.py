@@ -140,7 +140,7 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
             folds=True,
             when=held,
         ),
-        column("in use for", since, figure=True, when=aged),
+        column("runs", since, figure=True, when=aged),
         column("problem", lambda p: Text(states[p].problem, "red"), folds=True, when=problem),
     )
 

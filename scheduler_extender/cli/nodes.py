@@ -53,7 +53,7 @@ def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
     words = [flag.value for flag in Flag if flag in node.flags and flag not in TOLD_APART]
     if node.coming and not counted:
         unit = "share" if Flag.SHARED in node.flags else "GPU"
-        words.append(f"{many(node.coming, unit)} assumed: the node's report lacks their pods")
+        words.append(f"{many(node.coming, unit)} assumed for pods that no report shows yet")
     if node.reserved_for:
         words.append(
             f"reserved for {listed(node.reserved_for, 3 if counted else len(node.reserved_for))}"

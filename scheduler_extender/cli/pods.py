@@ -87,7 +87,7 @@ def _columns(today: float) -> list[list[Shown[RunningPod]]]:
             "verdict", lambda row: Text(row.verdict or "–", STYLES.get(row.verdict, "")), folds=True
         ),
         column(
-            "in use for",
+            "runs",
             lambda row: _age(row, today),
             figure=True,
             amount=lambda row: _since(row, today),
@@ -109,5 +109,5 @@ def draw(
 def _lines(row: RunningPod, today: float) -> Iterator[Text | str]:
     gpus = f"GPUs {_gpus(row)}" if row.unit == "GPU" else _gpus(row)
     yield Text.assemble(f"on {row.node}, {gpus}: ", _has(row))
-    since = "" if row.since is None else f"in use for {_age(row, today)}"
+    since = "" if row.since is None else f"runs for {_age(row, today)}"
     yield ", ".join(filter(None, [f"requests {row.request or '–'}", row.verdict, since]))

@@ -115,6 +115,10 @@ def test_trap_nodes(folder: Path) -> None:
         "trapNodes": {"nodes": 2},
         "waitingPods": {"pods": 2, "placeable": 1, "notEvaluated": 0},
     }
+    assert found["refusedPods"]["headline"] == (
+        "Kubelets refused 4 pods with GPUs on 2 nodes; as the nodes are now, the extender would "
+        "keep off 2 of them (1 unknown); 1 more pod may have requested no GPUs"
+    )
     traps = {(row["request"], row["refuses"]): row["nodes"] for row in found["trapNodes"]["rows"]}
     assert traps == {
         ("4 GPUs", "now"): ["spread"],

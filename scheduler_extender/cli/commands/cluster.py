@@ -272,7 +272,7 @@ def pods(
     ] = None,
     mismatched: Annotated[
         bool,
-        typer.Option("--mismatched", help="Only pods whose GPUs do not meet their constraints."),
+        typer.Option("--mismatched", help="Only pods that have other GPUs than they require."),
     ] = False,
     watch: WatchOption = False,
     where: Where,

@@ -56,9 +56,29 @@ def test_times_are_sorted_by_their_length() -> None:
 
 
 def test_what_has_no_number_comes_last() -> None:
-    assert first_words("pods", "-A", *WHERE, "--sort-by", "in use for") == sorted(PODS)
+    assert first_words("pods", "-A", *WHERE, "--sort-by", "runs") == sorted(PODS)
     nodes = first_words(*CHECK[:1], PAIR, *CHECK[2:], "-o", "wide", "--sort-by", "score")
     assert nodes[-2:] == ["l40s-00", "l40s-01"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nodes", *WHERE),
+        ("pods", "-A", *WHERE),
+        ("waiting", "-A", *WHERE),
+        IDLE,
+        ("check", "examples/workloads/vllm.yaml", *CHECK[2:]),
+    ],
+)
+def test_on_a_usual_terminal_a_header_is_one_line(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = ["", *asked(main, *words).stdout.splitlines()]
+    (header,) = (n for n, line in enumerate(lines) if line.startswith(("node  ", "pod  ")))
+    assert lines[header - 1] == ""
+    assert "  0-3 | 4-7\n" in asked(main, *CHECK).stdout, "sets of GPUs stay on their line"
 
 
 @pytest.mark.parametrize("command", ["nodes", "waiting", "pods", "idle"])

@@ -119,6 +119,12 @@ def test_nothing_is_wider_than_the_terminal(
         assert cell in text
 
 
+def test_a_wrapped_warning_stays_below_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    printed = asked(main, "map", "--cluster", "examples/clusters/where.yaml").stdout
+    assert "\n    4 GPUs assumed for pods that no\n    report shows yet\n" in printed
+
+
 def test_as_data(cluster: Cluster) -> None:
     found = json.loads(cluster.asked("nodes", "-o", "json").stdout)
     pairs = found["nodes"][3]
@@ -169,7 +175,7 @@ def test_pods_on_their_way_and_a_reservation(cluster: Cluster) -> None:
     cluster.pod(pod(2, name="more", uid="more", node="serve-01"))
     done = cluster.asked("map")
     assert (
-        "serve-01  0W 1W | 2W 3W\n    4 GPUs assumed: the node's report lacks their pods\n"
+        "serve-01  0W 1W | 2W 3W\n    4 GPUs assumed for pods that no report shows yet\n"
         in done.stdout
     )
 

@@ -81,7 +81,7 @@ def test_the_table_says_the_same(cluster: Cluster) -> None:
     done = pods(cluster)
     assert (done.returncode, done.stderr) == (0, "")
     header, *lines = [re.split(r"  +", line) for line in done.stdout.splitlines()]
-    assert header == ["pod", "node", "GPUs", "request", "has", "verdict", "in use for"]
+    assert header == ["pod", "node", "GPUs", "request", "has", "verdict", "runs"]
     asks = "2 GPUs link=nvlink"
     assert lines == [
         ["team-a/one", "train-01", "4", "1 GPU", "NUMA 1", "–", "–"],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_extender.cli import main
-from tests.commands import asked
+from tests.commands import asked, refused
 
 
 @pytest.fixture
@@ -24,6 +24,15 @@ def test_a_checkout_has_them(tmp_path: Path) -> None:
     done = asked(main, "report", figures, "--out", page)
     assert done.returncode == 0, done.stderr
     assert page.exists()
+
+
+def test_a_checkout_after_make_run_names_the_command_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("benchmarks.", "scipy."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    refused(asked(main, "simulate"), "simulate and report need a checkout", "run make dev there")
 
 
 @pytest.mark.usefixtures("wheel")

@@ -141,7 +141,7 @@ def test_a_terminal_is_drawn_anew(cluster: Cluster) -> None:
             seen += os.read(ours, 65536).decode()
         assert seen.startswith("\x1b[H\x1b[2J")
         cluster.pod(pod(4, name="new", uid="new", node="serve-01"))
-        while "assumed: the node's report lacks their pods" not in seen:
+        while "assumed for pods that no report shows yet" not in seen:
             seen += os.read(ours, 65536).decode()
     os.close(ours)
     assert seen.count("\x1b[2J") == 2
