@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -113,6 +114,33 @@ def test_the_codec_bounds_every_list_as_the_schema_does() -> None:
     """The extender reads what an API server with an older schema may let through."""
     of = {path: found["maxItems"] for path, found in nodes_of(schema()) if "maxItems" in found}
     assert lists(MODEL) == of
+
+
+def values(found: Object, path: str = "") -> Iterator[tuple[str, Object]]:
+    """Every value of a model, with its path."""
+    while "$ref" in found:
+        found = DEFINITIONS[found["$ref"].rpartition("/")[2]]
+    yield path, found
+    for part in found.get("anyOf", ()):
+        yield from values(part, path)
+    for name, part in found.get("properties", {}).items():
+        yield from values(part, f"{path}.{name}")
+    if "items" in found:
+        yield from values(found["items"], f"{path}[]")
+
+
+def test_the_codec_bounds_every_number_and_reads_every_text_as_the_schema_does() -> None:
+    of = dict(nodes_of(schema()))
+    for path, found in values(MODEL):
+        bounds = of.get(path, {})
+        if found.get("type") in ("integer", "number"):
+            above = found.get("exclusiveMaximum")
+            most = found.get("maximum") if above is None else above - 1
+            assert (found.get("minimum"), most) == (bounds.get("minimum"), bounds.get("maximum")), (
+                path
+            )
+        if found.get("type") == "string" and "maxLength" in bounds:
+            assert found.get("maxLength", bounds["maxLength"]) >= bounds["maxLength"], path
 
 
 @pytest.mark.parametrize(

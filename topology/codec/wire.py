@@ -149,7 +149,7 @@ class Device(Wire):
     product: Name
     memory_bytes: Annotated[int, Field(ge=0)]
     pci_bus_id: Text | None = None
-    numa_node: Annotated[int, Field(ge=0)] | None = None
+    numa_node: Index | None = None
     mig_mode: Literal["disabled", "enabled"] = "disabled"
     mig_instances: Annotated[list[MigInstance], Field(max_length=16, fail_fast=True)] | None = None
     topology_nodes: Annotated[list[NumaId], Field(max_length=64, fail_fast=True)] | None = None
@@ -163,7 +163,9 @@ class Link(Wire):
     pcie: PcieClass | None = None
     nvlinks: Annotated[int, Field(ge=0, le=64)] = 0
     via: Literal["direct", "switch"] = "direct"
-    nvlink_gbps: Annotated[float, Field(ge=0, allow_inf_nan=False, alias="nvlinkGBps")] = 0.0
+    nvlink_gbps: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False, alias="nvlinkGBps")] = (
+        0.0
+    )
     one_sided: bool | None = None
     uneven: bool | None = None
 
@@ -179,7 +181,7 @@ class Nic(Wire):
     """An entry of ``spec.nics``."""
 
     name: Name
-    numa_node: Annotated[int, Field(ge=0)] | None = None
+    numa_node: Index | None = None
     distances: Annotated[list[Distance], Field(max_length=MAX_GPUS, fail_fast=True)] = []
 
 
@@ -187,7 +189,7 @@ class Fabric(Wire):
     """``spec.fabric``: the multi-node NVLink domain."""
 
     cluster_uuid: Name = Field(alias="clusterUUID")
-    clique_id: int
+    clique_id: Annotated[int, Field(ge=0)]
 
 
 class Spec(Wire):
@@ -286,9 +288,9 @@ class Refused(Wire):
 class Condition(Wire):
     """An entry of ``status.conditions``."""
 
-    type: Name
+    type: Annotated[str, Field(min_length=1, max_length=316)]
     status: Literal["True", "False", "Unknown"]
-    reason: Text = ""
+    reason: Annotated[str, Field(max_length=1024)] = ""
     message: Annotated[str, Field(max_length=32768)] = ""
     last_transition_time: Text | None = None
 
@@ -296,8 +298,8 @@ class Condition(Wire):
 class Summary(Wire):
     """``status.summary``: the columns that ``kubectl get`` prints."""
 
-    gpus: int
-    free: int
+    gpus: Annotated[int, Field(ge=0, le=MAX_GPUS)]
+    free: Annotated[int, Field(ge=0, le=MAX_GPUS)]
     links: str
 
 
