@@ -26,7 +26,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
-from topology.core.graph import names_strange_nodes
+from topology.core.graph import names_unknown_nodes
 from topology.core.placement import ALL_SICK, SICK, Assessment, Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy
 
@@ -197,7 +197,7 @@ def lacks(info: NodeInfo, request: GpuRequest) -> tuple[str, ...]:
         **dict.fromkeys(() if allocator.numa else allocator.numa_lacks, False),
         "spec.numaNodes[].distances": not aligned or allocator.numa_distances is not None,
         "spec.devices[].topologyNodes": not aligned
-        or (allocator.sees_topology and not names_strange_nodes(topology.shape, allocator)),
+        or (allocator.sees_topology and not names_unknown_nodes(topology.shape, allocator)),
         "status.exclusive": report.holdings is not None,
     }
     return tuple(field for field, there in has.items() if not there)

@@ -8,7 +8,7 @@ from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.node.arrivals import Arrivals, with_peers
 from scheduler_extender.state.node.nodeinfo import NodeInfo, Offer
 from topology.core.devices import Mask
-from topology.core.placement import Assessment, Rejection, Verdict, assess, sets_spoken_of
+from topology.core.placement import Assessment, Rejection, Verdict, assess, sets_of_verdict
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 
@@ -41,9 +41,9 @@ def sick_among(info: NodeInfo, request: GpuRequest, assessed: Assessment | None)
 def sets_of(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
     """Return the sets of GPUs that the pod may get here, as far as its verdict covers them.
 
-    See :func:`~topology.core.placement.sets_spoken_of`. A pod that prefers what this hardware never
-    has gets some GPUs all the same. Returns None if the sets are too many to list, and an empty
-    tuple if there is no usable record.
+    See :func:`~topology.core.placement.sets_of_verdict`. A pod that prefers what this hardware
+    never has gets some GPUs all the same. Returns None if the sets are too many to list, and an
+    empty tuple if there is no usable record.
     """
     if request.pods_before:
         return _sets_among(info, request, decision)
@@ -53,7 +53,7 @@ def sets_of(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Ma
     offer = info.offer(request.resource)
     if assessed is None or isinstance(offer, Rejection):
         return ()
-    return sets_spoken_of(offer.kubelet, offer.available_to(request), request, assessed)
+    return sets_of_verdict(offer.kubelet, offer.available_to(request), request, assessed)
 
 
 def _sets_among(info: NodeInfo, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:

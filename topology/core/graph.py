@@ -244,7 +244,7 @@ def _unique(what: str, values: Sequence[object]) -> None:
             raise TopologyError(f"{what}: {value} occurs {times} times, but only once is allowed")
 
 
-def names_strange_nodes(shape: Shape, config: AllocatorConfig) -> bool:
+def names_unknown_nodes(shape: Shape, config: AllocatorConfig) -> bool:
     """Check whether the plugin names NUMA nodes for which the machine has no distances.
 
     A kubelet hints only at NUMA nodes of its machine. What it does with other numbers is unknown.

@@ -8,7 +8,7 @@ from functools import cached_property
 from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.devices import GpuResource, Mask, positions
 from topology.core.devicesets import DeviceSet, width_for
-from topology.core.graph import AllocatorConfig, NodeTopology, names_strange_nodes, plugin_version
+from topology.core.graph import AllocatorConfig, NodeTopology, names_unknown_nodes, plugin_version
 from topology.core.memo import hashed_once, memoized
 from topology.core.mig import MIG, shape_of
 from topology.core.report import MissingGpu
@@ -49,13 +49,13 @@ class DeviceManager:
 
     def __post_init__(self) -> None:
         config, shape = self.config, self.shape
-        if config.sees_topology and names_strange_nodes(shape, config):
+        if config.sees_topology and names_unknown_nodes(shape, config):
             config = replace(config, sees_topology=False)
         policy = config.topology_manager_policy
         cares = policy != "best-effort" or bool(placed_gpus(shape))
         aligns = policy != "none" and (cares or not config.sees_topology)
         whole = self.replicas == 1 and not shape.of_mig
-        decides = (self.plugin or ALLOCATORS[config.policy]).told(config, whole=whole)
+        decides = (self.plugin or ALLOCATORS[config.policy]).under(config, whole=whole)
         derived = {
             "config": config,
             "allocator": decides,

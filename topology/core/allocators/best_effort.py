@@ -127,7 +127,7 @@ class BestEffort(NvidiaPlugin):
         every = frozenset(range(shape.size + 1)) if counts is None else counts
         return not _bounded(shape, shape.all_gpus, size, every)
 
-    def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
+    def under(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """Return an allocator of any GPUs, with all refusals, if the available GPUs are unknown."""
         if not config.aligned_anyhow:
             return self

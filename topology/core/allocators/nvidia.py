@@ -98,7 +98,7 @@ class Outage(Allocator):
             return Outcomes((), hazards=(MISSING,))
         return every_choice(call, exact=False, hazards=(MISSING,))
 
-    def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
+    def under(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """Return an outage that is uncertain if the GPUs that the plugin is asked about are
         unknown."""
         return replace(self, certain=False) if config.aligned_anyhow else self

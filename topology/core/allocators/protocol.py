@@ -183,7 +183,7 @@ class Allocator:
         """Check whether the plugin refuses a container more than one device; None if unknown."""
         return False
 
-    def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
+    def under(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """Return the allocator under a kubelet with this configuration.
 
         ``whole`` is true for whole GPUs. If the NUMA nodes by which the kubelet aligns are unknown,

@@ -12,7 +12,7 @@ class Unmodelled(NvidiaPlugin):
     name = "any"
     monotone = True
 
-    def told(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
+    def under(self, config: AllocatorConfig, *, whole: bool) -> Allocator:
         """Return an allocator with all of NVIDIA's refusals if a version is known.
 
         Only NVIDIA's plugin has a version.

@@ -44,7 +44,7 @@ from topology.core.placement.verdict import (
     endangers,
     keeps,
     predicted,
-    sets_spoken_of,
+    sets_of_verdict,
 )
 
 __all__ = [
@@ -84,7 +84,7 @@ __all__ = [
     "keeps",
     "predicted",
     "satisfies",
-    "sets_spoken_of",
+    "sets_of_verdict",
     "short_of_memory",
     "used_memory",
 ]

@@ -215,7 +215,7 @@ def _assess_plain(
     return Assessment(verdict, True, None, sets, fraction, before.hazards, before.exact, refusal)
 
 
-def sets_spoken_of(
+def sets_of_verdict(
     kubelet: DeviceManager, availability: Availability, request: GpuRequest, assessed: Assessment
 ) -> tuple[Mask, ...] | None:
     """Return the GPUs that the pod may have by its verdict, the likelier sets first.
