@@ -284,14 +284,22 @@ class RealCluster:
         self.until_heard(topology.name)
 
     def until_heard(self, name: str) -> None:
-        """Wait until the extender knows a node's record as it stands: its watch may be late."""
+        """Wait until the extender knows a node's record as it stands."""
 
-        def heard() -> bool:
-            found = self.admin.get(f"/v1/nodes/{name}")
-            known = found.json().get("record") if found.is_success else None
+        def heard(found: dict[str, Any]) -> bool:
+            known = found.get("record")
             return known is not None and codec.decode(known) == codec.decode(self.record(name))
 
-        self.until(heard, f"the extender has heard of {name}")
+        self.until_told(name, heard)
+
+    def until_told(self, name: str, wanted: Callable[[dict[str, Any]], object]) -> None:
+        """Wait until the extender tells of a node what is wanted: its watches may be late."""
+
+        def told() -> bool:
+            found = self.admin.get(f"/v1/nodes/{name}")
+            return found.is_success and bool(wanted(found.json()))
+
+        self.until(told, f"the extender has heard of {name}")
 
     def add_pod(
         self,

@@ -25,6 +25,7 @@ def add_node(real: RealCluster, name: str, order: Sequence[int]) -> None:
     spec = {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": devices}
     body = {"kind": "ResourceSlice", "metadata": {"name": f"{name}-{DRIVER}"}, "spec": spec}
     real.create(f"{API}/resourceslices", body)
+    real.until_told(name, lambda found: "free" in found)
 
 
 def claims_of(real: RealCluster, pod: str) -> list[dict[str, Any]]:

@@ -137,7 +137,15 @@ def add_claimant(
         body = {"kind": "ResourceClaim", "metadata": {"name": claim}, "spec": {"devices": devices}}
         real.create(CLAIMS, body)
         pod["spec"]["resourceClaims"].append({"name": claim, "resourceClaimName": claim})
+    pod["spec"]["schedulingGates"] = [{"name": "example.com/heard"}]
     real.create(PODS, pod)
+    real.until(lambda: claims_are_known(real, name), "the extender has heard of the claims")
+    real.patch(f"{PODS}/{name}", {"spec": {"schedulingGates": None}})
+
+
+def claims_are_known(real: RealCluster, pod: str) -> bool:
+    answer = real.admin.get(f"/v1/explain/default/{pod}")
+    return answer.is_success and "a claim does not exist yet" not in answer.text
 
 
 # Nobody says which devices come.
@@ -177,6 +185,8 @@ def test_a_claim_on_a_node_whose_record_is_unusable_is_freed(real: RealCluster) 
     attributes = {"type": {"string": "gpu"}, "uuid": {"string": "GPU-of-nobody"}}
     other = {"name": "stranger", "attributes": attributes}
     add_slice(real, "spoilt", DRIVER, other)
+    real.until_told("spoilt", lambda found: found["problem"])
+    real.patch(f"{PODS}/kept", {"metadata": {"annotations": {"example.com/look": "again"}}})
     real.until(lambda: "unusable" in real.unschedulable("kept"), "its record is unusable")
     add_node(real, "sound", (3, 2, 0, 1))
     assert real.node_of("kept") == "sound"

@@ -111,6 +111,7 @@ def test_a_node_moves_from_plugin_to_driver(real: RealCluster, nodes: Mapping[st
         lambda: real.record("mover")["status"]["allocatable"] == [],
         "the agent has seen that no plugin serves",
     )
+    real.until_told("mover", lambda found: found["problem"])
     ask(real, "after", 2, "mover", link="nvlink")
     assert "topology record unusable" in real.unschedulable("after")
     done = asked(main, "node", "mover", "--kubeconfig", real.control_plane.kubeconfig())

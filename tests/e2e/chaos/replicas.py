@@ -9,10 +9,11 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -193,7 +194,7 @@ class ReplicatedCluster(RealCluster):
         environment = {**self._environment, clocks.VARIABLE: str(replica.clock_rate)}
         replica.process = Process(replica.pod, [sys.executable, *program], log, environment)
 
-    def until_heard(self, name: str) -> None:
+    def until_told(self, name: str, wanted: Callable[[dict[str, Any]], object]) -> None:
         """Do not wait: these tests judge what has happened, whichever replica knew what."""
 
     def ready(self, replica: Replica) -> bool:
