@@ -17,6 +17,7 @@ from tests.e2e.processors import Processors
 from tests.e2e.recordfollower import RecordFollower
 from tests.programs import free_port
 from topology import codec
+from topology.core.report import Report
 from topology.machines import machine
 
 
@@ -35,6 +36,13 @@ class RealNodes:
     def ready(self, node: str) -> bool:
         """Whether the node's record can be relied on."""
         return ready(self.cluster, node)
+
+    def reports(self, node: str) -> list[Report]:
+        """All reports of a node so far, once the follower has heard of the one that stands now."""
+        now = codec.decode(self.cluster.record(node)).report
+        seen = self.follower.reports[node]
+        self.cluster.until(lambda: now in seen, f"the follower knows the report of {node}")
+        return [*seen]
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def test_a_restarted_kubelet_and_a_killed_agent_release_no_pod(real_nodes: RealN
         "all run",
     )
     agent, kubelet = real_nodes.agents[NODE], real_nodes.kubelets[NODE]
-    seen = len(real_nodes.follower.reports[NODE])
+    seen = len(real_nodes.reports(NODE))
 
     kubelet.restart_kubelet()
     time.sleep(3)
@@ -133,11 +133,12 @@ def test_a_restarted_kubelet_and_a_killed_agent_release_no_pod(real_nodes: RealN
     )
     time.sleep(3)
 
-    later = real_nodes.follower.reports[NODE][seen:]
+    reports = real_nodes.reports(NODE)
+    later = reports[seen:]
     held = [{a.pod: len(a.device_ids) for a in report.allocations} for report in later]
     assert held, "nothing was published after the restarts"
     assert all(h == pods for h in held), held
-    numbers = [r.sequence for r in real_nodes.follower.reports[NODE]]
+    numbers = [report.sequence for report in reports]
     assert numbers == sorted(numbers)
     _empty(real_nodes)
 

@@ -194,12 +194,12 @@ def test_a_kubelet_that_restarts_takes_nobodys_cpus(real_nodes: RealNodes) -> No
     """For a moment after its start it lists no pods, and says that it gives no CPUs to any."""
     uid = create(real_nodes, "a", {"cpu": "2", "memory": "64Mi"})
     has = settled(real_nodes, "a", uid)
-    before = len(real_nodes.follower.reports[NODE])
+    before = len(real_nodes.reports(NODE))
     for name in ("b", "c", "d"):
         real_nodes.kubelets[NODE].restart_kubelet()
         later = create(real_nodes, name, {"cpu": "2", "memory": "64Mi"})
         settled(real_nodes, name, later)
-    since = real_nodes.follower.reports[NODE][before:]
+    since = real_nodes.reports(NODE)[before:]
     assert len(since) >= 3
     assert all(has in (found.holdings or ()) for found in since)
     assert codec.decode(real_nodes.cluster.record(NODE)).topology.allocator.numa is not None
