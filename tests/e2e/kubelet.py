@@ -77,8 +77,8 @@ class Kubelet:
     ``processors`` are as for :class:`~tests.e2e.playedmachine.PlayedMachine`. ``overrides`` are
     fields of the KubeletConfiguration. ``plugin`` says how the device plugin is set up. ``prepare``
     changes the machine before any program sees it. An ``observed`` node has a relay between
-    kubelet and plugin, and only there :meth:`calls` knows what was asked. ``delay`` then slows down
-    each preferred allocation by so many seconds, as NVIDIA's allocator is slow on larger machines.
+    kubelet and plugin, and only there :meth:`calls` knows what was asked. ``pause`` is then called
+    before each preferred allocation: NVIDIA's allocator is slow on larger machines.
     The control plane must know :func:`kubelet_users`.
     """
 
@@ -95,7 +95,7 @@ class Kubelet:
         plugin: PluginSettings = STOCK,
         prepare: Callable[[PlayedMachine], None] | None = None,
         observed: bool = False,
-        delay: float = 0,
+        pause: Callable[[], object] = lambda: None,
     ) -> None:
         self.name = str(topology.name)
         self._control_plane = control_plane
@@ -106,7 +106,7 @@ class Kubelet:
         self._described = topology, machine, processors
         self._prepare = prepare
         self._observed = observed
-        self._delay = delay
+        self._pause = pause
         self._processes: dict[str, Process] = {}
         self._stack = ExitStack()
         self._relay: Relay | None = None
@@ -127,7 +127,7 @@ class Kubelet:
             self.start_kubelet()
             if self._observed:
                 folder = self._base / "relay"
-                self._relay = stack.enter_context(Relay(folder, self.plugins, self._delay))
+                self._relay = stack.enter_context(Relay(folder, self.plugins, self._pause))
             self._until(lambda: (self.plugins / "kubelet.sock").is_socket())
             self.start_plugin()
             self.socket = self._base / ROOT.lstrip("/") / "pod-resources" / "kubelet.sock"

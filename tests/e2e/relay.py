@@ -8,7 +8,6 @@ kubelet sees its call and its stream fail, as without a relay.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -48,13 +47,15 @@ class Relay:
     """A relay while the context is open.
 
     ``folder`` is for its own socket, where the plugin is to register; ``plugins`` is the kubelet's
-    folder for device plugins. ``delay`` slows every preferred allocation down by so many seconds.
+    folder for device plugins. ``pause`` is called before every preferred allocation.
     """
 
-    def __init__(self, folder: Path, plugins: Path, delay: float = 0) -> None:
+    def __init__(
+        self, folder: Path, plugins: Path, pause: Callable[[], object] = lambda: None
+    ) -> None:
         self.socket = folder / "kubelet.sock"
         self._plugins = plugins
-        self._delay = delay
+        self._pause = pause
         self._lock = threading.Lock()
         self._preferences: list[Preference] = []
         self._registration: grpc.Server | None = None
@@ -121,7 +122,7 @@ class Relay:
         if before is not None:
             before[1].close()
             before[0].stop(None).wait()
-        handlers = _Passing(channel, self._note, self._delay)
+        handlers = _Passing(channel, self._note, self._pause)
         server = _server(self._plugins / _relayed(endpoint), handlers.handler)
         with self._lock:
             self._served[endpoint] = (server, channel)
@@ -145,11 +146,14 @@ class _Passing:
     """Passes the calls for one plugin on to it."""
 
     def __init__(
-        self, channel: grpc.Channel, note: Callable[[bytes, bytes | None], None], delay: float
+        self,
+        channel: grpc.Channel,
+        note: Callable[[bytes, bytes | None], None],
+        pause: Callable[[], object],
     ) -> None:
         self._channel = channel
         self._note = note
-        self._delay = delay
+        self._pause = pause
 
     def handler(self, method: str) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         if not method.startswith(f"{SERVICE}/"):
@@ -174,7 +178,7 @@ class _Passing:
         def ask(request: bytes, context: grpc.ServicerContext) -> bytes:
             answer = None
             if preferring:
-                time.sleep(self._delay)
+                self._pause()
             with _telling(context):
                 try:
                     answer = call(request, timeout=TIMEOUT)

@@ -1,6 +1,7 @@
 """What real kubelets with NVIDIA's device plugin do to pods that are bound to them by hand."""
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.replay import Step, remove, replay, settle, until
 from tests.e2e.singlepod import Shown
 from tests.nodes import gpus
+from tests.waiting import PATIENCE
 from topology.core.admission import DeviceManager
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import PADDED
@@ -72,11 +74,38 @@ def padding(control_plane: ControlPlane, node_binaries: Path, tmp_path: Path) ->
         yield kubelet
 
 
+class Polls:
+    """Counts how often a kubelet was asked who has what."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._changed = threading.Condition()
+
+    def add(self) -> None:
+        """One more has its answer."""
+        with self._changed:
+            self._done += 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait for the answer of a poll that begins now or later: one may be under way."""
+        with self._changed:
+            enough = self._done + 2
+            self._changed.wait_for(lambda: self._done >= enough, PATIENCE)
+
+
 @pytest.fixture
-def slow(control_plane: ControlPlane, node_binaries: Path, tmp_path: Path) -> Iterator[Kubelet]:
-    """A DGX-1V whose allocator takes a while."""
+def polls() -> Polls:
+    return Polls()
+
+
+@pytest.fixture
+def slow(
+    control_plane: ControlPlane, node_binaries: Path, tmp_path: Path, polls: Polls
+) -> Iterator[Kubelet]:
+    """A DGX-1V whose allocator takes longer than a poll."""
     with _observed(
-        control_plane, "dgx1-v100", "slow", node_binaries, tmp_path, delay=0.15
+        control_plane, "dgx1-v100", "slow", node_binaries, tmp_path, polls.wait
     ) as kubelet:
         yield kubelet
 
@@ -87,7 +116,7 @@ def _observed(
     name: str,
     node_binaries: Path,
     logs: Path,
-    delay: float = 0,
+    pause: Callable[[], object] = lambda: None,
 ) -> Kubelet:
     """A node with a machine of the catalogue that tells what its plugin was asked."""
     described = machine(kind)
@@ -98,7 +127,7 @@ def _observed(
         logs,
         machine=described,
         observed=True,
-        delay=delay,
+        pause=pause,
     )
 
 
@@ -365,10 +394,10 @@ def _mask(positions: Iterable[int]) -> int:
     return sum(1 << p for p in positions)
 
 
-def test_half_admitted_pods_are_shown(slow: Kubelet, client: httpx.Client) -> None:
+def test_half_admitted_pods_are_shown(slow: Kubelet, client: httpx.Client, polls: Polls) -> None:
     """A pod's containers get their devices one after the other, and a poll falls in between."""
     names = [f"half-{i}" for i in range(4)]
-    seen = _watched_burst(slow, client, names)
+    seen = _watched_burst(slow, client, names, polls)
     for snapshot in seen:
         assert set(snapshot.values()) <= {(0, 0), (1, 0), (1, 1)}
         assert list(snapshot.values()).count((1, 0)) <= 1
@@ -382,7 +411,7 @@ def _phase(client: httpx.Client, name: str) -> str:
 
 
 def _watched_burst(
-    kubelet: Kubelet, client: httpx.Client, names: list[str]
+    kubelet: Kubelet, client: httpx.Client, names: list[str], polls: Polls
 ) -> list[dict[str, tuple[int, ...]]]:
     """Counts per container, by pod, in every poll until all pods have their two devices."""
     for name in names:
@@ -392,6 +421,7 @@ def _watched_burst(
     def all_have_theirs() -> bool:
         holdings = kubelet.pod_resources.holdings()
         seen.append({n: tuple(map(len, found.values())) for (_, n), found in holdings.items()})
+        polls.add()
         return len(seen[-1]) == len(names) and set(seen[-1].values()) == {(1, 1)}
 
     until(all_have_theirs, f"{', '.join(names)} have their devices", kubelet)
