@@ -93,7 +93,7 @@ def replay(
 def settle(kubelet: Kubelet, client: httpx.Client, pods: Sequence[dict[str, Any]]) -> None:
     """Create pods and wait until each one's app and sidecar containers show all they asked for.
 
-    A pod that the kubelet refused is settled too.
+    A pod that the kubelet refused is settled too, and one that has ended by itself.
     """
     for pod in pods:
         client.post(PODS, json=pod).raise_for_status()
@@ -103,7 +103,7 @@ def settle(kubelet: Kubelet, client: httpx.Client, pods: Sequence[dict[str, Any]
         holdings = kubelet.pod_resources.holdings()
         shown = {name: found for (_, name), found in holdings.items()}
         return all(
-            _complete(pod, shown.get(name, {})) or _failure(client, name) is not None
+            _complete(pod, shown.get(name, {})) or _phase(client, name) in ("Succeeded", "Failed")
             for name, pod in names.items()
         )
 
@@ -180,6 +180,10 @@ def _complete(pod: dict[str, Any], shown: dict[str, tuple[str, ...]]) -> bool:
         if len(shown.get(container["name"], ())) != int(limits.get("nvidia.com/gpu", 0)):
             return False
     return True
+
+
+def _phase(client: httpx.Client, name: str) -> str:
+    return str(client.get(f"{PODS}/{name}").json()["status"]["phase"])
 
 
 def _failure(client: httpx.Client, name: str) -> str | None:
