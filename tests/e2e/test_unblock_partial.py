@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import RealCluster
+from tests.e2e.cluster import PODS, RealCluster
 from tests.e2e.controlplane import Process
 from tests.e2e.occupiednode import OccupiedNode
 from tests.e2e.unblockcommand import unblock, words_of
 from tests.waiting import PATIENCE
 from topology.machines import machine
+from topology.times import time_text
 
 pytestmark = pytest.mark.e2e
 NVLINK = {"link": "nvlink"}
@@ -238,9 +239,8 @@ def test_a_reservation_that_was_taken_is_no_reason_to_evict(
 
 
 def test_a_reservation_ends_though_the_command_and_the_leader_are_killed(
-    real: RealCluster, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real: RealCluster, scene: Scene, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "KEEP", "30")
     waits_for_a_budget(real, scene, tmp_path).stop(signal.SIGKILL, PATIENCE)
     real.kill_extender()
     real.start_extender()
@@ -249,6 +249,8 @@ def test_a_reservation_ends_though_the_command_and_the_leader_are_killed(
     other = f"{scene.name}-other"
     real.add_pod(other, 1, **only)
     assert "reserved for another pod until" in real.unschedulable(other)
+    soon = {**json.loads(scene.kept()), "until": time_text(time.time() + 5)}
+    real.patch(f"{PODS}/{scene.waits}", {"metadata": {"annotations": {KEPT: json.dumps(soon)}}})
     assert real.node_of(other) == scene.name
 
 
