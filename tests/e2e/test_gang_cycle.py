@@ -117,7 +117,7 @@ def test_every_member_is_filtered_before_the_first_is_bound(
     calls = gang_cycle(witness.calls(), pods)
     assert [call.error for call in calls[4:]] == [""] * 4
     assert about(witness, pods, "prioritize", "preempt") == [], "one node passes"
-    assert gangs.condition("whole")["status"] == "True"
+    real.until(lambda: gangs.condition("whole").get("status") == "True", "it is said to be placed")
     asked = calls[0].asked.get("Pod") or calls[0].asked["pod"]
     assert asked["spec"]["schedulingGroup"] == {"podGroupName": "whole"}
     removed(real, kubelets, pods)

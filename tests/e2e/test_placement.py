@@ -78,7 +78,11 @@ def test_the_fifth_pair_waits_and_describe_says_why(real: RealCluster) -> None:
         "1 the hardware has no set of 2 GPUs with link=nvlink",
     ):
         assert reason in message
-    assert message.split(". ")[0] in real.kubectl("describe", "pod", "pair-4").replace("\n", " ")
+    words = message.split(". ")[0]
+    real.until(
+        lambda: words in real.kubectl("describe", "pod", "pair-4").replace("\n", " "),
+        "an Event says so, too",
+    )
 
 
 def test_a_pod_that_ends_lets_the_waiting_one_in(real: RealCluster) -> None:
