@@ -37,7 +37,7 @@ from scheduler_extender.explain.explanation import (
 from scheduler_extender.explain.placedpod import Written, written_on
 from scheduler_extender.explain.wording import CHANGES_NOT_IN_TIME, listed
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.files.podfile import notes_on
+from scheduler_extender.files.podnotes import notes_on
 from scheduler_extender.files.podtemplates import pods_made_by
 from scheduler_extender.kube.owners import kind_named, owners_of, pods_of, workload
 from scheduler_extender.kube.reading import one_look
