@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.kube.dra import DraNodes
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.node.nodeinfo import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.nodes import bridged
 from topology import codec
@@ -33,7 +34,7 @@ class DraWorld:
         self.cluster.put_node(NODE, NodeObject(exists=True, advertises_none=True))
         self.nodes = DraNodes(self.cluster)
         self.records = RecordSink(self.cluster, lambda: 0.0, self.nodes)
-        sinks = dra_sinks(self.cluster, self.nodes).values()
+        sinks = self.nodes.sinks.values()
         self.classes, self.slices, self.claims, self.rules = sinks
         self.speak(1)
 
@@ -59,6 +60,11 @@ def two_pairs() -> DraWorld:
     world.classes.apply(device_class())
     world.slices.apply(a_slice(*map(device, PUBLISHED)))
     return world
+
+
+def order(world: DraWorld) -> tuple[int, ...]:
+    assert isinstance(world.offer, Offer), (world.offer, world.problem)
+    return world.offer.topology.allocator.published
 
 
 def raw(obj: Json) -> msgspec.Raw:

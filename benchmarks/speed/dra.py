@@ -28,7 +28,8 @@ from benchmarks.promises.workloads import app, manifest
 from benchmarks.speed.latency import MACHINES, report_of, topology_of
 from benchmarks.speed.processes import memory, node_name, waits
 from scheduler_extender import terminal, verbs
-from scheduler_extender.kube.dra import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH, DraNodes, dra_sinks
+from scheduler_extender.kube.dra import DraNodes
+from scheduler_extender.kube.drasinks import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH
 from scheduler_extender.simulator.claims import DEVICE_CLASS, claim_of, raw, slice_of
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -101,7 +102,7 @@ class _Side:
         self._cluster = Cache(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
         self._names = [NodeName(node_name(i)) for i in range(nodes)]
         followed = DraNodes(self._cluster)
-        sinks = dra_sinks(self._cluster, followed)
+        sinks = followed.sinks
         sinks[CLASSES_PATH].apply(raw(DEVICE_CLASS))
         for i in range(nodes):
             topology, report = topology_of(i), report_of(i, rng, 1)
@@ -147,7 +148,7 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
     rng = random.Random(seed)
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     dra = DraNodes(cluster)
-    sinks = dra_sinks(cluster, dra)
+    sinks = dra.sinks
     topologies = [topology_of(i) for i in range(nodes)]
     for topology in topologies:
         dra.put_record(topology, Report("boot", 1, allocatable=frozenset()))

@@ -32,7 +32,7 @@ from scheduler_extender.doctor.observations import (
     there,
 )
 from scheduler_extender.doctor.schedulerconfig import entry_in
-from scheduler_extender.kube.dra import GROUP
+from scheduler_extender.kube.drasinks import GROUP
 from scheduler_extender.kube.reading import FORBIDDEN, listed, one_look
 from scheduler_extender.kube.sinks import NODES_PATH, PAGE, RECORDS_PAGE, RECORDS_PATH
 from scheduler_extender.state.answers.decision import Settings

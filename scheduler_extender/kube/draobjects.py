@@ -444,3 +444,6 @@ class Claim(Stored):
             )
             found.setdefault(pool, []).append(claimed)
         return found
+
+
+DraObject = DeviceClass | TaintRule | Slice | Claim | Unread

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.kube.dra import DraNodes
 from scheduler_extender.kube.sinks import (
     BUDGETS_PATH,
     NODES_PATH,
@@ -137,7 +137,7 @@ def one_look(
     # Classes come last. Without them no node serves any claim; and if claims or taints are unknown,
     # it is unknown which devices are free.
     dra_unread = ""
-    for where, sink in reversed(dra_sinks(cluster, dra).items()) if dra.has_nodes else ():
+    for where, sink in reversed(dra.sinks.items()) if dra.has_nodes else ():
         with suppress(NotFoundError):  # a cluster older than DRA
             if not take(where, sink, NO_DRA):
                 dra_unread = _no_right_to_list(where)

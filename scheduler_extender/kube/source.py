@@ -14,7 +14,8 @@ import structlog
 
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import Fence, KubeBinder, Settler
-from scheduler_extender.kube.dra import CLAIMS_PATH, SLICES_PATH, DraNodes, dra_sinks
+from scheduler_extender.kube.dra import DraNodes
+from scheduler_extender.kube.drasinks import CLAIMS_PATH, SLICES_PATH
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.sinks import (
     BUDGETS_PATH,
@@ -85,12 +86,11 @@ class KubeSource:
         cluster.on_refusal.append(self._if_leading(self._events.note_refusal))
         # Writes an Event on a pod that nodes would reject without shadow mode.
         self.note_would_reject = self._if_leading(self._events.note_would_reject)
-        dra = DraNodes(cluster)
-        self._of_dra = dra_sinks(cluster, dra)
+        self._dra = DraNodes(cluster)
         self.reflectors = [
             Reflector(api, Watched(path, page_limit=page), sink, TIMING)
             for path, sink, page in (
-                (RECORDS_PATH, RecordSink(cluster, feed=dra), RECORDS_PAGE),
+                (RECORDS_PATH, RecordSink(cluster, feed=self._dra), RECORDS_PAGE),
                 (PODS_PATH, PodSink(cluster, bindable=bindable), PAGE),
                 (NODES_PATH, NodeSink(cluster), PAGE),
             )
@@ -104,7 +104,7 @@ class KubeSource:
             Reflector(
                 api, Watched(path, page_limit=PAGE, optional=True, again=of.again), of, TIMING
             )
-            for path, of in self._of_dra.items()
+            for path, of in self._dra.sinks.items()
         ]
         self._cluster = cluster
         self._is_stale = False
@@ -167,12 +167,12 @@ class KubeSource:
         show(
             "claims_not_followed",
             "Waiting ResourceClaims beyond the limit of followed ones.",
-            lambda: self._of_dra[CLAIMS_PATH].outside,
+            lambda: self._dra.sinks[CLAIMS_PATH].outside,
         )
         show(
             "resource_slices_not_followed",
             "ResourceSlices beyond the limit of followed devices.",
-            lambda: self._of_dra[SLICES_PATH].outside,
+            lambda: self._dra.sinks[SLICES_PATH].outside,
         )
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.kube.dra import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH
+from scheduler_extender.kube.drasinks import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH
 from scheduler_extender.simulator.pods import GPU, PodEntry
 from scheduler_extender.simulator.scene import Actor, Scene
 from scheduler_extender.simulator.watches import DRA_WATCHES, ExtenderWatches, Watches
@@ -123,7 +123,7 @@ class Claims(Actor):
         if chosen.name in self._objects[CLAIMS_PATH]:
             gone = raw(self._objects[CLAIMS_PATH].pop(chosen.name))
             self._extender.tell(
-                CLAIMS_PATH, lambda: self._scene.hearing.sinks[CLAIMS_PATH].delete(gone)
+                CLAIMS_PATH, lambda: self._scene.hearing.records.sinks[CLAIMS_PATH].delete(gone)
             )
             self._watches.deliver("kube-scheduler", free)
         else:
@@ -150,7 +150,7 @@ class Claims(Actor):
     def _write(self, kind: str, obj: Object) -> None:
         self._objects[kind][obj["metadata"]["name"]] = obj
         written = raw(obj)
-        self._extender.tell(kind, lambda: self._scene.hearing.sinks[kind].apply(written))
+        self._extender.tell(kind, lambda: self._scene.hearing.records.sinks[kind].apply(written))
 
 
 def slice_of(

@@ -68,7 +68,7 @@ class PlayedCluster:
         self._policy.restart()
         self.extender.reopen()
         for kind, objects in self.claims.listed():
-            self.scene.hearing.sinks[kind].replace(objects, "")
+            self.scene.hearing.records.sinks[kind].replace(objects, "")
         for name, published in self.api.records.items():
             self.extender.show(self.scene.nodes[name], published)
         for entry in self.api.pods.values():

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 
 from scheduler_extender.kube.binder import KubeBinder, Settler
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.kube.dra import DraNodes
 from scheduler_extender.simulator.apiserver import ApiServer, PodApi
 from scheduler_extender.simulator.asking import InProcess, Picked, Verbs, pick
 from scheduler_extender.simulator.faults import STALE_AFTER
@@ -44,8 +44,7 @@ class Extender:
         self.cluster = cache = Cache(lambda: clock.now, settings, self._watches)
         cache.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         cache.on_misprediction.append(self._scene.observer.mispredicted)
-        records = DraNodes(cache)
-        self._scene.hearing = Hearing(cache, records, dra_sinks(cache, records))
+        self._scene.hearing = Hearing(cache, DraNodes(cache))
         for name, node in self._scene.nodes.items():
             given = 0 if name in self._scene.dra_nodes else self._scene.capacity.there(name)
             told = NodeObject(allocatable=amounts_of({node.resources[0].name: given}))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from scheduler_extender.kube.dra import DraNodes, DraSink
+from scheduler_extender.kube.dra import DraNodes
 from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import PodEntry
@@ -108,7 +108,6 @@ class Hearing:
 
     cache: Cache
     records: DraNodes
-    sinks: Mapping[str, DraSink]  # for the objects of DRA, by their collection's path
     heard: dict[str, float] = field(default_factory=dict)  # when each watch delivered something
     failing: dict[str, float] = field(default_factory=dict)  # since when watches are broken
 

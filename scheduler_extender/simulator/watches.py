@@ -3,7 +3,7 @@
 Events arrive late but in order, and the extender's watches may fail.
 """
 
-from scheduler_extender.kube.dra import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH
+from scheduler_extender.kube.drasinks import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH
 from scheduler_extender.simulator.clock import Clock, Event
 from scheduler_extender.simulator.pods import PublishedReport
 from scheduler_extender.simulator.scene import Actor, Scene

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from scheduler_extender.files.claimfile import claim_spec
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.kube.dra import DraNodes
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -160,7 +160,7 @@ def cluster_of(topology: NodeTopology, asked: Mapping[str, Any]) -> Cache:
         for number, devices in enumerate(asked.get("claims", ()))
     ]
     objects: tuple[list[Json], ...] = (asked["classes"], asked["slices"], [claim, *own], [])
-    for sink, some in zip(dra_sinks(cluster, nodes).values(), objects, strict=True):
+    for sink, some in zip(nodes.sinks.values(), objects, strict=True):
         sink.replace([_raw(each) for each in some], "1")
     return cluster
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import yaml
 
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.kube.dra import DraNodes
 from scheduler_extender.kube.owners import KINDS
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.state.cluster.cache import Cache
@@ -31,7 +31,7 @@ def test_the_role_of_the_page_lists_all_that_is_read_besides_pods() -> None:
         if "list" in rule["verbs"]
     }
     cluster = Cache(lambda: 0.0)
-    of_dra = [*dra_sinks(cluster, DraNodes(cluster))]
+    of_dra = [*DraNodes(cluster).sinks]
     read = defaultdict[str, set[str]](set)
     for where in (NODES_PATH, RECORDS_PATH, *of_dra):
         group, _, resource = where.rpartition("/")

@@ -287,8 +287,7 @@ def test_a_waiting_bind_notices_the_names_of_claims(world: DraWorld) -> None:
 def test_a_claim_that_is_known_before_its_node_is_put_together_counts(world: DraWorld) -> None:
     world.claims.apply(claim("one", 1, pod="a"))
     late = msgspec.json.decode(claim("two", 2, pod="a"), type=Claim)
-    for places, place, part in world.nodes._parts(late):
-        places[place][late.key] = part
+    world.nodes._tracker.change([], [late])
     with pytest.raises(BindError, match="link=nvlink"):
         bind(world, of_claim(NVLINK, "one", "two"))
 

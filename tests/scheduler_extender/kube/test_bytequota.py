@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_extender.kube.bytequota import Bounds, ByteQuota
-from scheduler_extender.kube.dra import CLAIMS_PATH, GROUP
+from scheduler_extender.kube.drasinks import CLAIMS_PATH, GROUP
 from scheduler_extender.kube.source import KubeSource
 from scheduler_extender.state.cluster.cache import Cache
 from tests.dranodes import asking, exactly
@@ -114,8 +114,8 @@ def test_the_extender_lists_claims_again_once_there_is_room(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a metric says how many are not followed until then."""
-    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", 300)
-    monkeypatch.setattr("scheduler_extender.kube.dra.AGAIN", 0.0)
+    monkeypatch.setattr("scheduler_extender.kube.drasinks.MOST_WANTED", 300)
+    monkeypatch.setattr("scheduler_extender.kube.drasinks.AGAIN", 0.0)
     shown: dict[str, Callable[[], int]] = {}
     for name in "cd":
         kube.fake.put(CLAIMS_PATH, json.loads(bytes(asking(name, exactly(1)))))

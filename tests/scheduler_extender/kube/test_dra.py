@@ -1,9 +1,6 @@
 """Nodes under DRA: what DeviceClasses, ResourceSlices and ResourceClaims make of a record."""
 
 import json
-import threading
-import tracemalloc
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +9,8 @@ import pytest
 
 from scheduler_extender.framework.capacity import Capacities
 from scheduler_extender.framework.nodedecision import decide
-from scheduler_extender.kube import nodedevices
-from scheduler_extender.kube.dra import UNREAD
-from scheduler_extender.kube.draobjects import MOST_ASKED, Slice, TaintRule
+from scheduler_extender.kube.devicetracker import UNREAD
+from scheduler_extender.kube.draobjects import MOST_ASKED, Slice
 from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES, Barred, NodeDevices
 from scheduler_extender.state.node.nodeinfo import Offer
 from scheduler_extender.state.node.objects import NodeObject
@@ -32,15 +28,15 @@ from tests.dranodes import (
     device,
     device_class,
     exactly,
+    order,
     raw,
     slice_of,
-    two_pairs,
 )
 from tests.nodes import bridged
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.dra import served
 from topology.core.graph import NodeTopology
-from topology.core.memo import forget
 from topology.core.placement import (
     DRIVER_WAITS,
     NO_ALLOCATOR,
@@ -57,11 +53,6 @@ from topology.machines import machine
 @pytest.fixture
 def world() -> DraWorld:
     return DraWorld()
-
-
-def order(world: DraWorld) -> tuple[int, ...]:
-    assert isinstance(world.offer, Offer), (world.offer, world.problem)
-    return world.offer.topology.allocator.published
 
 
 CHANGES: tuple[Callable[[DraWorld], None], ...] = (
@@ -342,14 +333,13 @@ def test_an_object_that_cannot_be_read_costs_no_other(world: DraWorld) -> None:
 def test_a_fault_of_ours_costs_one_node(world: DraWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     other = NodeName("other")
     world.speak(1, other)
-    at_node = world.nodes._served
 
-    def faulty(topology: NodeTopology, report: Report) -> tuple[NodeTopology, Report]:
+    def faulty(topology: NodeTopology, *given: Any) -> tuple[NodeTopology, Report]:
         if topology.name == other:
             raise ZeroDivisionError
-        return at_node(topology, report)
+        return served(topology, *given)
 
-    monkeypatch.setattr(world.nodes, "_served", faulty)
+    monkeypatch.setattr("scheduler_extender.kube.devicetracker.served", faulty)
     informed(world).slices.apply(slice_of(other, device(0), name="o", pool=other))
     assert order(world) == (3, 1, 0, 2)
     problem = world.cluster.node_info(other).record.problem
@@ -368,7 +358,7 @@ def test_a_fault_of_ours_in_a_nodes_devices_costs_that_node_alone(
 
     first = NodeName("first")
     world.speak(1, first)
-    monkeypatch.setattr("scheduler_extender.kube.dra.NodeDevices", faulty)
+    monkeypatch.setattr("scheduler_extender.kube.devicetracker.NodeDevices", faulty)
     broken = slice_of(first, device(0), name="f", pool=first)
     nowhere = slice_of("", device(0), name="n", pool="n")
     informed(world).slices.replace(iter([a_slice(*map(device, PUBLISHED)), broken, nowhere]), "2")
@@ -377,7 +367,7 @@ def test_a_fault_of_ours_in_a_nodes_devices_costs_that_node_alone(
     problem = world.cluster.node_info(first).record.problem
     assert problem == "internal error: ZeroDivisionError"
     world.claims.apply(asking("c", exactly(1)))
-    coming = world.nodes.foresee("ns", ["c"])(world.cluster.node_info(NODE))
+    coming = world.cluster.foresees("ns", ["c"])(world.cluster.node_info(NODE))
     assert isinstance(coming, Rejection)
     assert coming.reason is Reason.UNDECIDED
 
@@ -455,178 +445,6 @@ def test_a_record_that_is_gone_takes_nothing_with_it(world: DraWorld) -> None:
     assert world.offer.availability.free == 0b0101
 
 
-class BindLimiter:
-    """A lock that counts how often it is taken."""
-
-    def __init__(self) -> None:
-        self.lock, self.taken, self.held = threading.Lock(), 0, False
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        self.taken, self.held = self.taken + 1, True
-
-    def __exit__(self, *_: object) -> None:
-        self.held = False
-        self.lock.release()
-
-
-def test_a_change_of_many_nodes_is_taken_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that waits for the lock gets it between two pieces."""
-    world, limiter, put = DraWorld(), BindLimiter(), Counter[int]()
-    names = [NodeName(f"many-{n}") for n in range(24)]
-    for name in names:
-        world.speak(1, name)
-        world.slices.apply(slice_of(name, device(0), name=name, pool=name))
-    served = world.nodes._served
-
-    def noted(*given: Any) -> tuple[NodeTopology, Report]:
-        put[limiter.taken] += 1
-        return served(*given)
-
-    monkeypatch.setattr(world.nodes, "_lock", limiter)
-    monkeypatch.setattr(world.nodes, "_served", noted)
-    world.classes.replace([device_class()], "")
-    assert put.total() == len(names) + 1
-    assert max(put.values()) == 1
-    assert {type(world.cluster.node_info(name).offer("nvidia.com/gpu")) for name in names} == {
-        Offer
-    }
-
-
-def test_a_list_of_many_objects_is_taken_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, limiter = two_pairs(), BindLimiter()
-    monkeypatch.setattr(world.nodes, "_lock", limiter)
-    monkeypatch.setattr("scheduler_extender.kube.dra.HELD", 0.0)
-    world.claims.replace(iter([asking(f"c{n}", exactly(1)) for n in range(30)]), "1")
-    assert limiter.taken >= 30
-
-
-def test_no_devices_are_read_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node may have thousands, and a selector takes its time for each."""
-    world, limiter = two_pairs(), BindLimiter()
-    monkeypatch.setattr(world.nodes, "_lock", limiter)
-    read: list[bool] = []
-
-    def noted(what: Any) -> Any:
-        def call(*given: Any) -> Any:
-            read.append(limiter.held)
-            return what(*given)
-
-        return call
-
-    monkeypatch.setattr(Slice, "devices", noted(Slice.devices))
-    monkeypatch.setattr(nodedevices, "_meets", noted(nodedevices._meets))
-    sick = raw(
-        {
-            "metadata": {"name": "sick"},
-            "spec": {"taint": {"effect": "NoSchedule"}, "deviceSelector": {"driver": DRIVER}},
-        }
-    )
-    world.claims.apply(asking("c", exactly(1, f"{IS_GPU} && true")))
-    for step in (
-        lambda: world.slices.apply(a_slice(device(0), device(1), generation=2)),
-        lambda: world.classes.apply(device_class(expression=f"{IS_GPU} || false", made="2")),
-        lambda: world.rules.apply(sick),
-        lambda: world.rules.delete(sick),
-        lambda: world.speak(2),
-        lambda: world.cluster.foresees("ns", ("c",))(world.cluster.node_info(NODE)),
-    ):
-        forget()
-        step()
-    assert len(read) > 10
-    assert not any(read)
-
-
-def test_a_rule_is_held_against_the_pools_that_it_selects_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """500 rules and 1,000 nodes: not each against each."""
-    world, made = DraWorld(), Counter[str]()
-    world.classes.apply(device_class())
-    names = [NodeName(f"many-{n}") for n in range(20)]
-    for name in names:
-        world.speak(1, name)
-        world.slices.apply(slice_of(name, *map(device, range(4)), name=name, pool=name))
-    selects: Any = vars(TaintRule)["selects"]
-
-    def counted(rule: TaintRule) -> str | None:
-        made[rule.key] += 1
-        return selects.fget(rule)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(TaintRule, "selects", property(counted))
-    taint = {"key": "sick", "effect": "NoSchedule"}
-    rules = [
-        raw(
-            {
-                "metadata": {"name": name},
-                "spec": {"taint": taint, "deviceSelector": {"pool": name, "device": "gpu-1"}},
-            }
-        )
-        for name in names
-    ]
-    world.rules.replace(iter(rules), "1")
-    assert max(made.values()) < len(names), "once or twice a rule, however many nodes there are"
-    offers = [world.cluster.node_info(name).offer("nvidia.com/gpu") for name in names]
-    assert all(isinstance(o, Offer) and o.availability.free == 0b1101 for o in offers)
-
-
-def large(index: int, size: int, kind: str = "gpu") -> Json:
-    found = device(index, kind)
-    found["attributes"]["x.example/long"] = {"string": "x" * size}
-    return found
-
-
-def test_the_slices_of_a_node_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_OF_NODE", 5000)
-    world, other = two_pairs(), NodeName("other")
-    world.speak(1, other)
-    world.slices.apply(slice_of(other, device(0), name="o", pool=other))
-    world.slices.apply(a_slice(large(5, 5000), name="t", pool="another"))
-    assert "the ResourceSlices are too large: at most 2 MiB" in world.problem
-    assert len(world.problem) < 200
-    assert world.slices.outside == 1
-    assert isinstance(world.cluster.node_info(other).offer("nvidia.com/gpu"), Offer)
-    world.slices.delete(a_slice(large(5, 5000), name="t", pool="another"))
-    assert order(world) == PUBLISHED
-
-
-def test_the_slices_of_all_nodes_have_a_bound_and_the_largest_node_pays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_SLICES", 5500)
-    world, other = two_pairs(), NodeName("other")
-    world.speak(1, other)
-    evil = slice_of(other, large(0, 2500), name="o", pool=other)
-    world.slices.apply(evil)
-    assert isinstance(world.cluster.node_info(other).offer("nvidia.com/gpu"), Offer)
-    world.slices.apply(a_slice(large(4, 800, "nic"), name="t", pool="another"))
-    assert "too large" in (world.cluster.node_info(other).record.problem or "")
-    assert world.problem == ""
-    world.slices.delete(a_slice(name="t", pool="another"))
-    assert world.slices.again()
-    world.slices.replace(iter([a_slice(*map(device, PUBLISHED)), evil]), "2")
-    assert isinstance(world.cluster.node_info(other).offer("nvidia.com/gpu"), Offer)
-
-
-def test_a_list_that_would_end_as_the_last_one_is_not_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_SLICES", 9000)
-    monkeypatch.setattr("scheduler_extender.kube.dra.AGAIN", 0.0)
-    world = two_pairs()
-    mine = [
-        a_slice(large(at, size), name=f"s{at}", pool=f"p{at}")
-        for at, size in enumerate((3000, 4000, 2000))
-    ]
-    other = slice_of(NodeName("other"), large(3, 500), name="o", pool="o")
-    for _ in range(2):
-        world.slices.replace(iter([*mine, other]), "2")
-        assert world.slices.outside == 2
-        assert not world.slices.again()
-    world.slices.delete(other)
-    assert world.slices.again()
-
-
 def test_a_slice_that_cannot_be_read_is_its_nodes_problem(world: DraWorld) -> None:
     informed(world)
     bad = json.loads(bytes(a_slice(device(0), name="bad\nname", pool="another")))
@@ -635,17 +453,3 @@ def test_a_slice_that_cannot_be_read_is_its_nodes_problem(world: DraWorld) -> No
     assert "ResourceSlice bad" in world.problem
     world.slices.delete(raw(bad))
     assert order(world) == (3, 1, 0, 2)
-
-
-def test_little_is_kept_of_what_devices_say() -> None:
-    """Their attributes are read when they are asked for."""
-    world = two_pairs()
-    many = [large(n, 900) for n in range(4, 1000)]
-    tracemalloc.start()
-    world.slices.apply(a_slice(*many, name="t", pool="another"))
-    world.slices.apply(slice_of(NodeName("x"), device(0), name="x", pool="x"))
-    forget()
-    world.cluster.foresees("ns", ())
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < 2.0 * 996 * 1000, kept

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.kube import dra
-from scheduler_extender.kube.dra import AGAIN
+from scheduler_extender.kube import devicetracker
 from scheduler_extender.kube.draobjects import Claim
+from scheduler_extender.kube.drasinks import AGAIN
 from scheduler_extender.kube.nodedevices import NodeDevices
 from tests.dranodes import (
     DRIVER,
@@ -162,8 +162,8 @@ def test_devices_of_no_one_node_are_looked_at_once_for_all_nodes(
         made += 1
         return NodeDevices(*given)
 
-    monkeypatch.setattr(dra, "NodeDevices", counted)
-    see = world.nodes.foresee("ns", ["c"])
+    monkeypatch.setattr(devicetracker, "NodeDevices", counted)
+    see = world.cluster.foresees("ns", ["c"])
     info = world.cluster.node_info(NODE)
     found = [see(info) for _ in range(5)]
     assert all(isinstance(each, Rejection) for each in found)
@@ -330,7 +330,7 @@ def test_slices_that_change_are_read_anew(world: DraWorld) -> None:
 
 def small_quota(monkeypatch: pytest.MonkeyPatch, most: int) -> DraWorld:
     """A world with room for so many bytes of what claims ask for."""
-    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", most)
+    monkeypatch.setattr("scheduler_extender.kube.drasinks.MOST_WANTED", most)
     return two_pairs()
 
 

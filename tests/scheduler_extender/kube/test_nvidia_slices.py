@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.framework.nodedecision import decide
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.kube.dra import DraNodes
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
@@ -72,7 +72,7 @@ def read(name: str, topology: NodeTopology) -> NodeInfo:
     nodes = DraNodes(cluster)
     report = Report("boot", 1, allocatable=frozenset())
     RecordSink(cluster, lambda: 0.0, nodes).apply(raw(codec.encode(topology, report)))
-    classes, its_slices, *_ = dra_sinks(cluster, nodes).values()
+    classes, its_slices, *_ = nodes.sinks.values()
     classes.apply(device_class())
     its_slices.replace([raw(each) for each in slices(name)], "1")
     return cluster.node_info(NODE)
