@@ -11,7 +11,7 @@ from scheduler_extender.cli.options import Listing, Whose
 from scheduler_extender.cli.queries import Look, Told, ordered
 from scheduler_extender.explain.gpustates import Nodes, Use
 from scheduler_extender.explain.runningpods import RunningPod, running_pods
-from scheduler_extender.explain.wording import STYLES, duration, set_text
+from scheduler_extender.explain.wording import STYLES, duration, gpus_text, set_text
 from scheduler_extender.terminal import Shown, column, show, table
 from topology.times import age, seconds_of
 
@@ -107,7 +107,8 @@ def draw(
 
 
 def _lines(row: RunningPod, today: float) -> Iterator[Text | str]:
-    gpus = f"GPUs {_gpus(row)}" if row.unit == "GPU" else _gpus(row)
-    yield Text.assemble(f"on {row.node}, {gpus}: ", _has(row))
+    gpus = gpus_text(row.gpus) if row.unit == "GPU" else _gpus(row)
+    where = f"on {row.node}, {gpus}" if row.gpus else f"on {row.node}"
+    yield Text.assemble(f"{where}: ", _has(row))
     since = "" if row.since is None else f"runs for {_age(row, today)}"
     yield ", ".join(filter(None, [f"requests {row.request or '–'}", row.verdict, since]))

@@ -119,7 +119,7 @@ def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice
     if pod is None:
         return None
     answer = partial(EvictionAdvice, f"{namespace}/{name}", pod.uid, pod.node)
-    if pod.node is not None:
+    if pod.node is not None and not pod.ended:
         return answer(text=[f"{namespace}/{name} is on {pod.node}"])
     unscheduled = _why_not_scheduled(pod)
     if unscheduled:

@@ -189,7 +189,8 @@ def _notes(
     if pod.ended and pod.refusal is None:
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
-        yield f"the kubelet refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
+        said = f"the kubelet refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
+        yield said.removesuffix(": ")
     if (
         waits
         and pod.claim_constraints is not None

@@ -113,9 +113,9 @@ def placed_on(info: NodeInfo, pod: PodRecord, written: Written | None) -> Placed
     if sets:
         more = f" and {written.sets_omitted} more" if written and written.sets_omitted else ""
         words.append(f"possible GPUs when it was bound: {sets_text(sets)}{more}")
-    if got is None:
+    if got is None and not pod.ended:
         words.append(NO_CLAIM if info.serves_claims else "no report shows yet which GPUs it got")
-    else:
+    if got is not None:
         outside = bool(sets) and not (written and written.sets_omitted) and got not in sets
         meet, not_meet = ("meet", "do not meet") if len(got) > 1 else ("meets", "does not meet")
         kept = "" if keeps is None else f", which {meet} its constraints"

@@ -145,3 +145,13 @@ def test_it_fits_a_terminal(
     assert max(map(len, text.splitlines())) <= columns
     for name in ("one", "pair", "wrong", "four"):
         assert name in text
+    if (columns, form) == (40, "table"):
+        assert "on train-01, GPU 4: NUMA 1\n" in text
+
+
+def test_a_pod_whose_gpus_no_report_shows_has_none_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    done = asked(main, "pods", "-A", "--cluster", "examples/clusters/where.yaml")
+    assert "\n  on serve-01: no report shows its GPUs\n" in done.stdout

@@ -62,6 +62,14 @@ def test_a_running_pod_has_its_node_beside_an_unreadable_annotation(cluster: Clu
     assert 'on node: annotation gpu-topology.io/link="rope": allowed are' in done.stdout
 
 
+def test_a_refused_pod_waits_for_no_report() -> None:
+    done = why("team-b/batch-q8w5s", "--cluster", "examples/clusters/audit.yaml")
+    assert (done.returncode, "report" in done.stdout) == (0, False)
+    assert done.stdout.endswith("  the kubelet refused the pod (TopologyAffinityError)\n")
+    done = asked(main, "unblock", "team-b/batch-q8w5s", "--cluster", "examples/clusters/audit.yaml")
+    assert done.stdout == "no pod is worth evicting for team-b/batch-q8w5s: it has ended\n"
+
+
 def test_a_placed_pod_reads_what_it_got(cluster: Cluster) -> None:
     node = bridged(4, "node")
     cluster.node(node)
