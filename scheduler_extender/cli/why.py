@@ -260,7 +260,7 @@ def _subject(api: ApiServer, record: PodRecord, manifest: dict[str, Any]) -> Sub
     gates = [gate for gate in pod.spec.scheduling_gates or () if isinstance(gate, Mapping)]
     if gates and record.node is None:
         told = ", ".join(str(gate.get("name")) for gate in gates[:5])
-        notes.insert(0, f"scheduling gates keep kube-scheduler from scheduling the pod: {told}")
+        notes.insert(0, f"scheduling gates: {told}")
     return Subject(record, written_on(pod), notes)
 
 

@@ -142,6 +142,7 @@ def explanation_of(
         # A template has no UID.
         unblocks=waits
         and bool(pod.uid)
+        and not pod.gated
         and any(answer.resolvable and not answer.ineligible for answer in answers),
         notes=[
             *(() if answered else [NOT_ALL_ASKED]),
@@ -182,6 +183,8 @@ def _notes(
 ) -> Iterator[str]:
     if pod.unasked:
         yield UNASKED
+    if pod.gated and not placed:
+        yield "kube-scheduler ignores the pod until its scheduling gates are removed"
     if pod.reservation is not None and (said := pod.reservation.too_late(snapshot.today)):
         yield said
     if pod.terminating:

@@ -129,14 +129,19 @@ def test_check_asks_the_same_cluster(cluster: Cluster) -> None:
     assert "GPU 0 is held by team-b/serve" in row["miss"]["words"], "the record names it"
 
 
-def test_gates_are_why_a_pod_waits_too(cluster: Cluster) -> None:
+def test_gates_are_why_a_pod_waits_too(cluster: Cluster, tmp_path: Path) -> None:
     cluster.node(switched(2, "node"))
     manifest = pod(2, NVLINK, name="train", uid="train")
     manifest["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     cluster.pod(manifest)
     done = cluster.why("train")
     assert done.returncode == 0
-    assert "keep kube-scheduler from scheduling the pod: kueue.x-k8s.io" in done.stdout
+    ignored = "  kube-scheduler ignores the pod until its scheduling gates are removed\n"
+    assert f"{ignored}  scheduling gates: kueue.x-k8s.io/admission\n" in done.stdout
+    file = tmp_path / "full.yaml"
+    group = {"kind": "MachineGroup", "machine": "t4-4", "count": 1, "namePrefix": "a-"}
+    file.write_text(f"{json.dumps(group)}\n---\n{json.dumps({'kind': 'Pod', **manifest})}")
+    assert why("team-a/train", "--cluster", file).stdout.endswith(ignored)
 
 
 def test_a_record_that_cannot_be_used_does_not_spoil_the_json(cluster: Cluster) -> None:
