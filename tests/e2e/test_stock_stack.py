@@ -170,6 +170,7 @@ def go_through(cluster: RealCluster, node: str, kubelet: Kubelet) -> Counter[str
         count = random.choice([1, 1, 2, 2, 3, most]) if step else 2
         pod = gpu_pod(name, [count], annotations=wish)
         pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        cluster.until_heard(node)
         cluster.create(PODS, pod)
         cluster.until(lambda name=name: settled(cluster, name), f"{name} is settled")  # type: ignore[misc]
         found = cluster.pod(name)
@@ -195,7 +196,8 @@ def go_through(cluster: RealCluster, node: str, kubelet: Kubelet) -> Counter[str
 def remove(cluster: RealCluster, node: str, name: str) -> None:
     """Delete a pod, and wait until the record has forgotten it.
 
-    Until then its GPUs are in no set that a placement foresees, and may be handed out already.
+    Until then, and until the extender has heard of that, its GPUs are in no set that a placement
+    foresees, and may be handed out already.
     """
     cluster.remove_pod(name)
     cluster.until(lambda: name not in published(cluster, node), f"{name} holds nothing")
