@@ -144,7 +144,7 @@ def test_a_malformed_record_costs_its_node_only(real: RealCluster) -> None:
     del spec["devices"][3]  # the links still name GPU 3; the schema cannot see that
     real.create(RECORDS, broken)
     real.add_node("broken", 4)
-    real.until(lambda: "broken" in real.admin.get("/v1/nodes").text, "the record is seen")
+    real.until_told("broken", lambda found: found["problem"])
     real.add_pod("after", 2, {"gpu-model": "V100*"})
     assert real.node_of("after") == "v100"
     answer = real.admin.get("/v1/nodes/broken").json()
