@@ -99,9 +99,9 @@ def _every_set_passes(kubelet: DeviceManager, masks: Masks, wanted: RequestClass
     shape, count = kubelet.shape, wanted.count
     test = compiled(shape, wanted.constraints, 0, kubelet.replicas)
     good: Flags = masks & np.uint64(~test.allowed & ALL) == 0
-    apart = test.over_pairs or test.apart is not None
-    if test.whole or (count > 1 and kubelet.shared and apart):
-        good[:] = False  # the devices may be shares of one GPU, or be on more GPUs than allowed
+    apart = kubelet.shared and (test.over_pairs or test.apart is not None)
+    if test.whole or (count > 1 and (apart or kubelet.refuses_several is not False)):
+        good[:] = False  # one GPU may have several of the devices, or the plugin refuse them
     if count == 1:
         return good
     for groups in (test.numa, test.one_gpu):

@@ -117,6 +117,15 @@ def test_the_capacity_of_shared_gpus_is_what_verdicts_guarantee(
     assert guaranteed_placements(kubelet, everything, RequestClass(count, wanted)) == placements
 
 
+@pytest.mark.parametrize("policy", ["any", "packed"])
+def test_pairs_that_the_plugin_may_refuse_have_no_guaranteed_capacity(policy: str) -> None:
+    shape = machine("hgx-a100-4").topology("n").shape
+    for refuses, singles, pairs in ((False, 16, 8), (None, 16, 0), (True, 16, 0)):
+        kubelet = DeviceManager(shape, AllocatorConfig(policy), 4, refuses)
+        found = [guaranteed_placements(kubelet, 0b100_100_100_100, RequestClass(n)) for n in (1, 2)]
+        assert found == [singles, pairs]
+
+
 def node_scores(request: GpuRequest, *states: tuple[DeviceManager, Mask]) -> list[Score]:
     found = []
     for kubelet, free in states:
