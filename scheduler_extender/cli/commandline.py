@@ -21,13 +21,12 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # the output cannot
 OURS = ("scheduler_extender", "topology", "")
 
 
-BENCHMARKS = (
-    "simulate and report need a checkout of the source: run make dev there, and then "
-    ".venv/bin/gpu-topology"
-)
 LACKING = {
-    "benchmarks": BENCHMARKS,
-    "scipy": BENCHMARKS,
+    **dict.fromkeys(
+        ("benchmarks", "scipy"),
+        "simulate and report need a checkout of the source: run make dev there, and then "
+        ".venv/bin/gpu-topology",
+    ),
     "networkx": "-o graphml needs a package: pip install networkx",
 }
 

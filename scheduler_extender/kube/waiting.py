@@ -60,8 +60,7 @@ class WaitingPods:
             self._look(waiting[uid], now)
 
     def _looked(self, uid: PodUid) -> float:
-        told = self._told.get(uid)
-        return float("-inf") if told is None else told.looked
+        return self._told.get(uid, _Told(float("-inf"))).looked
 
     def _look(self, pod: PodRecord, now: float) -> None:
         before = self._told.get(pod.uid, _Told(now))
