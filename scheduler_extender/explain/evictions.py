@@ -7,19 +7,24 @@ from msgspec import Meta
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.clientlimits import UNBLOCK_SECONDS
-from scheduler_extender.deadline import OutOfTimeError, within
+from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.evictions import Advice, Cost, lost, search, unplanned
-from scheduler_extender.evictions.relocation import GuaranteedPlacements
+from scheduler_extender.evictions.relocation import (
+    MAX_NODES,
+    GuaranteedPlacements,
+    SpareResources,
+)
 from scheduler_extender.evictions.victims import after, importance
 from scheduler_extender.explain import Struct
 from scheduler_extender.framework.afterwards import Afterwards
-from scheduler_extender.framework.evaluator import may_go
+from scheduler_extender.framework.evaluator import evaluate, may_go
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.nodeinfo import NodeInfo
 from scheduler_extender.state.pods.record import PodRecord
-from topology.core.devices import PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 from topology.times import time_text
 
@@ -166,8 +171,20 @@ def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice
             list(found.resources_unknown),
         )
     late = "" if pod.reservation is None else pod.reservation.too_late(snapshot.today)
-    text = [*advice.lines(pod, beside), *filter(None, [late])]
+    expected = _expected_now(snapshot, pod, deadline) if advice.takes is None else ""
+    text = [*filter(None, [expected]), *advice.lines(pod, beside), *filter(None, [late])]
     return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=text)
+
+
+def _expected_now(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> str:
+    """Return which node needs no evictions if the verdict ``expected`` suffices; empty if none."""
+    results = evaluate(snapshot, Question(pod, Purpose.EXPLAIN), None, deadline)
+    decisions, spare = results.decisions, SpareResources(snapshot.others)
+    for name in results.passed[:MAX_NODES]:
+        word, info = decisions[name].verdict, snapshot.node_info(NodeName(name))
+        if word == Verdict.EXPECTED.value and spare.takes(info, pod):
+            return f"{name} has GPUs for {pod.full_name} now, with the verdict {word}"
+    return ""
 
 
 def _why_not_scheduled(pod: PodRecord) -> str:

@@ -333,6 +333,21 @@ def test_members_of_a_group_are_loosened_within_their_group() -> None:
     assert set(relaxed(explained(cluster, pod))) == {"policy"}
 
 
+def test_unblock_names_a_node_on_which_the_pod_is_expected_to_get_its_gpus() -> None:
+    """Before, it named evictions alone, although filter lets the pod pass there."""
+    node = bridged(4, "node")
+    unknown = replace(node, allocator=replace(node.allocator, policy="any"))
+    cluster = cluster_of({unknown: {"x": Held((2, 3))}})
+    pod = waiting("pair", gpu_request(2, NVLINKED))
+    cluster.put_pod(pod)
+    assert explained(cluster, pod).takes == 1
+    found = eviction_advice(cluster, pod.namespace, pod.name)
+    assert found is not None
+    first, second = found.text
+    assert first == "node has GPUs for team/pair now, with the verdict expected"
+    assert second.startswith("no pod is worth evicting for team/pair: ")
+
+
 # --- Placed ---------------------------------------------------------------------------------------
 
 
