@@ -25,8 +25,12 @@ class OccupiedNode:
         self.held[name] = (found["metadata"]["uid"], gpus)
 
     def publish(self) -> None:
-        """Node and record are there from now on."""
+        """Node and record are there from now on, and the extender knows who runs here."""
         self.real.add_machine(self.node, self._report())
+        self.real.until_told(
+            self.node.name,
+            lambda found: {each["name"] for each in found["pods"]} >= self.held.keys(),
+        )
 
     def let_go(self, *names: str) -> None:
         """The kubelet has ended these pods."""
