@@ -110,7 +110,7 @@ def paragraph(console: Console, words: str, style: str = "", indent: int = 0) ->
     if not console.is_terminal:
         console.print(Text(" " * indent) + text, soft_wrap=True)
     else:
-        console.print(Padding(text, (0, 0, 0, indent), expand=False))
+        console.print(Padding(text, (0, 0, 0, indent)))
 
 
 def section(console: Console, title: str, paragraphs: Iterable[str]) -> None:
@@ -145,7 +145,7 @@ def show(
         for heading, lines in instead:
             console.print(Text(heading, "bold", overflow="fold"))
             for line in lines:
-                console.print(Padding(Text() + line, (0, 0, 0, 2), expand=False))
+                console.print(Padding(Text() + line, (0, 0, 0, 2)))
         return
     if table.title:
         console.print(table.title, style="italic")

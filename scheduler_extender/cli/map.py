@@ -193,4 +193,4 @@ def _tile(console: Console, tile: Tile, beside: int) -> None:
         console.print(Text(left.ljust(indent)) + line, soft_wrap=True)
     words = warnings(node) if tile.exact else []
     for word in (*words, *(node.problems if tile.many == 1 else ())):
-        console.print(Padding(Text(word, "yellow", overflow="fold"), (0, 0, 0, 4), expand=False))
+        console.print(Padding(Text(word, "yellow", overflow="fold"), (0, 0, 0, 4)))
