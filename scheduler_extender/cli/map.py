@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.nodes import total_text, warnings
 from scheduler_extender.explain.gpustates import MEANINGS, NodeState, Use
+from scheduler_extender.terminal import paragraph
 from scheduler_extender.web.overview import Filters, Tile, overview, some
 from topology.core.devices import Mask, positions
 from topology.core.graph import NodeTopology
@@ -193,4 +193,4 @@ def _tile(console: Console, tile: Tile, beside: int) -> None:
         console.print(Text(left.ljust(indent)) + line, soft_wrap=True)
     words = warnings(node) if tile.exact else []
     for word in (*words, *(node.problems if tile.many == 1 else ())):
-        console.print(Padding(Text(word, "yellow", overflow="fold"), (0, 0, 0, 4)))
+        paragraph(console, word, "yellow", 4)
