@@ -309,6 +309,7 @@ class Cache:
             if other_amounts and _gives_out_others(before, info):
                 info, changed = info.unproven(), True
             self._put(info, changed=changed)
+            self.version += info.node_object != known  # pages show a cordon
             self.nodes.note_pauses(info)
 
     def put_labels(self, name: NodeName, node_object: NodeObject) -> None:

@@ -29,6 +29,7 @@ from scheduler_extender.web.overview import FILTERS, Filters, overview
 from scheduler_extender.web.pages import MOST_ASKED, WHAT_IF_SECONDS, Pages
 from scheduler_extender.web.waiting import ASKED, UNASKED, outlook_of, waiting_queues
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
+from tests.waiting import eventually
 from topology.core.devices import NodeName
 from topology.core.memo import forget
 from topology.core.placement import Reason
@@ -118,6 +119,14 @@ def test_gpus_of_assumed_pods_are_promised_to_no_other_pod() -> None:
     after = capacity(made, "a")
     assert before == Capacity(4, 2, 1)
     assert after == Capacity(1, 0, 0)
+
+
+def test_a_cordon_is_shown_on_a_page_that_was_shown_before() -> None:
+    made = small()
+    pages = Pages(made.cluster)
+    assert "cordoned" not in (pages.node("volta-02") or "")
+    made.cluster.put_node(NodeName("volta-02"), NodeObject(cordoned=True))
+    eventually(lambda: "cordoned" in (pages.node("volta-02") or ""))
 
 
 def test_a_cordoned_node_promises_nothing() -> None:
