@@ -7,11 +7,11 @@ of these changes. Records of nodes with a device plugin pass through unchanged.
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler_extender.kube.devicetracker import EVERY_NODE, YIELD, DeviceTracker
-from scheduler_extender.kube.draobjects import DraObject
+from scheduler_extender.kube.draobjects import Claim, DraObject
 from scheduler_extender.kube.drasinks import dra_sinks
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
@@ -95,7 +95,7 @@ class DraNodes:
 
     # What their records are merged with.
 
-    def change(self, before: Iterable[DraObject], after: Iterable[DraObject]) -> None:
+    def change(self, before: Sequence[DraObject], after: Sequence[DraObject]) -> None:
         """Replace the objects ``before`` by the objects ``after``.
 
         A node that is merged meanwhile is in the state between two events of a watch.
@@ -110,6 +110,9 @@ class DraNodes:
                 # Even if no GPU changes hands: what claims get depends on other devices, too.
                 self._cache.tell_of(self._agents.keys() & {name})
             time.sleep(YIELD)
+        had = {obj.key for obj in before if isinstance(obj, Claim) and obj.status.allocation}
+        if freed := had & {obj.key for obj in after if isinstance(obj, Claim) and obj.size}:
+            self._cache.tell_of_claims(freed)
 
     def claims_known(self, pod: PodRecord, number: int, node: NodeName) -> bool:
         """Check whether the pod's claims are known, as :attr:`.Cache.claims_known` describes."""

@@ -1,6 +1,6 @@
 """Sinks for DRA's objects: ResourceSlices, ResourceClaims, DeviceClasses and DeviceTaintRules."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ MOST_WANTED = 16 << 20  # bytes of the specs of claims without devices, all toge
 AGAIN = 30.0  # seconds between two lists of objects that had no room
 Objects = dict[Hashable, DraObject]  # by key
 # Replaces some objects by others.
-Change = Callable[[Iterable[DraObject], Iterable[DraObject]], None]
+Change = Callable[[Sequence[DraObject], Sequence[DraObject]], None]
 
 
 class DraSink(ObjectSink):

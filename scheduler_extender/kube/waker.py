@@ -5,10 +5,13 @@ the pod makes it try. The waker writes it only after the extender's cache holds 
 if a changed node would take the pod now. It wakes the same pod ever more rarely: kube-scheduler may
 reject it for reasons that we do not see, or another pod may be faster.
 
-Only changes of nodes wake pods. Pauses and reservations end, and reports grow stale, without an
-event: then :meth:`.Cache.expire` announces the node as if it had changed. While a gang is sent to
-one domain, its members are evaluated in every round. A member of a group is always evaluated on all
+Changes of nodes wake pods. Pauses and reservations end, and reports grow stale, without an event:
+then :meth:`.Cache.expire` announces the node as if it had changed. While a gang is sent to one
+domain, its members are evaluated in every round. A member of a group is always evaluated on all
 nodes, since the change of one node may open others to it.
+
+So is a pod whose claim has lost its devices, which bound it to a node. kube-scheduler hears of that
+by itself, and may have asked the extender before the extender had heard.
 
 A round does a bounded amount of work however many pods wait and nodes change. Pods with the same
 request that have seen the same changes share one evaluation. The next rounds do what a round does
@@ -27,6 +30,7 @@ from scheduler_extender.annotations import WAKE
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question, alike
+from scheduler_extender.kube.draobjects import key_of
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -37,6 +41,7 @@ from topology.kubeapi.apiserver import ApiFailure, ApiServer, ApiUnreachable, pa
 log = structlog.get_logger(__name__)
 
 WRITE_TIMEOUT = 2.0  # seconds
+ANEW = -1  # in place of the number of the last change: the pod is evaluated on all nodes
 # Seconds between two log lines about one failing request; lines a second; lines at once.
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
 
@@ -74,7 +79,9 @@ class Waker:
         self._cluster = cluster
         self._api = api
         self._clock = clock
-        self._new: set[NodeName] = set()  # the cache's lock guards it
+        # Changed nodes, and claims that have lost their devices. The cache's lock guards both.
+        self._new: set[NodeName] = set()
+        self._claims: set[str] = set()
         # Changed nodes in the order of their last change: the change's number, and when we heard of
         # it.
         self._changed: dict[NodeName, tuple[int, float]] = {}
@@ -95,14 +102,18 @@ class Waker:
         # nothing, and so wake no pod.
         self._ours = uuid4().hex[:12]
         cluster.on_change.append(lambda name: self._new.add(name))
+        cluster.on_claims.append(lambda keys: self._claims.update(keys))
 
     def round(self, now: float) -> None:
         """Wake the pods that a recently changed node would take. ``now`` is in seconds."""
-        snapshot = self._take_changes(now)
+        snapshot, claims = self._take_changes(now)
         unschedulable = {pod.uid: pod for pod in snapshot.unschedulable}
         self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
-        if not self._changed:
+        for uid, pod in unschedulable.items() if claims else ():
+            if not claims.isdisjoint(key_of(pod.namespace, name) for name in pod.claims):
+                self._tried[uid] = ANEW
+        if not (self._changed or ANEW in self._tried.values()):
             return
         deadline, left = within(self._clock, self.SECONDS), self.AT_ONCE
         kinds = self._kinds(unschedulable.values(), now)
@@ -155,12 +166,16 @@ class Waker:
     def _rest(self, uid: PodUid, now: float, pause: float) -> None:
         self._woken[uid] = (now, min(pause, self.LONGEST))
 
-    def _take_changes(self, now: float) -> Snapshot:
-        """Record the nodes that have changed, and return the snapshot after these changes."""
+    def _take_changes(self, now: float) -> tuple[Snapshot, set[str]]:
+        """Record the nodes that have changed.
+
+        Return the snapshot after these changes, and the claims that have lost their devices.
+        """
         self._rounds += 1
         with self._cluster.lock:
             snapshot = self._cluster.snapshot()
             new, self._new = self._new, set()
+            claims, self._claims = self._claims, set()
         changes = {name: at for name, at in self._changed.items() if name not in new}
         changes |= {name: (number, now) for number, name in enumerate(sorted(new), self._last + 1)}
         self._last += len(new)
@@ -171,7 +186,7 @@ class Waker:
         }
         self._names = list(self._changed)
         self._numbers = [number for number, _ in self._changed.values()]
-        return snapshot
+        return snapshot, claims
 
     def _kinds(
         self, pods: Iterable[PodRecord], now: float
@@ -182,9 +197,10 @@ class Waker:
         changes.
         """
         kinds: dict[tuple[Hashable, int], list[PodRecord]] = {}
+        latest = self._numbers[-1] if self._numbers else 0
         for pod in pods:
-            tried = self._tried.get(pod.uid, -1)
-            if tried < self._numbers[-1] and now >= self._due(pod.uid):
+            tried = self._tried.get(pod.uid, 0)
+            if tried < latest and now >= self._due(pod.uid):
                 kinds.setdefault((alike(pod), tried), []).append(pod)
         return kinds
 
@@ -208,9 +224,10 @@ class Waker:
         round continues after it.
         """
         question, at = Question(pod, Purpose.WAKE), bisect_right(self._numbers, tried)
+        on_all = pod.group_ref is not None or tried == ANEW
         try:
-            while at < len(self._names) and not deadline.passed():
-                names = None if pod.group_ref is not None else self._names[at : at + self.SLICE]
+            while (on_all or at < len(self._names)) and not deadline.passed():
+                names = None if on_all else self._names[at : at + self.SLICE]
                 self.looks += 1
                 results = evaluate(snapshot, question, names, deadline)
                 late_for_claims = results.late and pod.claim_constraints is not None
@@ -218,7 +235,9 @@ class Waker:
                     return True, tried
                 if results.late or results.for_now:
                     break
-                at += len(names or self._names)
+                if names is None:
+                    return False, self._last
+                at += len(names)
                 tried = self._numbers[min(at, len(self._numbers)) - 1]
         except Exception:
             # A pod whose evaluation fails must not cost the other pods their wake.

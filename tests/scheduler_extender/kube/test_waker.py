@@ -27,7 +27,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import Reservation
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod, Taint
-from tests.dranodes import NODE, claim, two_pairs
+from tests.dranodes import NODE, asking, claim, device, exactly, slice_of, two_pairs
 from tests.nodes import last_report, pod, record_of, switched
 from tests.scheduler_extender.evictions.scenes import Held, cluster_of, waiting
 from tests.scheduler_extender.state import test_shared_memory as shared_memory
@@ -412,6 +412,29 @@ def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_i
     world.claims.delete(claim("c0"))
     waker.round(1.0)
     assert api.woken == ["wants"]
+
+
+def test_a_pod_whose_claim_has_lost_its_devices_is_woken_for_any_node() -> None:
+    """kube-scheduler has heard of it first, and no other node changes any more."""
+    world, api = two_pairs(), Api()
+    waker = Waker(world.cluster, api, clock=lambda: 0.0)
+    wants = unschedulable("wants", gpu_request(0, NVLINK))
+    world.cluster.put_pod(replace(wants, namespace="ns", claims=("c",)))
+    world.claims.apply(claim("c", 0, 2))  # not linked
+    for held in 1, 3:
+        world.claims.apply(claim(f"c{held}", held, pod=f"c{held}"))
+    other = NodeName("other")
+    world.cluster.put_node(other, NodeObject(exists=True, advertises_none=True))
+    world.slices.apply(slice_of(other, *map(device, range(4)), name="o", pool=other))
+    world.speak(1, other)
+    for now in 0.0, Waker.MEMORY:
+        waker.round(now)
+    assert api.woken == []
+    world.claims.apply(asking("c", exactly(2)))
+    looks = waker.looks
+    for now in 100.0, 200.0, 300.0:
+        waker.round(now)
+    assert (api.woken, waker.looks - looks) == (["wants"], 1)
 
 
 @pytest.mark.parametrize("calls", range(14))
