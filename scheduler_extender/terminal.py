@@ -225,9 +225,9 @@ def _wrapped(
 def _widths(columns: list[_Measured], width: int) -> list[int]:
     """Return the width of each column.
 
-    Each gets what it needs. Each character that is left goes to the column with the smallest part
-    of what it could use. If characters are missing, the widest column gives each of them: columns
-    that fold come first, and every column keeps one.
+    Each gets the width that it needs. What is left goes, character by character, to the column with
+    the smallest part of its full width. What is missing is taken, character by character, from the
+    widest column that folds, and then from the others; one character remains of each.
     """
     needs = [min(column.least, width) for column in columns]
     left = width - GAP * (len(columns) - 1) - sum(needs)

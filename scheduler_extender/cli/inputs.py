@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 16 * 1024 * 1024  # bytes of a file with pods, or of a program's output about a machine
 VERDICTS = ("expected", "guaranteed")  # the words of --require
-POD_WORDS = ("pod", "pods", "po")  # for kubectl, in any case
+POD_WORDS = ("pod", "pods", "po")  # kubectl's words for the kind; it also takes capital letters
 PIPE = 1_000_000  # columns if the width is unknown, so that no line is wrapped
 
 
@@ -209,10 +209,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f": did you mean {', '.join(close)}?" if close else ""
 
 
-def pod_named(meant: str, namespace: str) -> tuple[str, str]:
+def namespace_and_name(meant: str, namespace: str) -> tuple[str, str]:
     """Return the namespace and name of NAME, pod/NAME or NAMESPACE/NAME.
 
-    >>> pod_named("pod/train", "team-a"), pod_named("team-b/train", "team-a")
+    >>> namespace_and_name("pod/train", "team-a"), namespace_and_name("team-b/train", "team-a")
     (('team-a', 'train'), ('team-b', 'train'))
     """
     where, _, name = meant.rpartition("/")

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from scheduler_extender.annotations import RESERVED
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import cluster_file, no_such_pod, pod_named, tell
+from scheduler_extender.cli.inputs import cluster_file, namespace_and_name, no_such_pod, tell
 from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import asking
 from scheduler_extender.cli.options import Form, Source
@@ -63,13 +63,13 @@ def plan(
     if not 30 <= keep <= MAX_SECONDS:
         raise BadInputError(f"--keep: allowed are 30 to {MAX_SECONDS:.0f} seconds, not {keep}")
     if source.cluster is not None:
-        where, name = pod_named(pod, namespace or "default")
+        where, name = namespace_and_name(pod, namespace or "default")
         known = described(cluster_file(source.cluster), Verdict.EXPECTED)
         advice = _answer(known, where, name, f"{source.cluster}: ")
         _show(advice, form)
         return
     with asking(source.access) as (api, usual):
-        where, name = pod_named(pod, namespace or usual)
+        where, name = namespace_and_name(pod, namespace or usual)
         advice = _answer(_read(api), where, name, "")
         reservation, cheapest = advice.reservation, advice.plan
         if not evict or (reservation is None and (cheapest is None or not cheapest.steps)):

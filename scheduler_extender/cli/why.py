@@ -23,7 +23,7 @@ from rich.text import Text
 from scheduler_extender.annotations import MANAGED, asks_for_any
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
-from scheduler_extender.cli.inputs import cluster_file, no_such_pod, pod_meant, pod_named
+from scheduler_extender.cli.inputs import cluster_file, namespace_and_name, no_such_pod, pod_meant
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Form, Where
 from scheduler_extender.cli.queries import NO_CLAIMS, Told, described, text_in
@@ -37,7 +37,7 @@ from scheduler_extender.explain.explanation import (
 from scheduler_extender.explain.placedpod import Written, written_on
 from scheduler_extender.explain.wording import CHANGES_NOT_IN_TIME, listed
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.files.podnotes import notes_on
+from scheduler_extender.files.podnotes import misplaced_keys
 from scheduler_extender.files.podtemplates import pods_made_by
 from scheduler_extender.kube.owners import kind_named, owners_of, pods_of, workload
 from scheduler_extender.kube.reading import one_look
@@ -89,7 +89,7 @@ def _from_extender(
 ) -> tuple[Explanation | Unreadable, list[str]]:
     """Return the extender's answer. The API server finds the pods of a workload."""
     notes: list[str] = []
-    where, name = pod_named(pod, namespace or usual_namespace(access))
+    where, name = namespace_and_name(pod, namespace or usual_namespace(access))
     if kind_named(pod.rpartition("/")[0]) is not None:
         with asking(access) as (api, usual):
             about = subject(api, namespace or usual, pod)
@@ -106,7 +106,7 @@ def _from_file(
 ) -> tuple[Explanation | Unreadable, list[str]]:
     content = cluster_file(path)
     known = described(content, require)
-    where, name = pod_named(pod, namespace)
+    where, name = namespace_and_name(pod, namespace)
     if kind_named(where) is not None:
         raise BadInputError(f"{path}: {pod}: a cluster file has no workloads; give a pod's name")
     snapshot = known.snapshot()
@@ -200,7 +200,7 @@ def subject(api: ApiServer, namespace: str, meant: str) -> Subject:
     word, _, name = meant.rpartition("/")
     kind = kind_named(word)
     if kind is None:
-        return _pod(api, *pod_named(meant, namespace))
+        return _pod(api, *namespace_and_name(meant, namespace))
     made = workload(api, kind, namespace, name)
     pods = [read for raw in pods_of(api, kind, namespace, made) if (read := _read(raw))]
     if not pods:
@@ -280,9 +280,9 @@ def _claiming(manifest: dict[str, Any]) -> Iterator[str]:
 
 def _misplaced(api: ApiServer, namespace: str, manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes about annotations in the wrong place, on the pod or on its owners."""
-    yield from notes_on("Pod", manifest, [])
+    yield from misplaced_keys("Pod", manifest, [])
     for owner in owners_of(api, namespace, manifest):
-        yield from notes_on(str(owner["kind"]), {}, [owner.get("metadata")])
+        yield from misplaced_keys(str(owner["kind"]), {}, [owner.get("metadata")])
 
 
 def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
@@ -297,7 +297,7 @@ def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
         if read is not None:
             said = f"{kind} {name} has no pods; this answer is for its pod template"
             return Subject(
-                read[0], None, [said, *_held_up(made), *notes_on(kind, manifest, outside)]
+                read[0], None, [said, *_held_up(made), *misplaced_keys(kind, manifest, outside)]
             )
     raise BadInputError(
         f"{kind} {namespace}/{name} has no pods with GPUs, and no pod template that requests GPUs"

@@ -82,11 +82,11 @@ def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
     return dict(sorted(together.items(), key=lambda each: -len(each[1])))
 
 
-def rejections_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> Counts:
-    """Return the counts of the nodes' answers to a pod, as far as there is time.
+def rejection_counts(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> Counts:
+    """Return how many nodes reject a pod or are ineligible, as far as there is time.
 
-    Nodes for which there was no time count as undecided, and nodes without GPUs do not count. Empty
-    if some node would take the pod. Also empty if the pod's annotations cannot be read;
+    Nodes for which there was no time count as undecided, and nodes without GPUs do not count. The
+    counts are empty if some node would take the pod, or if the pod's annotations cannot be read:
     kube-scheduler's Event gives that reason.
     """
     if isinstance(pod.request, Malformed):
@@ -95,11 +95,11 @@ def rejections_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> Cou
     results = evaluate(snapshot, Question(pod, Purpose.EXPLAIN), names, deadline)
     if results.passed:
         return Counts(0)
-    rejected = {why: len(names) for why, names in results.by_reason.items() if why is not None}
-    barred = [snapshot.node_info(NodeName(name)) for name in results.by_reason.get(None, ())]
-    to, asks = pod.attributes.eligible_nodes, pod.attributes.requests
-    bars = Counter(info.bar(to, asks) for info in barred)
-    return Counts(len(names), len(barred), len(barred), rejected, bars=bars)
+    rejected = {why: len(some) for why, some in results.by_reason.items() if why is not None}
+    ineligible = [snapshot.node_info(NodeName(name)) for name in results.by_reason.get(None, ())]
+    wanted = pod.attributes
+    bars = Counter(info.bar(wanted.eligible_nodes, wanted.requests) for info in ineligible)
+    return Counts(len(names), len(ineligible), len(ineligible), rejected, bars=bars)
 
 
 def reason_of(pod: PodRecord, counts: Counts | None) -> str:
@@ -165,7 +165,7 @@ class WaitingReasons:
                     break
                 pod, label = waiting[key][0], Reason.MALFORMED.value
                 if not isinstance(pod.request, Malformed):
-                    counts = rejections_of(snapshot, pod, deadline).rejected
+                    counts = rejection_counts(snapshot, pod, deadline).rejected
                     label = main_reason(by_reason(counts)).value if counts else NONE
                 self._known[key] = label, now
             counted = dict.fromkeys(LABELS, 0)

@@ -5,17 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler_extender.annotations import (
-    IMPLICIT_NAME,
-    MANAGED,
-    Malformed,
-    parse,
-)
+from scheduler_extender.annotations import IMPLICIT_NAME, MANAGED, Malformed, parse
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.explain.groupfit import Wanted
 from scheduler_extender.explain.wording import listed, not_joined
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.files.podnotes import ineffective, notes_on
+from scheduler_extender.files.podnotes import misplaced_keys, notes_on_pod
 from scheduler_extender.files.podtemplates import (
     KNOWN,
     MAKES,
@@ -35,7 +30,6 @@ from topology.yamltext import YamlTextError, documents
 LWS_GROUP = "leaderworkerset/"  # the beginning of the names of groups that a LeaderWorkerSet makes
 MAX_NOTES = 10
 MOST_PODS = 4096  # pods of one file, as many as a group may have members
-
 
 Maker = tuple[object, list[Made]]  # an object that is or makes pods, and these pods
 
@@ -213,7 +207,7 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
             f"{whose}the pod requests no GPU (nvidia.com/gpu), so there is nothing to check"
         )
     said = not_joined(request.request, request.group_ref)
-    notes = (*notes_on(_kind_of(item), made.pod, made.outside), *ineffective(pod))
+    notes = (*misplaced_keys(_kind_of(item), made.pod, made.outside), *notes_on_pod(pod))
     return Wanted(
         pod.metadata.name,
         request.request,

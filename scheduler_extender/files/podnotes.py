@@ -1,4 +1,4 @@
-"""Note what has no effect in a pod file.
+"""Note what has no effect in a pod file, and what the API server refuses.
 
 Annotations have an effect only on the pod. Those of a Deployment itself, labels, and keys with
 another prefix request nothing, and no component of the cluster reports that. So notes report it
@@ -25,7 +25,7 @@ from scheduler_extender.wire import Pod, Resources
 LIKE_OURS = 0.75  # similarity (0 to 1) from which on a prefix counts as a misspelling of ours
 
 
-def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
+def misplaced_keys(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
     """Yield notes on keys in the wrong place.
 
     They may be on the ``kind`` of object that makes the pod (``outside`` is its metadata), they may
@@ -77,7 +77,7 @@ def _meant(key: str) -> str | None:
     return None
 
 
-def ineffective(pod: Pod) -> Iterator[str]:
+def notes_on_pod(pod: Pod) -> Iterator[str]:
     """Yield notes on annotations of ours that have no effect, and on amounts that are refused.
 
     The API server refuses requests of GPUs without equal limits.

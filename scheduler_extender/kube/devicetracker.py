@@ -43,7 +43,7 @@ from topology.core.placement import Rejection
 from topology.core.report import Report
 
 NOWHERE = NodeName("")  # the node of ResourceSlices that are for several nodes
-ALL = ""  # the key of objects that are all searched
+ALL = ""  # the one place of objects that are searched for every node
 EVERY_NODE = NodeName("*")  # stands for all nodes; none has this name
 UNREAD = (
     "a ResourceClaim, ResourceSlice or DeviceTaintRule that may concern this node's GPUs cannot be "
@@ -161,14 +161,14 @@ class DeviceTracker:
         pools = (each.spec.pool.name for each in self._slices.get(name, {}).values())
         if any(each in self._unread for each in (ALL, name, *pools)):
             raise DraError(UNREAD)
-        devices = self._devices.get(name) or _devices_in(*self._said_of(name))
+        devices = self._devices.get(name) or _devices_in(*self._slices_and_bars(name))
         if name in self._slices:
             self._devices[name] = devices
         if isinstance(devices, DraError):
             raise devices
         return devices
 
-    def _said_of(self, name: NodeName) -> tuple[list[Slice], dict[str, Barred]]:
+    def _slices_and_bars(self, name: NodeName) -> tuple[list[Slice], dict[str, Barred]]:
         """Return a node's slices, and for each of their pools the barred devices.
 
         These are the devices to which rules admit no pods.
@@ -188,13 +188,13 @@ class DeviceTracker:
             conditions = {
                 each.conditions for each in self._classes.get(ALL, {}).values() if each.serves
             }
-            said = self._said_of(name) if devices is None else ([], {})
+            found = self._slices_and_bars(name) if devices is None else ([], {})
         # An unreadable object, or a fault of our code, is reported when the devices are requested.
         with suppress(Exception):
-            if devices is None and said[0]:
-                devices = _devices_in(*said)
+            if devices is None and found[0]:
+                devices = _devices_in(*found)
                 with self._lock:
-                    if said == self._said_of(name):
+                    if found == self._slices_and_bars(name):
                         self._devices[name] = devices
         if devices is None or isinstance(devices, DraError):
             return

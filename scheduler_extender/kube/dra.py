@@ -112,7 +112,7 @@ class DraNodes:
             time.sleep(YIELD)
         had = {obj.key for obj in before if isinstance(obj, Claim) and obj.status.allocation}
         if freed := had & {obj.key for obj in after if isinstance(obj, Claim) and obj.size}:
-            self._cache.tell_of_claims(freed)
+            self._cache.tell_of_deallocated(freed)
 
     def claims_known(self, pod: PodRecord, number: int, node: NodeName) -> bool:
         """Check whether the pod's claims are known, as :attr:`.Cache.claims_known` describes."""

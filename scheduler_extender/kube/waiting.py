@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler_extender.deadline import within
-from scheduler_extender.explain.waitingreasons import rejections_of
+from scheduler_extender.explain.waitingreasons import rejection_counts
 from scheduler_extender.explain.wording import REASON_WORDS
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
@@ -64,7 +64,9 @@ class WaitingPods:
 
     def _look(self, pod: PodRecord, now: float) -> None:
         before = self._told.get(pod.uid, _Told(now))
-        counts = rejections_of(self._cluster.snapshot(), pod, within(self._cluster.clock, SECONDS))
+        counts = rejection_counts(
+            self._cluster.snapshot(), pod, within(self._cluster.clock, SECONDS)
+        )
         reasons = frozenset((*(REASON_WORDS[why.reason] for why in counts.rejected), *counts.bars))
         text = f"{counts.headline} ({MORE})" if counts.rejected else ""
         news = reasons != before.reasons or (text != before.text and now - before.at >= RARELY)

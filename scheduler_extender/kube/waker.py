@@ -10,8 +10,8 @@ then :meth:`.Cache.expire` announces the node as if it had changed. While a gang
 domain, its members are evaluated in every round. A member of a group is always evaluated on all
 nodes, since the change of one node may open others to it.
 
-So is a pod whose claim has lost its devices, which bound it to a node. kube-scheduler hears of that
-by itself, and may have asked the extender before the extender had heard.
+A pod whose claim has lost its devices is evaluated on all nodes, too: it may now go to any of them.
+kube-scheduler tries it again by itself, but may ask the extender before that knows of the change.
 
 A round does a bounded amount of work however many pods wait and nodes change. Pods with the same
 request that have seen the same changes share one evaluation. The next rounds do what a round does
@@ -81,7 +81,7 @@ class Waker:
         self._clock = clock
         # Changed nodes, and claims that have lost their devices. The cache's lock guards both.
         self._new: set[NodeName] = set()
-        self._claims: set[str] = set()
+        self._deallocated: set[str] = set()
         # Changed nodes in the order of their last change: the change's number, and when we heard of
         # it.
         self._changed: dict[NodeName, tuple[int, float]] = {}
@@ -102,7 +102,7 @@ class Waker:
         # nothing, and so wake no pod.
         self._ours = uuid4().hex[:12]
         cluster.on_change.append(lambda name: self._new.add(name))
-        cluster.on_claims.append(lambda keys: self._claims.update(keys))
+        cluster.on_deallocation.append(lambda keys: self._deallocated.update(keys))
 
     def round(self, now: float) -> None:
         """Wake the pods that a recently changed node would take. ``now`` is in seconds."""
@@ -175,7 +175,7 @@ class Waker:
         with self._cluster.lock:
             snapshot = self._cluster.snapshot()
             new, self._new = self._new, set()
-            claims, self._claims = self._claims, set()
+            claims, self._deallocated = self._deallocated, set()
         changes = {name: at for name, at in self._changed.items() if name not in new}
         changes |= {name: (number, now) for number, name in enumerate(sorted(new), self._last + 1)}
         self._last += len(new)

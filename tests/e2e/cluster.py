@@ -293,7 +293,7 @@ class RealCluster:
         self.until_told(name, heard)
 
     def until_told(self, name: str, wanted: Callable[[dict[str, Any]], object]) -> None:
-        """Wait until the extender tells of a node what is wanted: its watches may be late."""
+        """Wait until the extender's answer about a node is as wanted: its watches may be late."""
 
         def told() -> bool:
             found = self.admin.get(f"/v1/nodes/{name}")

@@ -33,8 +33,7 @@ def create(
     constraints: Mapping[str, str] | None = None,
     resource: str = GPU,
 ) -> None:
-    """A pod for one node, by the record that it has now; the scheduler and we say whether it may go
-    there."""
+    """Create a pod for one node, once the extender has the node's record as it is now."""
     nodes.cluster.until_heard(node)
     pod = gpu_pod(name, [count], annotations=constraints)
     pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}

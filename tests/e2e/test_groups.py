@@ -93,8 +93,10 @@ def remove(real: RealCluster, kubelets: Kubelets, names: list[str]) -> None:
 
 
 def closed(real: RealCluster, node: str) -> None:
-    """Wait until the extender and kube-scheduler have heard that a node is cordoned; it hears of
-    pods elsewhere."""
+    """Wait until the extender and kube-scheduler have heard that a node is cordoned.
+
+    kube-scheduler has heard of it once it binds no pod to the node any more.
+    """
     page = f"/map/nodes/{node}"
     real.until(lambda: "cordoned" in real.admin.get(page).text, f"{node} is shown as cordoned")
     numbers = count()

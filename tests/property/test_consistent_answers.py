@@ -20,7 +20,7 @@ from scheduler_extender.explain.answers import Answer, answers_to, counts_of
 from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.groupfit import judge
-from scheduler_extender.explain.waitingreasons import rejections_of
+from scheduler_extender.explain.waitingreasons import rejection_counts
 from scheduler_extender.explain.wording import REASON_WORDS
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.state.answers.decision import Settings
@@ -159,7 +159,7 @@ def _counts_agree(found: World, record: PodRecord, rows: list[Answer], why: Expl
     for words, reasons in texts.items():
         assert (f" nodes {words}" in why.headline) == (len(reasons) > 1)
         assert all((f"{message} (" in why.headline) == (len(reasons) == 1) for message in reasons)
-    event = rejections_of(found.cluster.snapshot(), record, NO_DEADLINE)
+    event = rejection_counts(found.cluster.snapshot(), record, NO_DEADLINE)
     if counts.takes == counts.ineligible:
         assert event.headline == why.headline
     else:

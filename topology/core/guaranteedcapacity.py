@@ -99,9 +99,9 @@ def _every_set_passes(kubelet: DeviceManager, masks: Masks, wanted: RequestClass
     shape, count = kubelet.shape, wanted.count
     test = compiled(shape, wanted.constraints, 0, kubelet.replicas)
     good: Flags = masks & np.uint64(~test.allowed & ALL) == 0
-    apart = kubelet.shared and (test.over_pairs or test.apart is not None)
-    if test.whole or (count > 1 and (apart or kubelet.refuses_several is not False)):
-        good[:] = False  # one GPU may have several of the devices, or the plugin refuse them
+    on_different = kubelet.shared and (test.over_pairs or test.apart is not None)
+    if test.whole or (count > 1 and (on_different or kubelet.refuses_several is not False)):
+        good[:] = False  # the GPUs may be too many or too few, or the plugin may refuse
     if count == 1:
         return good
     for groups in (test.numa, test.one_gpu):

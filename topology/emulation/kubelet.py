@@ -30,7 +30,7 @@ from topology.emulation.topologymanager import Nodes, Refused, TopologyManager
 
 UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
 SMT_ALIGNMENT = "SMTAlignmentError"
-# What the kubelet has of a device plugin that ends during its question.
+# The kubelet's error if the device plugin ends before it answers.
 NO_ANSWER = (
     "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Canceled desc = "
     "grpc: the client connection is closing"
@@ -393,13 +393,13 @@ class EmulatedKubelet:
 class MixedKubelet(EmulatedKubelet):
     """The kubelet and the device plugin of a node with several resources: MIG strategy ``mixed``.
 
-    A pod requests devices of one of them, so each has an emulation of its own. Neither program
-    stops, and no GPU becomes sick.
+    A pod requests devices of one resource, so each resource has an emulation of its own. The
+    kubelet and the plugin never stop here, and no GPU becomes sick.
     """
 
     def __init__(self, topology: NodeTopology, rng: random.Random) -> None:
-        first, *_ = names = [served.name for served in topology.resources]
-        super().__init__(topology, rng, first)
+        names = [served.name for served in topology.resources]
+        super().__init__(topology, rng, names[0])
         self._serving = {name: EmulatedKubelet(topology, rng, name) for name in names}
 
     def admission(

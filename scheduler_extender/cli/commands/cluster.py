@@ -374,7 +374,8 @@ def unblock(
 ) -> None:
     """Show which pods to evict so that a waiting pod can run.
 
-    POD is the name of a waiting pod, or NAMESPACE/NAME. Exits with 1 if no eviction is worthwhile.
+    POD is NAME, pod/NAME or NAMESPACE/NAME of a waiting pod. Exits with 1 if no eviction is
+    worthwhile.
 
     The command looks for the cheapest set of evictions. Each evicted pod has a guaranteed placement
     elsewhere, or is named as lost. The ClusterRole gpu-topology-unblocker has the rights that the

@@ -89,8 +89,8 @@ class Cache:
         # Called under the lock whenever a node's offer may have changed. A listener only takes a
         # note.
         self.on_change: list[Callable[[NodeName], None]] = []
-        # The same with the keys of claims that have lost their devices (DRA).
-        self.on_claims: list[Callable[[set[str]], None]] = []
+        # The same with the keys of ResourceClaims that have lost their devices.
+        self.on_deallocation: list[Callable[[set[str]], None]] = []
         # Called by the source's thread: when a report shows a misprediction, and when a kubelet has
         # refused a pod that we had seen before. A listener must not block.
         self.on_misprediction: list[Callable[[Misprediction], None]] = []
@@ -174,10 +174,10 @@ class Cache:
                 for listener in self.on_change:
                     listener(name)
 
-    def tell_of_claims(self, keys: set[str]) -> None:
+    def tell_of_deallocated(self, keys: set[str]) -> None:
         """Call the listeners for these claims, which have lost their devices."""
         with self.lock:
-            for listener in self.on_claims:
+            for listener in self.on_deallocation:
                 listener(keys)
 
     def expire(self) -> None:

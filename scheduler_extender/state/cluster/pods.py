@@ -142,13 +142,13 @@ class Pods:
         self.known[pod.uid] = pod
         if pod.reservation is not None:
             self._due.put(pod.uid, pod.reservation.begins)
-        return self._await(pod.uid, pod if pod.node is None else None)
+        return self._set_waiting(pod.uid, pod if pod.node is None else None)
 
     def drop(self, uid: PodUid) -> set[NodeName]:
         """Remove a pod, and return each node whose nominated pods or reservations may change."""
         self.known.pop(uid, None)
         self._due.drop(uid)
-        return self._await(uid, None)
+        return self._set_waiting(uid, None)
 
     def node_changed(self, before: NodeInfo | None, info: NodeInfo) -> set[NodeName]:
         """Note what claims have on a node, and return each node whose reservations may change.
@@ -168,7 +168,7 @@ class Pods:
                 self._claimed_on[uid] = info.name
             elif self._claimed_on.get(uid) == info.name:
                 del self._claimed_on[uid]
-            names |= self._await(uid, self.waiting.get(uid))
+            names |= self._set_waiting(uid, self.waiting.get(uid))
         return names
 
     def due(self, today: float) -> Iterator[NodeName]:
@@ -227,7 +227,7 @@ class Pods:
             info = replace(info, reservations=reserved)
         return info
 
-    def _await(self, uid: PodUid, pod: PodRecord | None) -> set[NodeName]:
+    def _set_waiting(self, uid: PodUid, pod: PodRecord | None) -> set[NodeName]:
         """Store a pod as waiting; None for ``pod`` says that it no longer waits.
 
         A claim with devices decides before the nomination in the pod's status. Return each node

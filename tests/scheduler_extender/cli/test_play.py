@@ -109,7 +109,7 @@ def phase(server: FakeApiServer, name: str) -> str:
     return str(server.read(f"{PODS}/{name}")["status"]["phase"])
 
 
-def is_in(server: FakeApiServer, name: str, wanted: str) -> bool:
+def has_phase(server: FakeApiServer, name: str, wanted: str) -> bool:
     return phase(server, name) == wanted
 
 
@@ -255,11 +255,11 @@ def test_a_node_serves_whole_gpus_and_mig_instances(server: FakeApiServer, api: 
         bound(server, "whole", 3)
         bound(server, "slices", 2, resource=SLICES)
         for name in ("whole", "slices"):
-            eventually(partial(is_in, server, name, "Running"))
+            eventually(partial(has_phase, server, name, "Running"))
         bound(server, "whole-more", 1)
         bound(server, "slice-more", 1, resource=SLICES)
         for name in ("whole-more", "slice-more"):
-            eventually(partial(is_in, server, name, "Failed"))
+            eventually(partial(has_phase, server, name, "Failed"))
         eventually(lambda: len(allocations(server)) == 2)
         gpus = nodes.nodes[NodeName("gpu-00")].topology.gpus
         assert allocations(server) == {
@@ -270,7 +270,7 @@ def test_a_node_serves_whole_gpus_and_mig_instances(server: FakeApiServer, api: 
         server.remove(f"{PODS}/slices")
         eventually(lambda: len(allocations(server)) == 1)
         bound(server, "slice-again", 2, resource=SLICES)
-        eventually(partial(is_in, server, "slice-again", "Running"))
+        eventually(partial(has_phase, server, "slice-again", "Running"))
 
 
 @pytest.mark.parametrize("refused", ["many/status", "events"])

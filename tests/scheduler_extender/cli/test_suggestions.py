@@ -40,7 +40,9 @@ def test_a_pod_is_named_as_for_kubectl() -> None:
 
 
 @pytest.mark.parametrize("command", ["why", "unblock"])
-def test_a_pod_that_only_a_record_names(command: str, tmp_path: Path) -> None:
+def test_of_a_pod_that_only_a_record_names_the_request_is_unknown(
+    command: str, tmp_path: Path
+) -> None:
     """``pods`` lists it, so it is not called unknown."""
     file = tmp_path / "cluster.yaml"
     pod = "  name: finetune\n  namespace: team-b\n  uid: finetune\n"

@@ -334,7 +334,7 @@ def test_members_of_a_group_are_loosened_within_their_group() -> None:
 
 
 def test_unblock_names_a_node_on_which_the_pod_is_expected_to_get_its_gpus() -> None:
-    """Before, it named evictions alone, although filter lets the pod pass there."""
+    """Filter lets the pod pass there, so no eviction is needed."""
     node = bridged(4, "node")
     unknown = replace(node, allocator=replace(node.allocator, policy="any"))
     cluster = cluster_of({unknown: {"x": Held((2, 3))}})

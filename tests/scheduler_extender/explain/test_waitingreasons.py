@@ -17,7 +17,7 @@ from scheduler_extender.explain.waitingreasons import (
     WaitingReasons,
     main_reason,
     reason_of,
-    rejections_of,
+    rejection_counts,
 )
 from scheduler_extender.explain.wording import NOT_IN_TIME
 from scheduler_extender.groupreference import Group, GroupReference
@@ -131,7 +131,7 @@ def test_a_pod_does_not_wait_for_what_it_is_nominated_for() -> None:
     PodSink(world.cluster).apply(raw(manifest))
     snapshot = world.cluster.snapshot()
     found = snapshot.nominated[PodUid("nominated")]
-    assert rejections_of(snapshot, found, NO_DEADLINE).rejected == {}
+    assert rejection_counts(snapshot, found, NO_DEADLINE).rejected == {}
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,6 @@ def test_a_group_is_asked_as_filter_asks_it(
     group = replace(GroupReference(Group("team", "g"), 2, "node"), **changes)
     member = replace(waiting("member", gpu_request(2)), group_ref=group)
     cluster.put_pod(member)
-    assert by_reason(rejections_of(cluster.snapshot(), member, NO_DEADLINE).rejected) == found
+    assert by_reason(rejection_counts(cluster.snapshot(), member, NO_DEADLINE).rejected) == found
     assert by_reason(counts_of(answers_to(cluster.snapshot(), member)).rejected) == found
     assert counted(WaitingReasons(cluster)) == {"group" if found else "none": 1}

@@ -21,7 +21,7 @@ from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.explain.explanation import Explanation, explanation_of
 from scheduler_extender.explain.groupfit import judge
 from scheduler_extender.explain.idle import idle_pods, what_ends_would_do
-from scheduler_extender.explain.waitingreasons import rejections_of
+from scheduler_extender.explain.waitingreasons import rejection_counts
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.framework.members import Member
@@ -102,7 +102,7 @@ def takes_free() -> dict[str, bool]:
         "prioritize": verbs.prioritize(cluster, wire, [FREE])[0].score > 0,
         "waker": api.woken == ["wants"],
         "why": [row.passes for row in answers_to(snapshot, record)] == [True],
-        "Event": not rejections_of(snapshot, record, NO_DEADLINE).rejected,
+        "Event": not rejection_counts(snapshot, record, NO_DEADLINE).rejected,
         "unblock": plan is not None and plan.takes == FREE,
         "what if": bool(re.search(r'<th scope="row"><a [^>]*>free</a>', _what_if(cluster))),
         "check": judge(cluster, read_all(json.dumps({"kind": "Pod", **ASKS}))).all_may_come,
@@ -176,7 +176,7 @@ import msgspec
 import pytest
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.explain.answers import answers_to
-from scheduler_extender.explain.waitingreasons import rejections_of
+from scheduler_extender.explain.waitingreasons import rejection_counts
 from scheduler_extender.explain.evictions import eviction_advice
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.verbs.prioritizing import prioritize
@@ -197,7 +197,7 @@ for seed in range(12):
         told = filtered(snapshot, wire, names)
         print(told.passed, told.rejected, prioritize(found.cluster, wire, told.passed))
         print([(row.node, row.reason, row.score) for row in answers_to(snapshot, record)])
-        print(rejections_of(snapshot, record, NO_DEADLINE))
+        print(rejection_counts(snapshot, record, NO_DEADLINE))
         print(eviction_advice(found.cluster, "default", name))
 """
 

@@ -30,7 +30,7 @@ from topology.core.memo import forget
 from topology.core.report import Report
 
 
-class BindLimiter:
+class CountingLock:
     """A lock that counts how often it is taken."""
 
     def __init__(self) -> None:
@@ -47,17 +47,17 @@ class BindLimiter:
 
 def test_a_change_of_many_nodes_is_taken_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that waits for the lock gets it between two pieces."""
-    world, limiter, put = DraWorld(), BindLimiter(), Counter[int]()
+    world, lock, put = DraWorld(), CountingLock(), Counter[int]()
     names = [NodeName(f"many-{n}") for n in range(24)]
     for name in names:
         world.speak(1, name)
         world.slices.apply(slice_of(name, device(0), name=name, pool=name))
 
     def noted(*given: Any) -> tuple[NodeTopology, Report]:
-        put[limiter.taken] += 1
+        put[lock.taken] += 1
         return served(*given)
 
-    monkeypatch.setattr(world.nodes, "_lock", limiter)
+    monkeypatch.setattr(world.nodes, "_lock", lock)
     monkeypatch.setattr("scheduler_extender.kube.devicetracker.served", noted)
     world.classes.replace([device_class()], "")
     assert put.total() == len(names)
@@ -68,23 +68,23 @@ def test_a_change_of_many_nodes_is_taken_in_piece_by_piece(monkeypatch: pytest.M
 
 
 def test_a_list_of_many_objects_is_taken_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, limiter = two_pairs(), BindLimiter()
-    monkeypatch.setattr(world.nodes._tracker, "_lock", limiter)
+    world, lock = two_pairs(), CountingLock()
+    monkeypatch.setattr(world.nodes._tracker, "_lock", lock)
     monkeypatch.setattr("scheduler_extender.kube.devicetracker.PIECE", 1)
     world.claims.replace(iter([asking(f"c{n}", exactly(1)) for n in range(30)]), "1")
-    assert limiter.taken >= 30
+    assert lock.taken >= 30
 
 
 def test_no_devices_are_read_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node may have thousands, and a selector takes its time for each."""
-    world, limiters = two_pairs(), (BindLimiter(), BindLimiter())
-    for holder, limiter in zip((world.nodes, world.nodes._tracker), limiters, strict=True):
-        monkeypatch.setattr(holder, "_lock", limiter)
+    world, locks = two_pairs(), (CountingLock(), CountingLock())
+    for holder, lock in zip((world.nodes, world.nodes._tracker), locks, strict=True):
+        monkeypatch.setattr(holder, "_lock", lock)
     read: list[bool] = []
 
     def noted(what: Any) -> Any:
         def call(*given: Any) -> Any:
-            read.append(any(limiter.held for limiter in limiters))
+            read.append(any(lock.held for lock in locks))
             return what(*given)
 
         return call
@@ -112,7 +112,7 @@ def test_no_devices_are_read_while_the_lock_is_held(monkeypatch: pytest.MonkeyPa
     assert not any(read)
 
 
-def test_a_rule_is_held_against_the_pools_that_it_selects_alone(
+def test_a_rule_is_compared_only_with_the_pools_that_it_selects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """500 rules and 1,000 nodes: not each against each."""

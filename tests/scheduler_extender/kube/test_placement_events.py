@@ -65,7 +65,7 @@ def test_nodes_without_gpus_are_not_counted() -> None:
     assert text.startswith(f"no node takes it: {LINKS} (1 node) (")
 
 
-def test_nodes_to_which_kube_scheduler_sends_it_not_are_counted_as_in_why() -> None:
+def test_ineligible_nodes_are_counted_as_in_why() -> None:
     cluster = cluster_of({pcie(2, "a"): {}, switched(2, "b"): {}})
     cluster.put_node(NodeName("b"), NodeObject(exists=True, cordoned=True))
     cluster.put_pod(waiting("wants", PAIR))
