@@ -57,7 +57,9 @@ def form_of(word: str, *further: Form) -> Form:
 
 ClusterOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Read a file, or machines (hgx-h100-8=2), not a cluster."),
+    typer.Option(
+        metavar="FILE", help="Instead of a cluster, read a file or machines (hgx-h100-8=2)."
+    ),
 ]
 ForwardOption = Annotated[
     bool,

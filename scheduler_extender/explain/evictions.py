@@ -177,7 +177,7 @@ def eviction_advice(cluster: Cache, namespace: str, name: str) -> EvictionAdvice
 
 
 def _expected_now(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> str:
-    """Return which node needs no evictions if the verdict ``expected`` suffices; empty if none."""
+    """Return a line about a node that takes the pod now as ``expected``; empty if there is none."""
     results = evaluate(snapshot, Question(pod, Purpose.EXPLAIN), None, deadline)
     decisions, spare = results.decisions, SpareResources(snapshot.others)
     for name in results.passed[:MAX_NODES]:

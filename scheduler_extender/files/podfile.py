@@ -141,7 +141,7 @@ def read_each(text: str) -> Found:
 
 
 def _nothing(makers: list[Maker], unjudged: list[str], on_nodes: str) -> NoPodError:
-    """Return why there is no pod to evaluate. Raises the error of the only pod."""
+    """Return why there is no pod to evaluate. The error of the only object's pod is raised."""
     if unjudged:
         return NotJudgedError("; ".join(unjudged[:MAX_NOTES]))
     for item, pods in makers if len(makers) == 1 and not on_nodes else ():

@@ -58,7 +58,7 @@ _Part = tuple[_Places[Any], str, Any, Iterable[NodeName]]
 
 
 class DeviceTracker:
-    """All devices, for several threads."""
+    """The devices of all nodes. Several threads use it."""
 
     def __init__(self, managed: tuple[str, ...], faults: Faults) -> None:
         self._managed, self._faults, self._lock = managed, faults, threading.Lock()
@@ -107,7 +107,7 @@ class DeviceTracker:
                     places[place][obj.key] = part
                 else:
                     places[place].pop(obj.key, None)
-                    if not places[place]:  # takes no memory
+                    if not places[place]:  # an empty place would take memory
                         del places[place]
         return names
 

@@ -93,7 +93,7 @@ class DraNodes:
             self._agents = {name: self._agents[name] for name in self._agents.keys() & names}
             self._cache.keep_records(names)
 
-    # What their records are merged with.
+    # The objects with which the records are merged.
 
     def change(self, before: Sequence[DraObject], after: Sequence[DraObject]) -> None:
         """Replace the objects ``before`` by the objects ``after``.

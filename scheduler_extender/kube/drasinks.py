@@ -36,7 +36,7 @@ Change = Callable[[Sequence[DraObject], Sequence[DraObject]], None]
 class DraSink(ObjectSink):
     """A sink for the objects of one kind, which hands their changes on.
 
-    Objects without room are handed on bare.
+    An object without room is handed on without its content (:meth:`.Stored.bare`).
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Reservation:
 
     @property
     def begins(self) -> float:
-        """The time of day from which one by annotation counts."""
+        """The time of day from which a reservation by annotation counts."""
         return self.until - MAX_SECONDS - CLOCKS_DIFFER
 
     @property

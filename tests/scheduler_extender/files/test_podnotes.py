@@ -1,4 +1,4 @@
-"""What is written in a pod file and does not count."""
+"""What a pod file says without effect is reported, and nothing else."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_annotations_of_others_are_not_reported(key: str) -> None:
 
 
 @pytest.mark.parametrize(("beside", "answer"), [("", True), (', nvidia.com/gpu: "0"', False)])
-def test_a_pod_that_the_extender_is_not_asked_about_is_judged_and_reads_so(
+def test_a_pod_that_the_extender_is_not_asked_about_is_evaluated_with_a_note(
     beside: str, answer: bool
 ) -> None:
     text = (
