@@ -119,10 +119,16 @@ def test_nothing_is_wider_than_the_terminal(
         assert cell in text
 
 
-def test_a_wrapped_warning_stays_below_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_wraps_below_its_node_on_a_terminal_and_stays_whole_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    printed = asked(main, "map", "--cluster", "examples/clusters/where.yaml").stdout
-    assert "\n    4 GPUs assumed for pods that no\n    report shows yet\n" in printed
+    words = ("map", "--cluster", "examples/clusters/where.yaml")
+    assert "\n    4 GPUs assumed for pods that no report shows yet\n" in asked(main, *words).stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    plain = re.sub(r"\x1b\[[\d;]*m", "", asked(main, *words).stdout)
+    lines = [line.rstrip() for line in plain.splitlines()]
+    assert ("    4 GPUs assumed for pods that no", "    report shows yet") in pairwise(lines)
 
 
 def test_as_data(cluster: Cluster) -> None:
