@@ -110,9 +110,12 @@ class DraNodes:
                 # Even if no GPU changes hands: what claims get depends on other devices, too.
                 self._cache.tell_of(self._agents.keys() & {name})
             time.sleep(YIELD)
-        had = {obj.key for obj in before if isinstance(obj, Claim) and obj.status.allocation}
-        if freed := had & {obj.key for obj in after if isinstance(obj, Claim) and obj.size}:
-            self._cache.tell_of_deallocated(freed)
+        had, have = (
+            {obj.key for obj in each if isinstance(obj, Claim) and obj.status.allocation}
+            for each in (before, after)
+        )
+        if had - have:
+            self._cache.tell_of_deallocated(had - have)
 
     def claims_known(self, pod: PodRecord, number: int, node: NodeName) -> bool:
         """Check whether the pod's claims are known, as :attr:`.Cache.claims_known` describes."""

@@ -82,6 +82,7 @@ class Waker:
         # Changed nodes, and claims that have lost their devices. The cache's lock guards both.
         self._new: set[NodeName] = set()
         self._deallocated: set[str] = set()
+        self._lost: dict[str, float] = {}  # such claims, and when we heard of it
         # Changed nodes in the order of their last change: the change's number, and when we heard of
         # it.
         self._changed: dict[NodeName, tuple[int, float]] = {}
@@ -110,8 +111,9 @@ class Waker:
         unschedulable = {pod.uid: pod for pod in snapshot.unschedulable}
         self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
-        for uid, pod in unschedulable.items() if claims else ():
-            if not claims.isdisjoint(key_of(pod.namespace, name) for name in pod.claims):
+        for uid, pod in unschedulable.items() if self._lost else ():
+            since = claims if uid in self._tried else self._lost.keys()
+            if not since.isdisjoint(key_of(pod.namespace, name) for name in pod.claims):
                 self._tried[uid] = ANEW
         if not (self._changed or ANEW in self._tried.values()):
             return
@@ -184,6 +186,8 @@ class Waker:
             for name, (number, at) in changes.items()
             if name in snapshot.by_name and now - at < self.MEMORY
         }
+        lost = self._lost | dict.fromkeys(claims, now)
+        self._lost = {key: at for key, at in lost.items() if now - at < self.MEMORY}
         self._names = list(self._changed)
         self._numbers = [number for number, _ in self._changed.values()]
         return snapshot, claims

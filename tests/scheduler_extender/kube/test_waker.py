@@ -414,12 +414,14 @@ def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_i
     assert api.woken == ["wants"]
 
 
-def test_a_pod_whose_claim_has_lost_its_devices_is_woken_for_any_node() -> None:
+@pytest.mark.parametrize("change", ["freed", "freed before the pod is unschedulable", "deleted"])
+def test_a_pod_whose_claim_has_lost_its_devices_is_woken_for_any_node(change: str) -> None:
     """kube-scheduler has heard of it first, and no other node changes any more."""
     world, api = two_pairs(), Api()
     waker = Waker(world.cluster, api, clock=lambda: 0.0)
-    wants = unschedulable("wants", gpu_request(0, NVLINK))
-    world.cluster.put_pod(replace(wants, namespace="ns", claims=("c",)))
+    wants = replace(unschedulable("wants", gpu_request(0, NVLINK)), namespace="ns", claims=("c",))
+    late = change == "freed before the pod is unschedulable"
+    world.cluster.put_pod(replace(wants, called_unschedulable=not late))
     world.claims.apply(claim("c", 0, 2))  # not linked
     for held in 1, 3:
         world.claims.apply(claim(f"c{held}", held, pod=f"c{held}"))
@@ -430,9 +432,13 @@ def test_a_pod_whose_claim_has_lost_its_devices_is_woken_for_any_node() -> None:
     for now in 0.0, Waker.MEMORY:
         waker.round(now)
     assert api.woken == []
+    if change == "deleted":  # and made anew
+        world.claims.delete(claim("c", 0, 2))
     world.claims.apply(asking("c", exactly(2)))
     looks = waker.looks
-    for now in 100.0, 200.0, 300.0:
+    waker.round(100.0)
+    world.cluster.put_pod(wants)
+    for now in 101.0, 200.0, 300.0:
         waker.round(now)
     assert (api.woken, waker.looks - looks) == (["wants"], 1)
 
