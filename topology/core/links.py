@@ -9,6 +9,8 @@ from enum import Enum, IntEnum
 from fnmatch import translate
 from typing import NewType
 
+from topology.core.memo import memoized
+
 # 10⁹ bytes a second, the sum of both directions unless a name says ``one_way``.
 GBps = NewType("GBps", float)
 
@@ -152,7 +154,10 @@ def matches_glob(glob: str, *names: str) -> bool:
 
     ``re`` keeps at most 512 compiled globs, but ``fnmatchcase`` 32,768. Users choose the globs.
     """
-    return any(map(re.compile(translate(glob)).match, names))
+    return any(map(re.compile(_translated(glob)).match, names))
+
+
+_translated = memoized(translate)
 
 
 def is_product(name: str, wanted: str) -> bool:
