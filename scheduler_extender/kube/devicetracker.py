@@ -49,7 +49,7 @@ UNREAD = (
     "a ResourceClaim, ResourceSlice or DeviceTaintRule that may concern this node's GPUs cannot be "
     "read; the extender's log names it"
 )
-PIECE = 100  # objects that are taken in with the lock held
+PIECE = 10  # objects, each of which may concern every node, that are taken in with the lock held
 YIELD = 0.0001  # seconds for which it is then released
 Item = TypeVar("Item")
 # What is kept of objects, by place (a node or a pool, for instance) and by the object's key.
