@@ -28,11 +28,14 @@ MORE = "kubectl gpu-topology why gives details"
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """When a pod was evaluated, the last text of its Event, and when that was written."""
+    """When a pod was evaluated, the last text of its Event, and when that was written.
+
+    Of its reasons only the hash is kept, since every node may have a taint of its own.
+    """
 
     looked: float
     text: str = ""
-    reasons: frozenset[str] = frozenset()
+    reasons: int = hash(frozenset[str]())
     at: float = float("-inf")
 
 
@@ -67,7 +70,8 @@ class WaitingPods:
         counts = rejection_counts(
             self._cluster.snapshot(), pod, within(self._cluster.clock, SECONDS)
         )
-        reasons = frozenset((*(REASON_WORDS[why.reason] for why in counts.rejected), *counts.bars))
+        words = (REASON_WORDS[why.reason] for why in counts.rejected)
+        reasons = hash(frozenset((*words, *counts.bars)))
         text = f"{counts.headline} ({MORE})" if counts.rejected else ""
         news = reasons != before.reasons or (text != before.text and now - before.at >= RARELY)
         if text and news:

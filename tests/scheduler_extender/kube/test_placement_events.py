@@ -1,6 +1,7 @@
 """Events on pods that are placed and pods that wait: short, stable and bounded."""
 
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from scheduler_extender.kube.waiting import AGAIN, AT_ONCE, EVERY, RARELY, Waiti
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.wire import Taint
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.conftest import Kube
@@ -55,6 +57,26 @@ def test_a_waiting_pod_gets_one_event_with_counts_of_nodes() -> None:
     assert events.round(0.0) == [("wants", words)]
     for now in range(1, int(RARELY), int(EVERY)):
         assert events.round(now) == [], "nothing is new"
+
+
+def test_what_is_kept_of_a_waiting_pod_does_not_grow_with_the_taints() -> None:
+    nodes = [switched(2, f"node-{number}") for number in range(300)]
+    cluster = cluster_of({pcie(2, "a"): {}, **{node: {} for node in nodes}})
+    for node in nodes:
+        taint = Taint("reserved", f"for-{node.name}", "NoSchedule")
+        cluster.put_node(node.name, NodeObject(exists=True, taints=(taint,)))
+    events = RecordedEvents(cluster)
+    cluster.put_pod(waiting("first", PAIR))
+    assert len(events.round(0.0)) == 1
+    for number in range(AT_ONCE):
+        cluster.put_pod(waiting(f"wants-{number}", PAIR))
+    cluster.snapshot()
+    tracemalloc.start()
+    try:
+        assert len(events.round(EVERY)) == AT_ONCE
+        assert tracemalloc.get_traced_memory()[0] < AT_ONCE * 5_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_nodes_without_gpus_are_not_counted() -> None:
