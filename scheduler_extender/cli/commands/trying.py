@@ -153,4 +153,8 @@ def play(
     if cluster is None:
         remove_played(access)
         return
-    play_until_stopped(cluster_file(cluster), access, beside=beside_gpu_nodes)
+    content = cluster_file(cluster)
+    for node in (record.topology for record in content.records):
+        if not node.resources:
+            raise BadInputError(f"node {node.name}: it serves no GPU resource to play")
+    play_until_stopped(content, access, beside=beside_gpu_nodes)

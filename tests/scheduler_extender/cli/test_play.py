@@ -1,10 +1,12 @@
 """``gpu-topology play``: nodes that are registered, played and removed, and nothing else."""
 
+import json
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -32,9 +34,11 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.programs import started
 from tests.waiting import PATIENCE, eventually
-from topology.codec import decode
+from topology.codec import decode, encode
 from topology.core.devices import NodeName
+from topology.core.report import Report
 from topology.kubeapi.apiserver import ApiServer
+from topology.machines import machine
 
 PODS = "/api/v1/namespaces/default/pods"
 EVERYTHING = (NODES_PATH, RECORDS_PATH, LEASES_PATH, PODS)
@@ -397,6 +401,16 @@ def test_wrong_words_are_one_line(
     words: tuple[str, ...], said: str, server: FakeApiServer, given: tuple[str, ...]
 ) -> None:
     refused(told(given, *words), said)
+    assert server.requests == []
+
+
+def test_a_node_without_a_gpu_resource_is_refused(
+    tmp_path: Path, server: FakeApiServer, given: tuple[str, ...]
+) -> None:
+    node = replace(machine("t4-4").topology("n"), resources=())
+    file = tmp_path / "dra.json"
+    file.write_text(json.dumps(encode(node, Report())))
+    refused(told(given, "--cluster", str(file)), "node n: it serves no GPU resource")
     assert server.requests == []
 
 
