@@ -16,7 +16,7 @@ ROLE = ROOT / "manifests" / "samples" / "tenants" / "why-role.yaml"
 
 
 def test_the_page_names_the_kinds_that_there_are() -> None:
-    listed = re.search(r"\bKIND is (.*?), in any case", PAGE)
+    listed = re.search(r"\bKIND is (.*?), in upper or lower case", PAGE)
     assert listed is not None
     assert set(re.split(r", | or ", listed[1])) == {kind.name for kind in KINDS}
 
