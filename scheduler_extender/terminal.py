@@ -230,11 +230,15 @@ def _widths(columns: list[_Measured], width: int) -> list[int]:
     widest column that folds, and then from the others; one character remains of each.
     """
     needs = [min(column.least, width) for column in columns]
-    left = width - GAP * (len(columns) - 1) - sum(needs)
+    most = [min(column.most, width) for column in columns]
+    room = width - GAP * (len(columns) - 1)
+    if sum(most) <= room:  # as in a pipe, which is a million columns wide
+        return most
+    left = room - sum(needs)
     more = sorted(
         (n / column.most, place)
         for place, column in enumerate(columns)
-        for n in range(needs[place], min(column.most, width))
+        for n in range(needs[place], most[place])
     )
     less = sorted(
         (not column.folds, -n, place)

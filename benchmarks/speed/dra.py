@@ -168,7 +168,7 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
 
 def _taken_in(dra: DraNodes, step: Callable[[], None]) -> dict[str, float]:
     before = memory(os.getpid())
-    with waits(lambda: dra.drop_record(NodeName("nobody")), 0.001) as waited:
+    with waits(lambda: dra.drop_record(NodeName("no-such-node")), 0.001) as waited:
         started = time.perf_counter()
         step()
         seconds = time.perf_counter() - started

@@ -99,7 +99,7 @@ def _kubeconfig(port: int) -> dict[str, object]:
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "standin",
-        "contexts": [{"name": "standin", "context": {"cluster": "standin", "user": "nobody"}}],
+        "contexts": [{"name": "standin", "context": {"cluster": "standin", "user": "reader"}}],
         "clusters": [{"name": "standin", "cluster": {"server": f"http://{HOST}:{port}"}}],
-        "users": [{"name": "nobody", "user": {}}],
+        "users": [{"name": "reader", "user": {}}],
     }
